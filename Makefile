@@ -1,0 +1,43 @@
+# Every target prepares what it needs. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fmt lint types check proto lock bench soak interop clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## make .venv with the locked packages and the anabranch command
+
+$(STAMP): requirements/dev.txt pyproject.toml bin/setup
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bin/setup
+
+demo: setup  ## start a broker, produce and consume with Pulsar's own client, show what happened
+	@$(BIN)/anabranch demo
+
+test: setup  ## format, types and every test that needs nothing but Python
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q
+
+fmt: setup  ## format and fix what can be fixed
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: setup  ## ruff
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: setup  ## mypy --strict
+	@$(BIN)/mypy
+
+proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.proto
+	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/anabranch/wire/pulsar.proto
+
+lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
+	@for f in runtime dev bench; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header requirements/$$f.in -o requirements/$$f.txt; done
+
+clean:  ## remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
