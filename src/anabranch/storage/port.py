@@ -1,0 +1,220 @@
+"""The port between a broker and its durable log. Data plane on the append and read side.
+
+A *ledger* is a run of entries of one topic written by one broker incarnation. All ledgers of an incarnation share one
+write-ahead log. A `LogStore` writes the log of its own incarnation and reads every incarnation's. It knows ledgers and
+bytes only; topics, cursors and retention are its callers' business (`topic_log.py`).
+
+Three promises carry everything above:
+
+* **Confirmed** is the only end anyone is told. An entry or state record is confirmed once its commit, and every commit
+  before it, is stored, and no fence was found after that. Nothing unconfirmed is ever read.
+* **Fencing** is absolute: once `take` has returned, the previous writer confirms nothing more for those ledgers.
+* **Order**: entries and state records of one ledger are recovered in append order, without gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.errors import AnabranchError
+from anabranch.model.position import Incarnation, LedgerId
+
+Buffer = bytes | bytearray | memoryview
+
+# (entry id, number of messages in it, the entry's bytes). A plain tuple: one is made per entry read.
+# The view stays valid as long as someone holds it.
+Entry = tuple[int, int, memoryview]
+
+
+class LogError(AnabranchError):
+    """The log could not do what was asked."""
+
+
+class FencedError(LogError):
+    """Another broker has taken this ledger (or the whole incarnation); nothing more will be confirmed here."""
+
+
+class LogFailedError(LogError):
+    """A write or sync failed. It is never tried again: the incarnation is over and recovery reads what is there."""
+
+
+class LogFullError(LogError):
+    """Only the reserve of disk is left: publishes are refused, state records and deletes still work."""
+
+    retryable = True
+
+
+class LogMissingError(LogError):
+    """Entries that should exist are not there: an error, never a skip."""
+
+
+class LogDamagedError(LogError):
+    """A record does not match its checksum. Reads of the ledger stop here until an operator skips the damage."""
+
+    def __init__(self, ledger: int, first_bad: int, next_good: int | None, where: str, offset: int) -> None:
+        super().__init__(f"ledger {ledger} entry {first_bad}: damaged record in {where} at byte {offset}")
+        self.ledger = ledger
+        self.first_bad = first_bad
+        # The first entry known to be readable again, or None when nothing of the ledger follows the damage.
+        self.next_good = next_good
+        self.where = where
+        self.offset = offset
+
+
+class LedgerListener(Protocol):
+    """What a ledger's owner is told, on the event loop's thread."""
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        """Entries with ids below `entries_end` and state records numbered below `state_end` are confirmed.
+
+        Called once per commit that held anything of this ledger, in order."""
+
+    def lost(self, error: LogError) -> None:
+        """The ledger takes no more writes; what is unconfirmed now will never be confirmed. Called once."""
+
+
+class LedgerWriter(Protocol):
+    """The writing end of one ledger. All calls are synchronous and cheap; they copy into the commit being filled."""
+
+    @property
+    def ledger(self) -> LedgerId: ...
+
+    @property
+    def next_entry(self) -> int:
+        """The id the next appended entry will get; ids start at 0."""
+
+    @property
+    def entries_end(self) -> int:
+        """The confirmed end: one past the last confirmed entry."""
+
+    def append(self, entry: Buffer, messages: int) -> int:
+        """Copies `entry` into the commit being filled and gives it the next id. Raises if the ledger is lost.
+
+        The buffer is free for reuse on return. `messages` is how many messages the entry carries."""
+
+    def append_state(self, delta: bytes) -> int:
+        """A small change of the owner's state (an ack, a new cursor …), ordered with the entries.
+
+        Returns its number; `confirmed(state_end > number)` says it is stored."""
+
+    def append_snapshot(self, state: bytes) -> int:
+        """The owner's state in full. On recovery it replaces every state record before it."""
+
+    def close(self) -> None:
+        """The owner lets go: unconfirmed records are still stored and confirmed, nothing more may be appended.
+
+        Until the incarnation ends the store keeps the ledger's last snapshot and deltas for its checkpoints, and
+        `local_state` returns them, so that the same broker can open the topic again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """What a ledger held when its writer ended (or, for a live local ledger, what it holds now)."""
+
+    entries_end: int
+    # The last snapshot and the deltas after it, in order; None and () if none was ever written.
+    snapshot: bytes | None
+    deltas: tuple[bytes, ...]
+    # Bytes of the entries, so that sizes can be reported without reading.
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRun:
+    """A stretch of one file that holds consecutive records of one ledger, possibly with other records between them."""
+
+    path: str
+    # Byte offset of each record, and its length with the record header; parallel to entry ids from `first`.
+    first: int
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Where a reader that bypasses the broker finds entries. Readers check ledger, entry and CRC of each record.
+
+    A missing file means: plan again. After `expires_at_ms` (the store's clock) files may go at any time."""
+
+    ledger: LedgerId
+    first: int
+    end: int
+    runs: tuple[FileRun, ...]
+    expires_at_ms: int
+
+
+class LogStore(Protocol):
+    @property
+    def incarnation(self) -> Incarnation:
+        """This writer's name, never used before or again."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """False while only the reserve of disk is left. `append` then raises `LogFullError`; everything else works."""
+
+    def on_accepting_change(self, callback: Callable[[bool], None]) -> None: ...
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes appended and not yet confirmed: what back-pressure looks at."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Confirms what is unconfirmed, writes the hand-over so that the next start need not recover, and ends."""
+
+    # -- writing
+
+    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+        """A writer for a ledger id never used before. The caller has stored (ledger, incarnation) in its record.
+
+        `namespace` says under which folder rewritten files of this ledger will lie."""
+
+    # -- taking over
+
+    async def take(self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None) -> Mapping[LedgerId, LedgerState]:
+        """Fences those ledgers of `incarnation` (None: all of them), recovers, and returns their final states.
+
+        Idempotent, also across processes: the result is stored create-only and later callers read it. A ledger the
+        incarnation never wrote is absent from the answer. For this store's own incarnation it answers the present
+        state of closed ledgers, without fencing anything."""
+
+    # -- reading (confirmed entries only)
+
+    def read_cached(self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+        """Entries from `first` on, if they are in the recent-entries cache; None if storage must be asked.
+
+        An empty list means: nothing confirmed at or after `first` (in a ledger this store writes). At least one entry
+        is returned even if it alone exceeds `bytes_max`."""
+
+    async def read(
+        self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
+        """Entries [first, end) of any ledger, as many as the limits allow and at least one.
+
+        `end` is the caller's knowledge of the ledger's end (its record for past ledgers, the confirmed end for its
+        own). Raises LogDamagedError if the first one wanted is damaged (good entries before damage are returned
+        first), LogMissingError if it is not there."""
+
+    async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan: ...
+
+    # -- giving disk back
+
+    def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
+        """Entries below `first_live` are dead. The caller has made that durable first."""
+
+    def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
+        """The whole ledger is dead; no record names it any more."""
+
+    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
+        """Told once after start, with (ledger, incarnation, first live, end, namespace) of every ledger in any record.
+
+        Of incarnations that have ended, what is not named is dead. Rewriting and deletion begin only after this."""
+
+    async def reclaim(self) -> None:
+        """Runs one pass of deletion and rewriting to its end now (it also happens by itself in the background)."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Figures for metrics: bytes on disk, live bytes, files, cache bytes, commits, sync seconds …"""
