@@ -1,1 +1,1 @@
-
+"""The records that brokers share: a port, its embedded adapters, and their errors."""
