@@ -1,0 +1,129 @@
+"""The readable stretches of a topic's log, in order, and arithmetic over them. Pure apart from a growing last end.
+
+A span is [first, end) of one ledger. A ledger with skipped damage in it gives several spans. Positions between spans
+hold nothing: `normalise` steps over them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from anabranch.model.position import BEFORE_ALL, Position
+from anabranch.storage.topic_record import Skip, TopicRecord
+
+
+@dataclass(slots=True)
+class Span:
+    ledger: int
+    incarnation: str
+    first: int
+    end: int
+
+
+def readable(first: int, end: int, skips: list[Skip]) -> list[tuple[int, int]]:
+    """[first, end) without the skipped ranges."""
+    pieces = []
+    for skip in sorted(skips, key=lambda s: s.first):
+        if skip.first > first:
+            pieces.append((first, min(skip.first, end)))
+        first = max(first, skip.next)
+    if first < end:
+        pieces.append((first, end))
+    return [(a, b) for a, b in pieces if a < b]
+
+
+class Spans:
+    """Every kept entry of a topic. The last span belongs to the ledger being written and may be empty."""
+
+    __slots__ = ("_keys", "_spans")
+
+    def __init__(self, record: TopicRecord) -> None:
+        trimmed_ledger, trimmed_entry = record.trimmed
+        spans: list[Span] = []
+        for index, ledger in enumerate(record.ledgers):
+            first = trimmed_entry if ledger.id == trimmed_ledger else 0
+            is_last = index == len(record.ledgers) - 1
+            end = ledger.end if ledger.end is not None else first
+            if ledger.id < trimmed_ledger and not is_last:
+                continue
+            skips = [s for s in record.skips if s.ledger == ledger.id]
+            spans += [Span(ledger.id, ledger.incarnation, a, b) for a, b in readable(first, end, skips)]
+            if is_last and (not spans or (spans[-1].ledger, spans[-1].end) != (ledger.id, end)):
+                spans.append(Span(ledger.id, ledger.incarnation, end, end))
+        self._spans = spans
+        self._keys = [(s.ledger, s.first) for s in spans]
+
+    @property
+    def last_span(self) -> Span:
+        return self._spans[-1]
+
+    def extend(self, end: int) -> None:
+        """The ledger being written is now confirmed up to `end`."""
+        self._spans[-1].end = end
+
+    @property
+    def first(self) -> Position:
+        for span in self._spans:
+            if span.first < span.end:
+                return span.ledger, span.first
+        return self.end
+
+    @property
+    def end(self) -> Position:
+        last = self._spans[-1]
+        return last.ledger, last.end
+
+    @property
+    def last(self) -> Position:
+        return self.before(self.end)
+
+    def span_at(self, at: Position) -> Span:
+        """The span that holds normalised `at`, or the last one."""
+        return self._spans[max(0, bisect_right(self._keys, at) - 1)]
+
+    def normalise(self, at: Position) -> Position:
+        index = bisect_right(self._keys, at) - 1
+        if index >= 0:
+            span = self._spans[index]
+            if span.ledger == at[0] and at[1] < span.end:
+                return at
+        for span in self._spans[index + 1 :]:
+            if span.first < span.end:
+                return span.ledger, span.first
+        return self.end
+
+    def after(self, at: Position) -> Position:
+        return self.normalise((at[0], at[1] + 1))
+
+    def before(self, at: Position) -> Position:
+        index = bisect_right(self._keys, at) - 1
+        while index >= 0:
+            span = self._spans[index]
+            if span.first < span.end and (span.ledger, span.first) < at:
+                end = min(span.end, at[1]) if span.ledger == at[0] else span.end
+                return span.ledger, end - 1
+            index -= 1
+        return BEFORE_ALL
+
+    def count(self, start: Position, stop: Position) -> int:
+        total = 0
+        index = max(0, bisect_right(self._keys, start) - 1)
+        for span in self._spans[index:]:
+            if (span.ledger, span.first) >= stop:
+                break
+            first = max(span.first, start[1]) if span.ledger == start[0] else span.first
+            if span.ledger < start[0]:
+                continue
+            end = min(span.end, stop[1]) if span.ledger == stop[0] else span.end
+            total += max(0, end - first)
+        return total
+
+    def at_index(self, index: int) -> Position:
+        """The position of the index-th kept entry; the end if there are fewer."""
+        for span in self._spans:
+            size = span.end - span.first
+            if index < size:
+                return span.ledger, span.first + index
+            index -= size
+        return self.end

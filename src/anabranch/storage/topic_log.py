@@ -1,0 +1,371 @@
+"""A topic's managed log: its ledgers as one readable, appendable, trimmable whole.
+
+Opening a topic fences whoever wrote its last ledger, learns that ledger's end and the topic's state, and starts a
+ledger of this incarnation, whose id and incarnation are in the record before anything is written to it. The record
+says which entries exist; it changes only by compare-and-set.
+
+This module decides nothing about cursors: the state is bytes to it, kept by the owner (`broker/topic.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import AlreadyExists, VersionConflict
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.port import (
+    Buffer,
+    Entry,
+    LedgerState,
+    LedgerWriter,
+    LogDamagedError,
+    LogError,
+    LogStore,
+)
+from anabranch.storage.spans import Span, Spans
+from anabranch.storage.topic_record import LedgerRecord, Skip, TopicRecord
+from anabranch.wire import entry as wire_entry
+
+LEDGER_ID_BLOCK = 100
+LEDGER_IDS_PATH = "/counters/ledger"
+
+
+class TopicGoneError(AnabranchError):
+    """The topic does not exist, or is being deleted."""
+
+    code = 11  # ServerError.TopicNotFound of the wire protocol.
+
+
+class LedgerIds:
+    """Hands out ledger ids from blocks, so that most topics open without asking the counter."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._block = iter(range(0))
+
+    async def next(self, minimum: int) -> LedgerId:
+        """An id never used before and at least `minimum`; a block that has fallen behind is thrown away."""
+        while True:
+            for candidate in self._block:
+                if candidate >= minimum:
+                    return LedgerId(candidate)
+                break
+            self._block = iter(await self._metadata.next_ids(LEDGER_IDS_PATH, LEDGER_ID_BLOCK))
+
+
+class TopicLogOwner(Protocol):
+    """What the topic that owns the log is told."""
+
+    def entries_confirmed(self, entries_end: int) -> None:
+        """Entries of the ledger being written are confirmed up to `entries_end`."""
+
+    def log_lost(self, error: LogError) -> None:
+        """No more writes here, ever. The topic must be closed, and opened again if it is still ours."""
+
+    def encode_state(self) -> bytes:
+        """The topic's state in full, as of everything appended so far."""
+
+
+class TopicLog:
+    """Implements `LogReader` and `Journal` of the broker's ports."""
+
+    def __init__(
+        self,
+        path: str,
+        namespace: str,
+        store: LogStore,
+        metadata: MetadataStore,
+        record: TopicRecord,
+        version: int,
+        recovered: LedgerState | None,
+    ) -> None:
+        self._path = path
+        self._namespace = namespace
+        self._store = store
+        self._metadata = metadata
+        self._record = record
+        self._version = version
+        self._spans = Spans(record)
+        self._journal: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
+        self._lost: LogError | None = None
+        self._has_stored_state = False
+        self._appended_bytes = 0
+        self._confirmed_entries = 0
+        # The state the last owner left, for the new owner to fold; None on a new topic.
+        self.recovered: LedgerState | None = recovered
+        self._owner: TopicLogOwner
+        self._writer: LedgerWriter
+
+    # -- opening
+
+    @staticmethod
+    async def create(path: str, metadata: MetadataStore, properties: dict[str, str] | None = None) -> bool:
+        """Makes the record of a topic that does not exist; False if it does."""
+        record = TopicRecord(properties=properties or {}, created_ms=await metadata.now_ms())
+        try:
+            await metadata.create(path, record.encode())
+        except AlreadyExists:
+            return False
+        return True
+
+    @staticmethod
+    async def open(
+        path: str, namespace: str, store: LogStore, metadata: MetadataStore, ids: LedgerIds
+    ) -> TopicLog:
+        """Takes the topic over from whoever had it. `start` must follow before anything is appended."""
+        while True:
+            found = await metadata.get(path)
+            if found is None:
+                raise TopicGoneError(f"no topic at {path}")
+            record = TopicRecord.decode(found.value)
+            if record.is_deleting:
+                raise TopicGoneError(f"the topic at {path} is being deleted")
+            record, source, state = await _take_over(record, store)
+            ledger = LedgerRecord(
+                id=await ids.next(record.ledger_id_min),
+                incarnation=store.incarnation,
+                created_ms=await metadata.now_ms(),
+            )
+            opened = record.with_ledger(ledger, state_source=source)
+            try:
+                stored = await metadata.put(path, opened.encode(), if_version=found.version)
+            except VersionConflict:
+                # Somebody else changed the record since we read it: look again, fence again.
+                continue
+            return TopicLog(path, namespace, store, metadata, opened, stored.version, state)
+
+    def start(self, owner: TopicLogOwner) -> None:
+        """Opens the ledger for writing; its first record is the owner's state."""
+        self._owner = owner
+        ledger = LedgerId(self._record.ledgers[-1].id)
+        self._writer = self._store.open_ledger(ledger, self, self._namespace)
+        self._writer.append_snapshot(owner.encode_state())
+
+    @property
+    def topic_record(self) -> TopicRecord:
+        return self._record
+
+    # -- writing
+
+    @property
+    def ledger(self) -> int:
+        return self._record.ledgers[-1].id
+
+    @property
+    def next_entry(self) -> int:
+        return self._writer.next_entry
+
+    @property
+    def appended_end(self) -> Position:
+        """One past the last entry appended, confirmed or not."""
+        return self._record.ledgers[-1].id, self._writer.next_entry
+
+    def append(self, entry: Buffer, messages: int) -> int:
+        number = self._writer.append(entry, messages)
+        self._appended_bytes += len(entry)
+        return number
+
+    def record(self, delta: bytes, done: Callable[[Exception | None], None] | None = None) -> None:
+        if self._lost is not None:
+            if done is not None:
+                done(self._lost)
+            return
+        try:
+            number = self._writer.append_state(delta)
+        except LogError as error:
+            if done is not None:
+                done(error)
+            return
+        if done is not None:
+            self._journal.append((number, done))
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        self._has_stored_state = self._has_stored_state or state_end > 0
+        if entries_end > self._confirmed_entries:
+            self._confirmed_entries = entries_end
+            self._spans.extend(entries_end)
+            self._owner.entries_confirmed(entries_end)
+        journal = self._journal
+        while journal and journal[0][0] < state_end:
+            journal.popleft()[1](None)
+
+    def lost(self, error: LogError) -> None:
+        self._lost = error
+        journal, self._journal = self._journal, deque()
+        for _, done in journal:
+            done(error)
+        self._owner.log_lost(error)
+
+    def snapshot(self) -> bytes:
+        return self._owner.encode_state()
+
+    def close(self) -> None:
+        """Lets the ledger go, with the state in full as its last record so that reopening replays nothing."""
+        if self._lost is None:
+            self._writer.append_snapshot(self._owner.encode_state())
+            self._writer.close()
+
+    # -- reading
+
+    @property
+    def first(self) -> Position:
+        return self._spans.first
+
+    @property
+    def end(self) -> Position:
+        return self._spans.end
+
+    @property
+    def last(self) -> Position:
+        return self._spans.last
+
+    def normalise(self, at: Position) -> Position:
+        return self._spans.normalise(at)
+
+    def after(self, at: Position) -> Position:
+        return self._spans.after(at)
+
+    def before(self, at: Position) -> Position:
+        return self._spans.before(at)
+
+    def count(self, start: Position, stop: Position) -> int:
+        return self._spans.count(start, stop)
+
+    @property
+    def entries(self) -> int:
+        return self._spans.count(self._spans.first, self._spans.end)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the kept entries; a partly trimmed ledger counts in proportion."""
+        total = 0
+        for ledger in self._record.ledgers:
+            is_ours = ledger.id == self.ledger
+            end = self._confirmed_entries if is_ours else ledger.end or 0
+            size = self._appended_bytes if is_ours else ledger.bytes
+            trimmed = self._record.trimmed[1] if ledger.id == self._record.trimmed[0] else 0
+            total += size * max(0, end - trimmed) // end if end else 0
+        return total
+
+    def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> tuple[int, list[Entry]] | None:
+        at = self._spans.normalise(at)
+        span = self._spans.span_at(at)
+        if at[1] >= span.end:
+            return at[0], []
+        entries = self._store.read_cached(
+            LedgerId(at[0]), at[1], min(entries_max, span.end - at[1]), bytes_max
+        )
+        return None if entries is None else (at[0], entries)
+
+    async def read(self, at: Position, entries_max: int, bytes_max: int) -> tuple[int, list[Entry]]:
+        at = self._spans.normalise(at)
+        span = self._spans.span_at(at)
+        if at[1] >= span.end:
+            return at[0], []
+        entries = await self._store.read(
+            LedgerId(at[0]), Incarnation(span.incarnation), at[1], span.end, entries_max, bytes_max
+        )
+        return at[0], entries
+
+    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
+        """Binary search; publish times are the producers' clocks, so neighbours may be slightly out of order."""
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) // 2
+            _, entries = await self.read(self._spans.at_index(middle), 1, 1)
+            if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return self._spans.at_index(low)
+
+    # -- the record
+
+    async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Compare-and-set. A conflict means somebody else has opened the topic: this log is not ours any more."""
+        changed = change(self._record)
+        stored = await self._metadata.put(self._path, changed.encode(), if_version=self._version)
+        self._version = stored.version
+        self._replace_record(changed)
+
+    def _replace_record(self, record: TopicRecord) -> None:
+        self._record = record
+        self._spans = Spans(record)
+        self._spans.extend(self._confirmed_entries)
+
+    async def trim(self, upto: Position) -> None:
+        """Gives up every entry below `upto`. The record says so first; only then is the disk given back."""
+        upto = min(upto, self.end)
+        if not self._has_stored_state or upto <= self._record.trimmed or self.count(self.first, upto) == 0:
+            return
+        before = self._record
+        await self.change_record(lambda record: record.without_trimmed(upto))
+        kept = {ledger.id for ledger in self._record.ledgers}
+        for ledger in before.ledgers:
+            if ledger.id not in kept:
+                self._store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
+            elif ledger.id == upto[0]:
+                self._store.trim(LedgerId(ledger.id), Incarnation(ledger.incarnation), upto[1])
+
+    async def seal(self) -> None:
+        """Writes the end into the record. The owner has stopped appending and everything appended is confirmed."""
+        end = self.end
+        await self.change_record(lambda record: msgspec.structs.replace(record, sealed_end=end))
+
+    async def skip_damage(self, damage: LogDamagedError) -> int:
+        """Steps over a damaged stretch for good; returns how many entries that gives up."""
+        span = next(s for s in self._record.ledgers if s.id == damage.ledger)
+        end = span.end if span.end is not None else self._confirmed_entries
+        skip = Skip(
+            damage.ledger, damage.first_bad, damage.next_good if damage.next_good is not None else end
+        )
+        await self.change_record(lambda record: msgspec.structs.replace(record, skips=(*record.skips, skip)))
+        return skip.next - skip.first
+
+    async def delete(self) -> None:
+        """Removes the topic for good. Marked first, so that a deletion cut short is finished and never undone."""
+        await self.change_record(lambda record: msgspec.structs.replace(record, is_deleting=True))
+        if self._lost is None:
+            self._writer.close()
+        await finish_delete(self._path, self._record, self._store, self._metadata)
+
+    def span_of(self, at: Position) -> Span:
+        return self._spans.span_at(self._spans.normalise(at))
+
+
+async def finish_delete(path: str, record: TopicRecord, store: LogStore, metadata: MetadataStore) -> None:
+    """The rest of a deletion whose mark is stored. Whoever finds a marked record may run it, any number of times."""
+    await metadata.delete(path)
+    for ledger in record.ledgers:
+        store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
+
+
+async def _take_over(
+    record: TopicRecord, store: LogStore
+) -> tuple[TopicRecord, int | None, LedgerState | None]:
+    """Fences the writers of the record's open ledgers: the record with their ends, and where the state was found.
+
+    The state is in the last ledger that stored any: a ledger whose writer died before its first commit has none.
+    """
+    states: dict[int, LedgerState] = {}
+    for ledger in record.ledgers:
+        if ledger.end is None:
+            taken = await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])
+            for number, state in taken.items():
+                states[number] = state
+    record = record.with_ends(states)
+    for ledger in reversed(record.ledgers):
+        state = states.get(ledger.id)
+        if state is None:
+            state = (await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])).get(
+                LedgerId(ledger.id)
+            )
+        if state is not None and state.snapshot is not None:
+            return record, ledger.id, state
+    return record, None, None

@@ -1,0 +1,88 @@
+"""A topic's log record: which ledgers make up its log, what has been trimmed, where it was sealed. Pure values.
+
+The record is the single truth about which entries exist. It is stored as JSON in the metadata store and changed only
+by compare-and-set. Cursors and deduplication are not here: they change with every ack and live in the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from anabranch.model.position import Position
+from anabranch.storage.port import LedgerState
+
+
+class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One ledger of the topic. `end` is None while its writer may still be writing."""
+
+    id: int
+    incarnation: str
+    end: int | None = None
+    bytes: int = 0
+    created_ms: int = 0
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """Damaged entries an operator has given up: [first, next) of a ledger is stepped over."""
+
+    ledger: int
+    first: int
+    next: int
+
+
+class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    ledgers: tuple[LedgerRecord, ...] = ()
+    # Entries below this position are gone.
+    trimmed: Position = (-1, -1)
+    # One past the last entry, once the topic takes no more publishes.
+    sealed_end: Position | None = None
+    skips: tuple[Skip, ...] = ()
+    properties: dict[str, str] = {}
+    created_ms: int = 0
+    # Above every ledger id this topic ever had, also those no longer listed.
+    ledger_id_min: int = 0
+    # Set when deletion has begun: nobody opens the topic again, and whoever finds it finishes the deletion.
+    is_deleting: bool = False
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> TopicRecord:
+        return msgspec.json.decode(data, type=TopicRecord)
+
+    def with_ends(self, states: Mapping[int, LedgerState]) -> TopicRecord:
+        """The record once every open ledger's end is known; a ledger that was never written ends at 0."""
+        ledgers = []
+        for ledger in self.ledgers:
+            if ledger.end is None:
+                state = states.get(ledger.id)
+                ledger = msgspec.structs.replace(
+                    ledger, end=state.entries_end if state else 0, bytes=state.bytes if state else 0
+                )
+            ledgers.append(ledger)
+        return msgspec.structs.replace(self, ledgers=tuple(ledgers))
+
+    def with_ledger(self, ledger: LedgerRecord, *, state_source: int | None) -> TopicRecord:
+        """The record with a new last ledger.
+
+        Empty ledgers go, except the one whose state records are still the only copy of the topic's state: the new
+        ledger's snapshot is not stored yet.
+        """
+        assert ledger.id >= self.ledger_id_min
+        kept = [old for old in self.ledgers if old.end or old.id == state_source]
+        return msgspec.structs.replace(self, ledgers=(*kept, ledger), ledger_id_min=ledger.id + 1)
+
+    def without_trimmed(self, trimmed: Position) -> TopicRecord:
+        """The record with everything below `trimmed` gone; the last ledger always stays: its writer is at work."""
+        kept = tuple(
+            ledger for ledger in self.ledgers[:-1] if ledger.end is None or (ledger.id, ledger.end) > trimmed
+        )
+        return msgspec.structs.replace(
+            self,
+            ledgers=kept + self.ledgers[-1:],
+            trimmed=trimmed,
+            skips=tuple(s for s in self.skips if (s.ledger, s.next) > trimmed),
+        )
