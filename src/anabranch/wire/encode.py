@@ -1,0 +1,118 @@
+"""Data plane. Commands to frames: any command by protobuf, receipts and message headers by hand.
+
+Those two leave once per entry. Written out as bytes they cost 0.6 µs where building, filling and
+serialising protobuf objects costs 3 µs, and a run of receipts becomes a single write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.varint import SHORT
+from anabranch.wire.varint import encode as varint
+
+_SIZES: Final = Struct(">II").pack
+
+# Everything before the body of a SEND_RECEIPT, by the length of that body (type, field 7, length).
+_RECEIPT_HEAD: Final = tuple(_SIZES(n + 8, n + 4) + b"\x08\x07\x3a" + SHORT[n] for n in range(128))
+_NO_PARTITION: Final = b"\x18" + varint(-1)
+
+
+def encode_command(command: pb.BaseCommand) -> bytes:
+    """The frame of a command that carries no entry."""
+    body = command.SerializeToString()
+    size = len(body)
+    return _SIZES(size + 4, size) + body
+
+
+def encode_payload_header(command: pb.BaseCommand, entry_len: int) -> bytes:
+    """Everything of a frame before its entry, for any command that carries one."""
+    body = command.SerializeToString()
+    size = len(body)
+    return _SIZES(size + 4 + entry_len, size) + body
+
+
+def encode_message_header(
+    consumer_id: int,
+    ledger: int,
+    entry: int,
+    redelivery_count: int,
+    partition: int,
+    batch_index_ack_set: Sequence[int] | None,
+    consumer_epoch: int | None,
+    entry_len: int,
+) -> bytes:
+    """Everything of a MESSAGE frame before the entry's bytes.
+
+    Partition -1 means "not partitioned", and an epoch below zero is left out, as Pulsar has both.
+    """
+    number = varint(entry)
+    if not redelivery_count and not batch_index_ack_set:
+        prefixes, suffix = _message_parts(consumer_id, ledger, partition, consumer_epoch)
+        prefix, size = prefixes[len(number)]
+        return _SIZES(size + 4 + entry_len, size) + prefix + number + suffix
+    position = b"\x08%b\x10%b%b" % (varint(ledger), number, _partition(partition))
+    body = b"\x08%b\x12%c%b" % (varint(consumer_id), len(position), position)
+    if redelivery_count:
+        body += b"\x18" + varint(redelivery_count)
+    if batch_index_ack_set:
+        body += b"".join([b"\x20" + varint(word) for word in batch_index_ack_set])
+    body += _epoch(consumer_epoch)
+    command = b"\x08\x09\x4a" + varint(len(body)) + body
+    size = len(command)
+    return _SIZES(size + 4 + entry_len, size) + command
+
+
+@lru_cache(maxsize=4096)
+def _message_parts(
+    consumer_id: int, ledger: int, partition: int, consumer_epoch: int | None
+) -> tuple[tuple[tuple[bytes, int], ...], bytes]:
+    """The bytes around the entry id, equal for a whole ledger: before it (with the size of the command),
+    by how many bytes the id takes, and after it."""
+    consumer = b"\x08" + varint(consumer_id)
+    before = b"\x08%b\x10" % varint(ledger)
+    after, epoch = _partition(partition), _epoch(consumer_epoch)
+    prefixes = []
+    for length in range(11):
+        position = len(before) + length + len(after)
+        size = len(consumer) + 2 + position + len(epoch)  # At most 72: one byte tells each length.
+        prefix = b"\x08\x09\x4a%c%b\x12%c%b" % (size, consumer, position, before)
+        prefixes.append((prefix, size + 4))
+    return tuple(prefixes), after + epoch
+
+
+def _partition(partition: int) -> bytes:
+    return _NO_PARTITION if partition < 0 else b"\x18" + varint(partition)
+
+
+def _epoch(consumer_epoch: int | None) -> bytes:
+    return b"" if consumer_epoch is None or consumer_epoch < 0 else b"\x28" + varint(consumer_epoch)
+
+
+def encode_receipts(producer_id: int, receipts: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """SEND_RECEIPT frames, one for each (sequence id, highest sequence id, ledger, entry), in that order."""
+    frames: list[bytes] = []
+    start = b"\x08%b\x10" % varint(producer_id)
+    last_ledger = -1
+    ledger_bytes = b""
+    for sequence_id, highest, ledger, entry in receipts:
+        if ledger != last_ledger:
+            last_ledger, ledger_bytes = ledger, b"\x08%b\x10" % varint(ledger)
+        sequence_bytes = varint(sequence_id)
+        entry_bytes = varint(entry)
+        body = b"%b%b\x1a%c%b%b\x20%b" % (
+            start,
+            sequence_bytes,
+            len(ledger_bytes) + len(entry_bytes),
+            ledger_bytes,
+            entry_bytes,
+            sequence_bytes if highest == sequence_id else varint(highest),
+        )
+        # At most 6 x 10 bytes of numbers and their tags, so the head's table covers every body.
+        frames.append(_RECEIPT_HEAD[len(body)])
+        frames.append(body)
+    return b"".join(frames)

@@ -1,0 +1,341 @@
+"""Data plane. Cuts a byte stream into frames, and checks the entries that arrive in SEND.
+
+A frame on the wire is `[size u32] [command size u32] [BaseCommand] [entry]`, the entry only behind SEND
+and MESSAGE. An entry is `[0x0e01] [CRC32C u32] [metadata size u32] [MessageMetadata] [payload]`, its
+checksum covering all that follows it. Old producers leave magic and checksum out, and a broker may put
+`[0x0e02] [size u32] [BrokerEntryMetadata]` in front. What we store is the entry without that last part.
+
+Frames come out as plain tuples (a dataclass for each would cost more than reading the command does):
+
+    (type, command, payload)   any command; payload is a memoryview, or None if nothing followed
+    (6, producer_id, sequence_id, num_messages, highest_sequence_id, flags, entry)        SEND
+    (6, …, flags | EXTENDED, entry, command)   a SEND of a transaction or a replicator
+
+`highest_sequence_id` of a SEND is the last id the entry covers, so it is never below `sequence_id`.
+The decoder holds no socket: a shell receives into `writable()` and reports with `received(n)`, as
+asyncio's BufferedProtocol does, and a test simply calls `feed`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from anabranch.errors import MalformedFrame, OversizeFrame
+from anabranch.wire import pulsar_pb2 as pb
+
+Frame: TypeAlias = tuple[Any, ...]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
+# What a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
+FRAME_OVERHEAD_BYTES: Final = 10 * 1024
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
+
+MAGIC_CHECKSUM: Final = 0x0E01
+MAGIC_BROKER_METADATA: Final = 0x0E02
+
+# Flags of a SEND tuple.
+IS_CHUNK: Final = 1
+IS_MARKER: Final = 2
+BAD_CHECKSUM: Final = 4  # The entry is damaged: answer SEND_ERROR ChecksumError, store nothing.
+NO_CHECKSUM: Final = 8
+EXTENDED: Final = 16  # The whole command follows as an eighth item.
+
+SEND: Final = 6
+
+# One read of sizes, then `08 06 32 len` (type SEND and the command's length), `08 id`, `10`.
+_SEND_HEAD: Final = Struct(">IIIBBB").unpack_from
+_ENTRY_HEAD: Final = Struct(">HII").unpack_from
+# The fixed part of that word, less the four bytes which the command size counts and `len` does not.
+_SEND_WORD: Final = 0x08063200 - 4
+# Reads by fixed layout may run past the received bytes, never past the buffer.
+_SLACK: Final = 32
+
+_parse_command = pb.BaseCommand.FromString
+# The part that each type of command must bring along. Commands without required fields (PING) may omit it.
+_BODY: Final = {
+    field.number: field.name
+    for field in pb.BaseCommand.DESCRIPTOR.fields
+    if field.message_type is not None and any(part.is_required for part in field.message_type.fields)
+}
+# Too frequent for a full check (1.5 µs). Ids left out read as 0, and all ids here are the peer's own.
+_UNCHECKED: Final = frozenset({SEND, 7, 9, 10, 11})  # SEND_RECEIPT, MESSAGE, ACK, FLOW
+_PLAIN: Final = (1, 0, 0)
+
+
+class FrameDecoder:
+    """One connection's receive buffer and the frames in it.
+
+    Payload views point into that buffer: they are valid until the next `writable()`, so a caller
+    copies what it keeps before it returns to the event loop. The buffer starts small, doubles while
+    reads fill it, up to `buffer_bytes_max`, and beyond that only while a larger frame is arriving.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_capacity",
+        "_end",
+        "_need",
+        "_quiet",
+        "_size",
+        "_size_max",
+        "_size_min",
+        "_start",
+        "_view",
+        "frame_bytes_max",
+    )
+
+    def __init__(
+        self,
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        buffer_bytes_min: int = 16 * 1024,
+        buffer_bytes_max: int = 1024 * 1024,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._size_min = buffer_bytes_min
+        self._size_max = max(buffer_bytes_min, buffer_bytes_max)
+        self._size = buffer_bytes_min  # What the buffer should be while frames are small.
+        self._capacity = 0  # What it is. Nothing is allocated before the first read.
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = 0  # First byte of the first incomplete frame.
+        self._end = 0
+        self._need = 8  # Bytes of that frame, as far as its header is known.
+        self._quiet = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that has not arrived in full."""
+        return self._end - self._start
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory held for receiving."""
+        return self._capacity
+
+    def writable(self) -> memoryview:
+        """Where to receive next; never empty. Payloads handed out before are invalid from here on."""
+        start, end = self._start, self._end
+        pending = end - start
+        capacity = self._size
+        if self._need > capacity:
+            # Grow with the bytes that really came: a header alone must not make us allocate its claim.
+            capacity = min(max(capacity, pending * 2), self._need)
+        if capacity > self._capacity or (capacity < self._capacity and pending < capacity >> 1):
+            buffer = bytearray(capacity + _SLACK)
+            buffer[:pending] = self._view[start:end]
+            self._buffer, self._view, self._capacity = buffer, memoryview(buffer), capacity
+        elif start and pending:
+            # After this the frame starts at zero, so each frame is moved at most once.
+            self._view[:pending] = self._view[start:end]
+        self._start, self._end = 0, pending
+        return self._view[pending : self._capacity]
+
+    def received(self, count: int) -> list[Frame]:
+        """The frames completed by `count` bytes put into the last `writable()`."""
+        end = self._end = self._end + count
+        if end == self._capacity:
+            self._quiet = 0
+            if self._size < self._size_max:
+                self._size = min(self._size * 2, self._size_max)
+        elif end < self._size >> 3 and self._size > self._size_min:
+            self._quiet += 1
+            if self._quiet == 64:
+                self._quiet = 0
+                self._size = max(self._size >> 1, self._size_min)
+        return self._cut(end)
+
+    def release(self) -> None:
+        """Gives memory back on an idle connection. Legal whenever no `writable()` is being filled."""
+        self._size = self._size_min
+        if self._start == self._end:
+            self._buffer = bytearray()
+            self._view = memoryview(self._buffer)
+            self._capacity = self._start = self._end = 0
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """The frames completed by `data`, with payloads of their own that stay valid."""
+        frames: list[Frame] = []
+        rest = memoryview(data)
+        while len(rest):
+            room = self.writable()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            frames += map(_keep, self.received(count))
+        return frames
+
+    def _cut(self, end: int) -> list[Frame]:
+        frames: list[Frame] = []
+        buffer, view, at, limit = self._buffer, self._view, self._start, self.frame_bytes_max
+        need = 8
+        while end - at >= 8:
+            size, command_size, word, tag, producer_id, tag_2 = _SEND_HEAD(buffer, at)
+            if size > limit:
+                raise OversizeFrame(f"frame of {size} bytes, the limit is {limit}")
+            after = at + 4 + size
+            if after > end:
+                need = size + 4
+                break
+            entry_at = at + 8 + command_size
+            if entry_at > after:
+                raise MalformedFrame(f"command of {command_size} bytes in a frame of {size}")
+            # Commands of up to 131 bytes: then the length is one byte and the word as expected.
+            if word == _SEND_WORD + command_size and tag == 8:
+                # Varints by hand: each byte adds its bits and takes off the marker of the one before.
+                p = at + 15
+                if producer_id > 127:
+                    producer_id += (tag_2 - 1) << 7
+                    tag_2 = buffer[p] if tag_2 < 128 else 0
+                    p += 1
+                sequence_id = buffer[p]
+                p += 1
+                if sequence_id > 127:
+                    sequence_id += (buffer[p] - 1) << 7
+                    p += 1
+                    if sequence_id > 16383:
+                        sequence_id += (buffer[p] - 1) << 14
+                        p += 1
+                        if sequence_id > 2097151:
+                            sequence_id += (buffer[p] - 1) << 21
+                            p += 1
+                            if sequence_id > 268435455:
+                                tag_2 = 0
+                rest = _PLAIN if p == entry_at else _send_rest(buffer, p, entry_at)
+                magic, crc, metadata_size = _ENTRY_HEAD(buffer, entry_at)
+                if (
+                    tag_2 == 16
+                    and rest is not None
+                    and magic == 0x0E01
+                    and metadata_size <= after - entry_at - 10
+                ):
+                    num_messages, highest, flags = rest
+                    if highest < sequence_id:
+                        highest = sequence_id
+                    if crc32c(view[entry_at + 6 : after]) != crc:
+                        flags |= BAD_CHECKSUM
+                    entry = view[entry_at:after]
+                    frames.append((6, producer_id, sequence_id, num_messages, highest, flags, entry))
+                    at = after
+                    continue
+            frames.append(_command(view, at + 8, entry_at, after))
+            at = after
+        self._start, self._need = at, need
+        return frames
+
+
+def _send_rest(buffer: bytearray, p: int, end: int) -> tuple[int, int, int] | None:
+    """What follows the sequence id, up to `end`: messages, highest id, flags. None asks for protobuf."""
+    num_messages, highest, chunk, marker = 1, 0, 0, 0
+    while p < end:
+        tag = buffer[p]
+        value = buffer[p + 1]
+        p += 2
+        if value > 127:
+            value += (buffer[p] - 1) << 7
+            p += 1
+            if value > 16383:
+                value += (buffer[p] - 1) << 14
+                p += 1
+                if value > 2097151:
+                    value += (buffer[p] - 1) << 21
+                    p += 1
+                    if value > 268435455:
+                        return None
+        if tag == 0x18:
+            num_messages = value
+        elif tag == 0x30:
+            highest = value
+        elif tag == 0x38:
+            chunk = IS_CHUNK if value else 0
+        elif tag == 0x40:
+            marker = IS_MARKER if value else 0
+        else:
+            return None
+    return (num_messages, highest, chunk | marker) if p == end else None
+
+
+def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
+    try:
+        command = _parse_command(bytes(view[at:entry_at]))
+    except DecodeError as error:
+        raise MalformedFrame(f"a command cannot be read: {error}") from error
+    if not command.HasField("type"):
+        raise MalformedFrame("a command of unknown type")
+    kind = command.type
+    name = _BODY.get(kind)
+    # Parsing alone leaves absent fields at their defaults, and a request for topic "" is no request.
+    if name is not None and not (command.HasField(name) and (kind in _UNCHECKED or command.IsInitialized())):
+        raise MalformedFrame(f"command {kind} lacks required fields")
+    if kind == SEND:
+        return _send(command, view[entry_at:after])
+    return (kind, command, view[entry_at:after] if entry_at < after else None)
+
+
+def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:
+    """SEND by way of protobuf: batches, chunks and whatever the fast path does not expect."""
+    send = command.send
+    sequence_id = send.sequence_id
+    entry = strip_broker_metadata(payload)
+    flags = _judge(entry)
+    if send.is_chunk:
+        flags |= IS_CHUNK
+    if send.marker:
+        flags |= IS_MARKER
+    highest = max(sequence_id, send.highest_sequence_id)
+    known = (SEND, send.producer_id, sequence_id, send.num_messages, highest)
+    if send.HasField("message_id") or send.HasField("txnid_most_bits") or send.HasField("txnid_least_bits"):
+        return (*known, flags | EXTENDED, entry, command)
+    return (*known, flags, entry)
+
+
+def _magic(view: memoryview) -> int:
+    return view[0] << 8 | view[1] if len(view) > 1 else 0
+
+
+def strip_broker_metadata(payload: memoryview) -> memoryview:
+    """The entry as its producer made it: `payload` without what a broker put in front."""
+    if _magic(payload) != MAGIC_BROKER_METADATA:
+        return payload
+    size = int.from_bytes(payload[2:6], "big")
+    if len(payload) < 6 + size:
+        raise MalformedFrame(f"broker metadata of {size} bytes in {len(payload)} bytes")
+    return payload[6 + size :]
+
+
+def _judge(entry: memoryview) -> int:
+    """The checksum flags of an entry. Raises if it is no entry at all, which no client sends."""
+    if _magic(entry) == MAGIC_CHECKSUM:
+        if len(entry) < 10:
+            raise MalformedFrame(f"entry of {len(entry)} bytes")
+        _, crc, metadata_size = _ENTRY_HEAD(entry)
+        if crc32c(entry[6:]) != crc:
+            # Before its sizes are judged: damage in transit must not cost the producer its connection.
+            return BAD_CHECKSUM
+        room = len(entry) - 10
+        flags = 0
+    else:
+        metadata_size = int.from_bytes(entry[:4], "big")
+        room = len(entry) - 4
+        flags = NO_CHECKSUM
+    if metadata_size > room:
+        raise MalformedFrame(f"metadata of {metadata_size} bytes in an entry of {len(entry)}")
+    return flags
+
+
+def verify(entry: Buffer) -> bool:
+    """Whether the entry's bytes match its checksum. One without a checksum has nothing to match."""
+    view = strip_broker_metadata(memoryview(entry))
+    if _magic(view) != MAGIC_CHECKSUM:
+        return True
+    return len(view) >= 6 and crc32c(view[6:]) == int.from_bytes(view[2:6], "big")
+
+
+def _keep(frame: Frame) -> Frame:
+    """The frame with its payload copied out of the receive buffer."""
+    return tuple(memoryview(bytes(item)) if type(item) is memoryview else item for item in frame)
