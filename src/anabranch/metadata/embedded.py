@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 from anabranch.metadata.errors import StoreClosed, StoreUnavailable
@@ -66,14 +67,26 @@ class EmbeddedMetadata(ABC):
         self._stores: dict[EmbeddedStore, None] = {}
 
     @abstractmethod
-    async def run(self, op: Op[T]) -> T:
-        """The operation's result, once its writes are as durable as the adapter makes them."""
+    async def run(self, op: Op[T], *, always: bool = False) -> T:
+        """The operation's result, once its writes are as durable as the adapter makes them.
+
+        `always`: also when so many operations wait that others are refused.
+        """
+
+    async def end_session(self, session: str) -> None:
+        # A disk that refuses the removal now gets it again before every later operation: the session is over.
+        with suppress(StoreUnavailable):
+            await self.run(lambda tree: tree.end_session(session), always=True)
 
     async def connect(self) -> EmbeddedStore:
         """A handle with a new session."""
         store = EmbeddedStore(self, await self.run(lambda tree: tree.begin_session()))
         self._stores[store] = None
         return store
+
+    def stores(self) -> list[EmbeddedStore]:
+        """The handles that are open."""
+        return list(self._stores)
 
     def forget(self, store: EmbeddedStore) -> None:
         self._stores.pop(store, None)
@@ -141,7 +154,7 @@ class EmbeddedStore:
         self._watches.close()
         self._service.forget(self)
         self._session.move(SessionState.LOST)
-        await self._service.run(lambda tree: tree.end_session(session))
+        await self._service.end_session(session)
 
     # Faults, for simulations and contract tests.
 
@@ -155,7 +168,7 @@ class EmbeddedStore:
         session = self._session.id
         if self._session.state is SessionState.CONNECTED:
             self._session.move(SessionState.LOST)
-        await self._service.run(lambda tree: tree.end_session(session))
+        await self._service.end_session(session)
 
     async def reconnect(self) -> None:
         """Reach the tree again: with the same session while it lives, else with a new one."""

@@ -91,7 +91,7 @@ class MemoryMetadata(EmbeddedMetadata):
         super().__init__()
         self._tree = MemoryTree(clock_ms)
 
-    async def run(self, op: Op[T]) -> T:
+    async def run(self, op: Op[T], *, always: bool = False) -> T:
         # Other tasks run before the request arrives and before its reply does, as with a store behind a
         # socket: without these two turns a race between callers could never show in a test.
         await asyncio.sleep(0)

@@ -171,7 +171,7 @@ def _check_size(path: str, value: bytes) -> None:
 def _counter(path: str, value: bytes) -> int:
     if not value:
         return 0  # A folder made on the way to a child; nothing was counted yet.
-    # isdigit alone lets no sign, space or underscore through, which int() would.
-    if not value.isdigit():
+    # isdigit lets no sign, space or underscore through, as int() would.
+    if not value.isdigit() or len(value) > len(str(COUNTER_MAX)):
         raise NotACounter(path)
     return int(value)

@@ -1,0 +1,208 @@
+"""The embedded default: a metadata store in one SQLite file, owned by one process, on a thread of its own.
+
+Operations queue; the thread takes all that wait and runs them in one transaction, so one sync serves them all. An
+operation that the rules refuse fails alone. When SQLite itself fails, the transaction is undone and each operation
+runs in one of its own: on a full disk reads still answer, and each write gets its own error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from anabranch.metadata.embedded import EmbeddedMetadata, Op
+from anabranch.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
+from anabranch.metadata.sqlite_tree import SqliteTree, open_tree
+from anabranch.metadata.tree import Tree
+
+T = TypeVar("T")
+
+# More would keep a read that arrives during a burst waiting behind the whole of it.
+BATCH_OPS_MAX = 2_000
+# Behaviour at the limit: refuse, retryable. Nobody waits usefully behind a hundred thousand writes.
+PENDING_OPS_MAX = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    op: Callable[[Tree], Any]
+    reply: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    reply: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+class SqliteMetadata(EmbeddedMetadata):
+    """The store of one process. Made by `open`, used from that event loop, given back by `close`."""
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int], pending_ops_max: int) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._pending = 0
+        self._pending_max = pending_ops_max
+        self._is_closed = False
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        # Daemon, because a process that forgot to close must still be able to end: what was acked is on disk.
+        self._thread = threading.Thread(
+            target=self._live, args=(path, clock_ms), name="anabranch-metadata", daemon=True
+        )
+
+    @classmethod
+    async def open(
+        cls, path: Path | str, *, clock_ms: Callable[[], int], pending_ops_max: int = PENDING_OPS_MAX
+    ) -> SqliteMetadata:
+        """Open or make the store in the file at `path`.
+
+        StoreInUse when another process has it, StoreDamaged or StoreTooNew when it cannot be read.
+        """
+        service = cls(Path(path), clock_ms, pending_ops_max)
+        service._thread.start()
+        try:
+            await asyncio.shield(service._opened)
+        except asyncio.CancelledError:
+            service._stop()
+            raise
+        return service
+
+    async def run(self, op: Op[T], *, always: bool = False) -> T:
+        if self._is_closed:
+            raise StoreClosed
+        if self._pending >= self._pending_max and not always:
+            raise StoreUnavailable(f"{self._pending} metadata operations are waiting already")
+        self._pending += 1
+        reply: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(_Request(op, reply))
+        return await reply
+
+    async def close(self) -> None:
+        """End every session, finish what waits and give the file back. May be called twice."""
+        for store in self.stores():
+            await store.close()
+        self._stop()
+        # Shielded: a closer that gives up must not look like a thread that has ended.
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    def _stop(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._queue.put(None)
+
+    def _deliver(self, outcomes: list[_Outcome], paths: list[str]) -> None:
+        self._pending -= len(outcomes)
+        if paths:
+            self.publish(paths)
+        for outcome in outcomes:
+            if outcome.reply.done():
+                continue  # The caller was cancelled; its operation was carried out all the same.
+            if outcome.error is not None:
+                outcome.reply.set_exception(outcome.error)
+            else:
+                outcome.reply.set_result(outcome.result)
+
+    # From here on: the thread.
+
+    def _live(self, path: Path, clock_ms: Callable[[], int]) -> None:
+        try:
+            tree = open_tree(path, clock_ms)
+        except Exception as error:
+            self._on_loop(self._failed_to_open, error)
+            return
+        self._on_loop(_resolve, self._opened)
+        try:
+            while (batch := self._next_batch()) is not None:
+                outcomes, paths = _execute(tree, batch)
+                self._on_loop(self._deliver, outcomes, paths)
+        finally:
+            with suppress(sqlite3.Error):  # Closing tidies up; everything acked is in the write-ahead file.
+                tree.close()
+            self._on_loop(_resolve, self._ended)
+
+    def _failed_to_open(self, error: Exception) -> None:
+        self._is_closed = True
+        _resolve(self._ended)
+        if not self._opened.done():
+            self._opened.set_exception(error)
+
+    def _next_batch(self) -> list[_Request] | None:
+        """All that waits, at least one request; None once the store is to close."""
+        first = self._queue.get()
+        if first is None:
+            return None
+        batch = [first]
+        with suppress(Empty):
+            while len(batch) < BATCH_OPS_MAX:
+                request = self._queue.get_nowait()
+                if request is None:
+                    self._queue.put(None)  # Nothing is queued behind it: finish this batch, then end.
+                    break
+                batch.append(request)
+        return batch
+
+    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        # A loop that is closed has nobody left to tell.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+
+def _execute(tree: SqliteTree, batch: list[_Request]) -> tuple[list[_Outcome], list[str]]:
+    """Each request's outcome, and the paths that changed."""
+    paths = _finish_endings(tree)
+    try:
+        outcomes = _transact(tree, batch)
+    except Exception as error:
+        if len(batch) == 1:
+            return [_Outcome(batch[0].reply, error=tree.translated(error))], paths
+    else:
+        return outcomes, paths + _taken_changes(tree)
+    outcomes = []
+    for request in batch:
+        alone, touched = _execute(tree, [request])
+        outcomes += alone
+        paths += touched
+    return outcomes, paths
+
+
+def _transact(tree: SqliteTree, batch: list[_Request]) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    with tree.transaction():
+        for request in batch:
+            try:
+                outcomes.append(_Outcome(request.reply, request.op(tree)))
+            except MetadataError as refusal:
+                outcomes.append(_Outcome(request.reply, error=refusal))
+    return outcomes
+
+
+def _finish_endings(tree: SqliteTree) -> list[str]:
+    """Remove what sessions left behind when they ended while the disk refused writes."""
+    if not tree.ending:
+        return []
+    with suppress(sqlite3.Error):
+        with tree.transaction():
+            tree.finish_endings()
+        tree.ending.clear()
+    return _taken_changes(tree)
+
+
+def _taken_changes(tree: Tree) -> list[str]:
+    paths, tree.changed = tree.changed, []
+    return paths
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

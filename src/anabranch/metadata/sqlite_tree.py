@@ -1,0 +1,241 @@
+"""The tree in one SQLite file: schema, opening, and the words for what SQLite reports. Used by one thread.
+
+A record carries a checksum of its path, version and value, because SQLite has none for its pages: a record that
+rotted on disk is reported with its path and never served.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anabranch.metadata.errors import (
+    MetadataError,
+    StoreDamaged,
+    StoreFull,
+    StoreInUse,
+    StoreTooNew,
+    StoreUnavailable,
+)
+from anabranch.metadata.paths import ROOT, below, name, parent
+from anabranch.metadata.port import Versioned
+from anabranch.metadata.tree import Tree
+
+APPLICATION_ID = 0x416E6142  # "AnaB", in the file's header.
+FORMAT = 1
+# A burst may grow the write-ahead file; after the next checkpoint it is cut back to this.
+WAL_BYTES_KEPT = 16 * 1024 * 1024
+
+_SCHEMA = (
+    """CREATE TABLE node (
+        path TEXT PRIMARY KEY, parent TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, owner TEXT, crc INTEGER NOT NULL)""",
+    "CREATE INDEX node_parent ON node (parent, path)",
+    "CREATE INDEX node_owner ON node (owner) WHERE owner IS NOT NULL",
+    "CREATE TABLE fact (name TEXT PRIMARY KEY, number INTEGER NOT NULL)",
+    "INSERT INTO fact VALUES ('time_ms', 0), ('sessions', 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+_Row = tuple[bytes, int, int, int, str | None, int]
+
+
+class SqliteTree(Tree):
+    """The tree's nodes as rows. The caller brackets operations with `transaction`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, clock_ms: Callable[[], int]) -> None:
+        super().__init__()
+        self._db = connection
+        self._path = path
+        self._clock_ms = clock_ms
+        self._stored_ms = self._fact("time_ms")
+        self._last_ms = self._stored_ms
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it becomes durable on the way out, or none of it does."""
+        if self._db.in_transaction:
+            self._db.execute(
+                "ROLLBACK"
+            )  # The last rollback failed too; until one succeeds nothing else runs.
+        self._db.execute("BEGIN")
+        try:
+            yield
+            # The time goes to disk with whatever first showed it, so a restart cannot show an earlier one.
+            if self._last_ms > self._stored_ms:
+                self._db.execute("UPDATE fact SET number = ? WHERE name = 'time_ms'", (self._last_ms,))
+            self._db.execute("COMMIT")
+        except BaseException:
+            self.changed = []
+            # SQLite has rolled back by itself after some errors, such as a full disk.
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self._stored_ms = self._last_ms
+
+    def close(self) -> None:
+        self._db.close()
+
+    def translated(self, error: Exception) -> Exception:
+        return error if not isinstance(error, sqlite3.Error) else translate(error, self._path)
+
+    def end_all_sessions(self) -> None:
+        """Sessions of an earlier run ended with its process."""
+        self._db.execute("DELETE FROM node WHERE owner IS NOT NULL")
+
+    def get(self, path: str) -> Versioned | None:
+        row: _Row | None = self._db.execute(
+            "SELECT value, version, created_ms, modified_ms, owner, crc FROM node WHERE path = ?", (path,)
+        ).fetchone()
+        return None if row is None else self._checked(path, *row)
+
+    def _insert(self, path: str, node: Versioned) -> None:
+        self._db.execute(
+            "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                path,
+                parent(path),
+                node.value,
+                node.version,
+                node.created_ms,
+                node.modified_ms,
+                node.owner,
+                _crc(path, node.version, node.value),
+            ),
+        )
+
+    def _update(self, path: str, node: Versioned) -> None:
+        self._db.execute(
+            "UPDATE node SET value = ?, version = ?, modified_ms = ?, crc = ? WHERE path = ?",
+            (node.value, node.version, node.modified_ms, _crc(path, node.version, node.value), path),
+        )
+
+    def _remove(self, path: str) -> None:
+        self._db.execute("DELETE FROM node WHERE path = ?", (path,))
+
+    def _has_children(self, path: str) -> bool:
+        found = self._db.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone()
+        return found is not None
+
+    def _child_names(self, path: str) -> list[str]:
+        rows = self._db.execute("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
+        return [name(row[0]) for row in rows]
+
+    def _records_below(self, prefix: str) -> list[tuple[str, Versioned]]:
+        # Text compares by its UTF-8 bytes, which is Python's order of strings; "0" follows "/".
+        start = below(prefix)
+        end = "0" if prefix == ROOT else prefix + "0"
+        rows = self._db.execute(
+            "SELECT path, value, version, created_ms, modified_ms, owner, crc FROM node"
+            " WHERE path > ? AND path < ? AND length(value) > 0 ORDER BY path",
+            (start, end),
+        )
+        return [(row[0], self._checked(*row)) for row in rows]
+
+    def _owned_by(self, session: str) -> list[str]:
+        rows = self._db.execute("SELECT path FROM node WHERE owner = ? ORDER BY path", (session,))
+        return [row[0] for row in rows]
+
+    def _new_session_id(self) -> str:
+        number = self._fact("sessions") + 1
+        self._db.execute("UPDATE fact SET number = ? WHERE name = 'sessions'", (number,))
+        return str(number)
+
+    def now_ms(self) -> int:
+        self._last_ms = max(self._last_ms, self._clock_ms())
+        return self._last_ms
+
+    def _fact(self, fact: str) -> int:
+        row = self._db.execute("SELECT number FROM fact WHERE name = ?", (fact,)).fetchone()
+        if row is None:
+            raise StoreDamaged(f"metadata at {self._path} is damaged: {fact} is missing")
+        return int(row[0])
+
+    def _checked(
+        self, path: str, value: bytes, version: int, created: int, modified: int, owner: str | None, crc: int
+    ) -> Versioned:
+        if _crc(path, version, value) != crc:
+            raise StoreDamaged(
+                f"metadata at {self._path} is damaged: the record of {path} fails its checksum"
+            )
+        return Versioned(value, version, created, modified, owner)
+
+
+def open_tree(path: Path, clock_ms: Callable[[], int]) -> SqliteTree:
+    """The tree in the file, made if it is absent, and held against every other process until closed."""
+    _make_folder(path.parent)
+    try:
+        db = sqlite3.connect(path, timeout=0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    try:
+        # Exclusive before the first access: the lock is then kept, and no shared-memory file is made.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        db.execute("BEGIN IMMEDIATE")
+        _check_format(db, path)
+        db.execute("COMMIT")
+        tree = SqliteTree(db, path, clock_ms)
+        with tree.transaction():
+            tree.end_all_sessions()
+    except sqlite3.Error as error:
+        db.close()
+        raise translate(error, path) from error
+    except MetadataError:
+        db.close()
+        raise
+    return tree
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        for statement in _SCHEMA:
+            db.execute(statement)
+        return
+    if application != APPLICATION_ID:
+        raise StoreDamaged(f"{path} is a database, but not a metadata store")
+    if found > FORMAT:
+        raise StoreTooNew(f"metadata at {path} has format {found}; this release reads up to {FORMAT}")
+    problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise StoreDamaged(f"metadata at {path} is damaged: {' '.join(problem.split())}")
+
+
+def translate(error: sqlite3.Error, path: Path) -> MetadataError:
+    """One line for an operator, and the type that tells a caller whether to try again."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The low byte; the rest only refines it.
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreInUse(f"metadata is in use by another process: {path}")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreDamaged(f"metadata at {path} is damaged: {error}")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull(f"no room for metadata at {path}: {error}")
+    return StoreUnavailable(f"metadata at {path} cannot be used: {error}")
+
+
+def _crc(path: str, version: int, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(b"%d %s" % (version, path.encode())))
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and have its name on disk: SQLite syncs the folder itself, not the one above."""
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        above = os.open(folder.parent, os.O_RDONLY)
+    except OSError as error:
+        raise StoreUnavailable(f"metadata at {folder} cannot be used: {error.strerror}") from error
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
