@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anabranch.errors import AnabranchError
 from anabranch.model.position import Incarnation, LedgerId
@@ -46,6 +46,10 @@ class LogFullError(LogError):
     retryable = True
 
 
+class LogInUseError(LogError):
+    """The folder belongs to another running process, or lies where a log must not."""
+
+
 class LogMissingError(LogError):
     """Entries that should exist are not there: an error, never a skip."""
 
@@ -73,6 +77,16 @@ class LedgerListener(Protocol):
 
     def lost(self, error: LogError) -> None:
         """The ledger takes no more writes; what is unconfirmed now will never be confirmed. Called once."""
+
+
+@runtime_checkable
+class FoldingListener(LedgerListener, Protocol):
+    """A listener that can say its whole state, so that a checkpoint need not carry a snapshot and every delta."""
+
+    def snapshot(self) -> bytes:
+        """The owner's state in full: everything appended so far, confirmed or not, as `append_snapshot` would take it.
+
+        Called between appends while a checkpoint is made; it must not append."""
 
 
 class LedgerWriter(Protocol):
@@ -106,7 +120,7 @@ class LedgerWriter(Protocol):
         """The owner lets go: unconfirmed records are still stored and confirmed, nothing more may be appended.
 
         Until the incarnation ends the store keeps the ledger's last snapshot and deltas for its checkpoints, and
-        `local_state` returns them, so that the same broker can open the topic again."""
+        `take` of the own incarnation returns them, so that the same broker can open the topic again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +188,9 @@ class LogStore(Protocol):
 
     # -- taking over
 
-    async def take(self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None) -> Mapping[LedgerId, LedgerState]:
+    async def take(
+        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
+    ) -> Mapping[LedgerId, LedgerState]:
         """Fences those ledgers of `incarnation` (None: all of them), recovers, and returns their final states.
 
         Idempotent, also across processes: the result is stored create-only and later callers read it. A ledger the
@@ -183,14 +199,22 @@ class LogStore(Protocol):
 
     # -- reading (confirmed entries only)
 
-    def read_cached(self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+    def read_cached(
+        self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int
+    ) -> list[Entry] | None:
         """Entries from `first` on, if they are in the recent-entries cache; None if storage must be asked.
 
         An empty list means: nothing confirmed at or after `first` (in a ledger this store writes). At least one entry
         is returned even if it alone exceeds `bytes_max`."""
 
     async def read(
-        self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int, entries_max: int, bytes_max: int
+        self,
+        ledger: LedgerId,
+        incarnation: Incarnation,
+        first: int,
+        end: int,
+        entries_max: int,
+        bytes_max: int,
     ) -> list[Entry]:
         """Entries [first, end) of any ledger, as many as the limits allow and at least one.
 

@@ -1,0 +1,383 @@
+"""A log in memory: nothing survives the process, everything else is as the port says.
+
+`MemoryMedium` is what incarnations share, as they would share a disk: each can read, fence and take the others'
+ledgers. Records become confirmed on a later turn of the event loop, never inside `append`, so that callers meet the
+same order of events as with a real disk. There is no budget: what is trimmed or deleted is freed, the rest is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.port import (
+    Buffer,
+    Entry,
+    FencedError,
+    FoldingListener,
+    LedgerListener,
+    LedgerState,
+    LedgerWriter,
+    LogError,
+    LogFailedError,
+    LogFullError,
+    LogMissingError,
+    ReadPlan,
+)
+
+__all__ = ["MemoryLogStore", "MemoryMedium"]
+
+# More deltas than this are folded into one snapshot, if the owner can give one: a disk's checkpoint does the same.
+_DELTAS_MAX = 1024
+
+
+class _Ledger:
+    """One ledger's records. The lists hold confirmed and unconfirmed ones alike; the ends say which is which."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, bytes]] = []
+        # State records from number `state_base` on: (is it a snapshot, its bytes).
+        self.states: list[tuple[bool, bytes]] = []
+        self.state_base = 0
+        self.entries_end = 0
+        self.state_end = 0
+        self.bytes_appended = 0
+        self.bytes_confirmed = 0
+        self.first_live = 0
+
+    @property
+    def next_state(self) -> int:
+        return self.state_base + len(self.states)
+
+    def confirm(self) -> None:
+        self.entries_end = len(self.entries)
+        self.state_end = self.next_state
+        self.bytes_confirmed = self.bytes_appended
+        last = max((i for i, (is_full, _) in enumerate(self.states) if is_full), default=0)
+        del self.states[:last]
+        self.state_base += last
+
+    def fold(self, snapshot: bytes) -> None:
+        """`snapshot` says what all records so far say."""
+        assert self.state_end == self.next_state
+        self.state_base = self.state_end - 1
+        self.states = [(True, snapshot)]
+
+    def void(self) -> None:
+        """What is unconfirmed never happened."""
+        del self.entries[self.entries_end :]
+        del self.states[self.state_end - self.state_base :]
+
+    def state(self) -> LedgerState:
+        confirmed = self.states[: self.state_end - self.state_base]
+        snapshot = confirmed.pop(0)[1] if confirmed and confirmed[0][0] else None
+        return LedgerState(self.entries_end, snapshot, tuple(d for _, d in confirmed), self.bytes_confirmed)
+
+    def trim(self, first_live: int) -> None:
+        for i in range(self.first_live, min(first_live, len(self.entries))):
+            self.entries[i] = (0, b"")
+        self.first_live = max(self.first_live, first_live)
+
+    def read(self, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+        found: list[Entry] = []
+        size = 0
+        for number in range(first, min(end, first + entries_max)):
+            messages, data = self.entries[number]
+            size += len(data)
+            if found and size > bytes_max:
+                break
+            found.append((number, messages, memoryview(data)))
+        return found
+
+
+class _Wal:
+    """The log of one incarnation."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[LedgerId, _Ledger] = {}
+        self.is_fenced = False
+        # Also of ledgers not opened yet: a fence outlives whatever comes later.
+        self.fenced: set[LedgerId] = set()
+
+
+class MemoryMedium:
+    """The disk that incarnations in one process share."""
+
+    def __init__(self) -> None:
+        self.wals: dict[Incarnation, _Wal] = {}
+
+
+class _Writer:
+    def __init__(
+        self, store: MemoryLogStore, ledger: LedgerId, data: _Ledger, listener: LedgerListener
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self.data = data
+        self.listener = listener
+        self.is_open = True
+        self.error: LogError | None = None
+        self.is_pending = False
+
+    @property
+    def ledger(self) -> LedgerId:
+        return self._ledger
+
+    @property
+    def next_entry(self) -> int:
+        return len(self.data.entries)
+
+    @property
+    def entries_end(self) -> int:
+        return self.data.entries_end
+
+    def append(self, entry: Buffer, messages: int) -> int:
+        self._check()
+        if not self._store.is_accepting:
+            raise LogFullError("the log is full: only its reserve is left")
+        number = len(self.data.entries)
+        self.data.entries.append((messages, bytes(entry)))
+        self.data.bytes_appended += len(entry)
+        self._store.fill(self, len(entry))
+        return number
+
+    def append_state(self, delta: bytes) -> int:
+        return self._append_state(False, delta)
+
+    def append_snapshot(self, state: bytes) -> int:
+        return self._append_state(True, state)
+
+    def _append_state(self, is_full: bool, data: bytes) -> int:
+        self._check()
+        number = self.data.next_state
+        self.data.states.append((is_full, bytes(data)))
+        self._store.fill(self, len(data))
+        return number
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if not self.is_open:
+            raise LogError(f"ledger {self._ledger} is closed")
+
+    def lose(self, error: LogError) -> None:
+        if self.error is None:
+            self.error = error
+            self.listener.lost(error)
+
+
+class MemoryLogStore:
+    """One incarnation's log on a shared medium. `medium` defaults to one of its own."""
+
+    def __init__(self, medium: MemoryMedium | None = None, *, incarnation: Incarnation) -> None:
+        self._medium = medium or MemoryMedium()
+        self._incarnation = incarnation
+        self._writers: dict[LedgerId, _Writer] = {}
+        self._pending: list[_Writer] = []
+        self._confirming: asyncio.Event | None = None
+        self._unconfirmed_bytes = 0
+        self._is_accepting = True
+        self._accepting_callbacks: list[Callable[[bool], None]] = []
+        self._error: LogError | None = None
+        self._commits = 0
+        assert incarnation not in self._medium.wals, "an incarnation's name is never used again"
+        self._wal = self._medium.wals[incarnation] = _Wal()
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._incarnation
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._is_accepting
+
+    def set_accepting(self, is_accepting: bool) -> None:
+        """Plays a disk that runs full, or has room again."""
+        if is_accepting != self._is_accepting:
+            self._is_accepting = is_accepting
+            for callback in self._accepting_callbacks:
+                callback(is_accepting)
+
+    def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
+        self._accepting_callbacks.append(callback)
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        return self._unconfirmed_bytes
+
+    async def start(self) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        await self._flush()
+        self._wal.is_fenced = True
+        self._end(LogFailedError("the log is closed"))
+
+    def fail(self) -> None:
+        """Plays a failed sync: what is unconfirmed never will be, and the incarnation is over."""
+        self._end(LogFailedError("the log's medium failed"))
+
+    def _end(self, error: LogError) -> None:
+        if self._error is None:
+            self._error = error
+            for writer in list(self._writers.values()):
+                self._drop(writer, error)
+
+    # -- writing
+
+    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+        if self._error is not None:
+            raise self._error
+        if ledger in self._wal.fenced:
+            raise FencedError(f"ledger {ledger} was taken by another broker")
+        if ledger in self._wal.ledgers:
+            raise LogError(f"ledger {ledger} has been opened before")
+        data = self._wal.ledgers[ledger] = _Ledger()
+        writer = self._writers[ledger] = _Writer(self, ledger, data, listener)
+        return writer
+
+    def fill(self, writer: _Writer, size: int) -> None:
+        """Called by writers: `size` bytes were appended and wait for the next turn of the loop."""
+        self._unconfirmed_bytes += size
+        if not writer.is_pending:
+            writer.is_pending = True
+            self._pending.append(writer)
+        if self._confirming is None:
+            self._confirming = asyncio.Event()
+            asyncio.get_running_loop().call_soon(self._confirm)
+
+    def _confirm(self) -> None:
+        pending, self._pending = self._pending, []
+        done, self._confirming = self._confirming, None
+        self._unconfirmed_bytes = 0
+        self._commits += 1
+        for writer in pending:
+            writer.is_pending = False
+        if self._wal.is_fenced:
+            self._end(FencedError(f"incarnation {self._incarnation} was taken by another broker"))
+        for writer in pending:
+            data = writer.data
+            if writer.ledger in self._wal.fenced:
+                self._drop(writer, FencedError(f"ledger {writer.ledger} was taken by another broker"))
+            if writer.error is None:
+                data.confirm()
+                if (
+                    len(data.states) > _DELTAS_MAX
+                    and isinstance(writer.listener, FoldingListener)
+                    and writer.is_open
+                ):
+                    data.fold(writer.listener.snapshot())
+        for writer in pending:
+            if writer.error is None:
+                writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
+        assert done is not None
+        done.set()
+
+    def _drop(self, writer: _Writer, error: LogError) -> None:
+        writer.data.void()
+        writer.lose(error)
+
+    async def _flush(self) -> None:
+        while self._confirming is not None:
+            await self._confirming.wait()
+
+    # -- taking over
+
+    async def take(
+        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
+    ) -> Mapping[LedgerId, LedgerState]:
+        wal = self._medium.wals.get(incarnation)
+        if wal is None:
+            return {}
+        wanted = list(wal.ledgers) if ledgers is None else [one for one in ledgers if one in wal.ledgers]
+        if incarnation == self._incarnation:
+            await self._flush()
+            return {one: wal.ledgers[one].state() for one in wanted if not self._is_writing(one)}
+        if ledgers is None:
+            wal.is_fenced = True
+        wal.fenced.update(wanted if ledgers is None else ledgers)
+        await asyncio.sleep(0)
+        return {one: wal.ledgers[one].state() for one in wanted}
+
+    def _is_writing(self, ledger: LedgerId) -> bool:
+        writer = self._writers[ledger]
+        return writer.is_open and writer.error is None
+
+    # -- reading
+
+    def read_cached(
+        self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int
+    ) -> list[Entry] | None:
+        data = self._wal.ledgers.get(ledger)
+        if data is None or first < data.first_live:
+            return None
+        return data.read(first, data.entries_end, entries_max, bytes_max)
+
+    async def read(
+        self,
+        ledger: LedgerId,
+        incarnation: Incarnation,
+        first: int,
+        end: int,
+        entries_max: int,
+        bytes_max: int,
+    ) -> list[Entry]:
+        data = self._find(ledger, incarnation, first)
+        await asyncio.sleep(0)
+        return data.read(first, min(end, data.entries_end), entries_max, bytes_max)
+
+    def _find(self, ledger: LedgerId, incarnation: Incarnation, first: int) -> _Ledger:
+        wal = self._medium.wals.get(incarnation)
+        data = wal.ledgers.get(ledger) if wal else None
+        if data is None or not data.first_live <= first < data.entries_end:
+            raise LogMissingError(f"ledger {ledger} has no entry {first}")
+        return data
+
+    async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
+        raise LogMissingError("a log in memory has no files to read: ask its broker")
+
+    # -- giving memory back
+
+    def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
+        wal = self._medium.wals.get(incarnation)
+        if wal and (data := wal.ledgers.get(ledger)):
+            data.trim(min(first_live, data.entries_end))
+
+    def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
+        self.trim(ledger, incarnation, 1 << 62)
+        if incarnation != self._incarnation and (wal := self._medium.wals.get(incarnation)):
+            wal.ledgers.pop(ledger, None)
+
+    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
+        firsts = {(incarnation, ledger): first for ledger, incarnation, first, _, _ in live}
+        for incarnation, wal in self._medium.wals.items():
+            if incarnation == self._incarnation or not wal.is_fenced:
+                continue
+            for ledger in list(wal.ledgers):
+                first = firsts.get((incarnation, ledger))
+                if first is None:
+                    del wal.ledgers[ledger]
+                else:
+                    wal.ledgers[ledger].trim(first)
+
+    async def reclaim(self) -> None:
+        """Dead entries are freed as they die."""
+
+    def stats(self) -> Mapping[str, float]:
+        live = sum(
+            len(data)
+            for wal in self._medium.wals.values()
+            for one in wal.ledgers.values()
+            for _, data in one.entries
+        )
+        return {
+            "live_bytes": live,
+            "disk_bytes": live,
+            "files": 0,
+            "cache_bytes": live,
+            "commits": self._commits,
+        }

@@ -1,0 +1,474 @@
+"""What every `LogStore` must do, whatever it is made of. Each adapter adds a medium to `MEDIA` and runs all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.port import (
+    Buffer,
+    FencedError,
+    LedgerState,
+    LogError,
+    LogMissingError,
+    LogStore,
+)
+
+L1, L2, L3 = LedgerId(1), LedgerId(2), LedgerId(3)
+MANY = 1 << 30
+
+Opener = Callable[[], LogStore]
+
+
+def memory_medium(_: Path) -> Opener:
+    medium, names = MemoryMedium(), count(1)
+    return lambda: MemoryLogStore(medium, incarnation=Incarnation(f"m{next(names)}"))
+
+
+MEDIA = {"memory": memory_medium}
+
+
+class Owner:
+    """A ledger's owner that remembers what it was told, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.entries_end = 0
+        self.state_end = 0
+        self.calls: list[tuple[int, int]] = []
+        self.error: LogError | None = None
+        self._changed = asyncio.Event()
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        assert self.error is None, "confirmed after lost"
+        assert entries_end >= self.entries_end
+        assert state_end >= self.state_end
+        self.entries_end, self.state_end = entries_end, state_end
+        self.calls.append((entries_end, state_end))
+        self._changed.set()
+
+    def lost(self, error: LogError) -> None:
+        assert self.error is None, "lost twice"
+        self.error = error
+        self._changed.set()
+
+    async def until(self, entries: int = 0, states: int = 0) -> None:
+        while self.error is None and (self.entries_end < entries or self.state_end < states):
+            self._changed.clear()
+            await self._changed.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def until_lost(self) -> LogError:
+        while self.error is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.error
+
+
+@pytest.fixture(params=sorted(MEDIA))
+async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
+    opener = MEDIA[request.param](tmp_path)
+    opened: list[LogStore] = []
+
+    def open_one() -> LogStore:
+        opened.append(opener())
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+async def started(open_store: Opener) -> LogStore:
+    store = open_store()
+    await store.start()
+    return store
+
+
+async def contents(
+    store: LogStore, ledger: LedgerId, incarnation: Incarnation, end: int, first: int = 0
+) -> list[bytes]:
+    found: list[bytes] = []
+    while first < end:
+        for number, _, data in await store.read(ledger, incarnation, first, end, 7, 300):
+            assert number == first
+            found.append(bytes(data))
+            first += 1
+    return found
+
+
+async def filled(store: LogStore, ledger: LedgerId, texts: list[bytes]) -> Owner:
+    owner = Owner()
+    writer = store.open_ledger(ledger, owner, "public/default")
+    for text in texts:
+        writer.append(text, 1)
+    writer.append_state(b"read")
+    await owner.until(len(texts), 1)
+    return owner
+
+
+# -- appending and confirming
+
+
+async def test_entries_get_consecutive_ids_from_zero(open_store: Opener) -> None:
+    store = await started(open_store)
+    writer = store.open_ledger(L1, Owner(), "public/default")
+    assert [writer.append(b"x", 1) for _ in range(3)] == [0, 1, 2]
+    assert writer.next_entry == 3
+
+
+async def test_nothing_is_confirmed_inside_append(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"one", 1)
+    assert writer.entries_end == 0
+    assert owner.calls == []
+    assert store.unconfirmed_bytes > 0
+    await owner.until(1)
+    assert writer.entries_end == 1
+    assert store.unconfirmed_bytes == 0
+
+
+async def test_unconfirmed_entries_are_not_read(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"one", 1)
+    assert store.read_cached(L1, 0, MANY, MANY) == []
+    with pytest.raises(LogMissingError):
+        await store.read(L1, store.incarnation, 5, 6, MANY, MANY)
+
+
+async def test_one_commit_is_one_call_per_ledger(open_store: Opener) -> None:
+    store = await started(open_store)
+    owners = [Owner(), Owner()]
+    writers = [store.open_ledger(one, owner, "ns") for one, owner in zip((L1, L2), owners, strict=True)]
+    for i in range(10):
+        writers[i % 2].append(b"x" * i, 1)
+    writers[0].append_state(b"ack")
+    await owners[0].until(5, 1)
+    await owners[1].until(5)
+    assert owners[0].calls == [(5, 1)]
+    assert owners[1].calls == [(5, 0)]
+
+
+async def test_entries_read_back_as_they_were_appended(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    kinds: list[Buffer] = [b"bytes", bytearray(b"bytearray"), memoryview(b"a view"), b""]
+    for number, entry in enumerate(kinds):
+        writer.append(entry, number + 1)
+    await owner.until(len(kinds))
+    expected = [(i, i + 1, bytes(entry)) for i, entry in enumerate(kinds)]
+    cached = store.read_cached(L1, 0, MANY, MANY)
+    assert cached is not None
+    assert [(n, m, bytes(d)) for n, m, d in cached] == expected
+    stored = await store.read(L1, store.incarnation, 0, 4, MANY, MANY)
+    assert [(n, m, bytes(d)) for n, m, d in stored] == expected
+
+
+async def test_the_callers_buffer_is_free_once_append_returns(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    buffer = bytearray(b"first")
+    writer.append(memoryview(buffer), 1)
+    buffer[:] = b"other"
+    buffer += b"longer"
+    await owner.until(1)
+    assert await contents(store, L1, store.incarnation, 1) == [b"first"]
+
+
+async def test_a_view_that_was_read_stays_valid(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"kept"])
+    cached = store.read_cached(L1, 0, 1, MANY)
+    assert cached
+    view = cached[0][2]
+    await filled(store, L2, [b"y" * 1000 for _ in range(200)])
+    store.trim(L1, store.incarnation, 1)
+    assert bytes(view) == b"kept"
+
+
+async def test_reads_keep_to_their_limits_but_give_at_least_one_entry(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"z" * 100 for _ in range(20)])
+    for read in (
+        lambda n, b: store.read_cached(L1, 3, n, b),
+        lambda n, b: store.read(L1, store.incarnation, 3, 20, n, b),
+    ):
+
+        async def got(entries: int, size: int, read: Callable[[int, int], object] = read) -> list[int]:
+            found = read(entries, size)
+            if asyncio.iscoroutine(found):
+                found = await found
+            assert isinstance(found, list)
+            return [number for number, _, _ in found]
+
+        assert await got(4, MANY) == [3, 4, 5, 6]
+        assert await got(MANY, 250) == [3, 4]
+        assert await got(MANY, 1) == [3]
+        assert await got(MANY, MANY) == list(range(3, 20))
+
+
+async def test_reading_past_the_confirmed_end_from_the_cache_gives_nothing(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"one"])
+    assert store.read_cached(L1, 1, MANY, MANY) == []
+
+
+async def test_a_ledger_nobody_wrote_is_missing(open_store: Opener) -> None:
+    store = await started(open_store)
+    assert store.read_cached(L3, 0, 1, MANY) is None
+    with pytest.raises(LogMissingError):
+        await store.read(L3, store.incarnation, 0, 1, 1, MANY)
+    with pytest.raises(LogMissingError):
+        await store.read(L3, Incarnation("never"), 0, 1, 1, MANY)
+
+
+async def test_a_closed_writer_still_confirms_what_it_had(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"last words", 1)
+    writer.close()
+    with pytest.raises(LogError):
+        writer.append(b"too late", 1)
+    with pytest.raises(LogError):
+        writer.append_state(b"too late")
+    await owner.until(1)
+    assert await contents(store, L1, store.incarnation, 1) == [b"last words"]
+
+
+async def test_a_ledger_id_is_opened_once(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"x"])
+    with pytest.raises(LogError):
+        store.open_ledger(L1, Owner(), "public/default")
+
+
+async def test_closing_the_store_confirms_everything_first(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    for _ in range(50):
+        writer.append(b"x" * 100, 1)
+    await store.close()
+    assert owner.entries_end == 50
+    with pytest.raises(LogError):
+        writer.append(b"x", 1)
+
+
+# -- state records
+
+
+async def test_state_comes_back_as_the_last_snapshot_and_the_deltas_after_it(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    assert writer.append_state(b"d0") == 0
+    assert writer.append_snapshot(b"S1") == 1
+    writer.append(b"entry", 3)
+    assert writer.append_state(b"d2") == 2
+    assert writer.append_state(b"d3") == 3
+    await owner.until(1, 4)
+    writer.close()
+    expected = LedgerState(entries_end=1, snapshot=b"S1", deltas=(b"d2", b"d3"), bytes=5)
+    assert (await store.take(store.incarnation, [L1]))[L1] == expected
+    await store.close()
+    heir = await started(open_store)
+    assert await heir.take(store.incarnation, None) == {L1: expected}
+
+
+async def test_deltas_without_a_snapshot_are_all_kept(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    for i in range(5):
+        writer.append_state(b"%d" % i)
+    await owner.until(0, 5)
+    await store.close()
+    heir = await started(open_store)
+    state = (await heir.take(store.incarnation, [L1]))[L1]
+    assert state == LedgerState(0, None, (b"0", b"1", b"2", b"3", b"4"), 0)
+
+
+async def test_an_own_ledger_still_open_is_not_handed_out(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"x"])
+    assert await store.take(store.incarnation, [L1]) == {}
+
+
+# -- taking over
+
+
+async def test_a_clean_hand_over_loses_nothing(open_store: Opener) -> None:
+    old = await started(open_store)
+    texts = [b"entry %d" % i for i in range(30)]
+    await filled(old, L1, texts)
+    await filled(old, L2, [])
+    await old.close()
+    new = await started(open_store)
+    states = await new.take(old.incarnation, None)
+    assert states == {
+        L1: LedgerState(30, None, (b"read",), sum(map(len, texts))),
+        L2: LedgerState(0, None, (b"read",), 0),
+    }
+    assert await contents(new, L1, old.incarnation, 30) == texts
+
+
+async def test_a_new_store_has_a_new_name(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    assert old.incarnation != new.incarnation
+
+
+async def test_once_taken_the_old_writer_confirms_nothing_more(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    owner = Owner()
+    writer = old.open_ledger(L1, owner, "public/default")
+    for i in range(10):
+        writer.append(b"before %d" % i, 1)
+    await owner.until(10)
+    state = (await new.take(old.incarnation, None))[L1]
+    assert state.entries_end == 10
+    writer.append(b"after", 1)
+    assert isinstance(await owner.until_lost(), FencedError)
+    assert owner.entries_end == 10
+    with pytest.raises(FencedError):
+        writer.append(b"again", 1)
+    with pytest.raises(LogError):
+        old.open_ledger(L2, Owner(), "public/default")
+    assert len(await contents(new, L1, old.incarnation, 10)) == 10
+
+
+async def test_a_take_that_races_with_appends_agrees_with_the_writer(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    owner = Owner()
+    writer = old.open_ledger(L1, owner, "public/default")
+    taking = asyncio.ensure_future(new.take(old.incarnation, [L1]))
+    for i in range(200):
+        try:
+            writer.append(b"%d" % i, 1)
+        except FencedError:
+            break
+        await asyncio.sleep(0)
+    state = (await taking).get(L1, LedgerState(0, None, (), 0))
+    confirmed = owner.entries_end
+    writer_is_lost = owner.error is not None
+    if not writer_is_lost:
+        writer.append(b"past the fence", 1)
+        await owner.until_lost()
+    # Everything receipted is in the answer; what is beyond may be there, but never less.
+    assert confirmed == owner.entries_end <= state.entries_end
+    found = await contents(new, L1, old.incarnation, state.entries_end)
+    assert found == [b"%d" % i for i in range(state.entries_end)]
+
+
+async def test_taking_some_ledgers_leaves_the_others_writing(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    taken, kept = Owner(), Owner()
+    taken_writer = old.open_ledger(L1, taken, "public/default")
+    kept_writer = old.open_ledger(L2, kept, "public/default")
+    taken_writer.append(b"mine", 1)
+    kept_writer.append(b"mine too", 1)
+    await taken.until(1)
+    await kept.until(1)
+    states = await new.take(old.incarnation, [L1])
+    assert list(states) == [L1]
+    taken_writer.append(b"void", 1)
+    kept_writer.append(b"goes on", 1)
+    assert isinstance(await taken.until_lost(), FencedError)
+    await kept.until(2)
+    assert taken.entries_end == 1
+    assert await new.take(old.incarnation, [L1]) == states
+    kept_writer.append(b"still", 1)
+    await kept.until(3)
+    assert await contents(old, L2, old.incarnation, 3) == [b"mine too", b"goes on", b"still"]
+    assert await contents(new, L1, old.incarnation, 1) == [b"mine"]
+
+
+async def test_taking_again_gives_the_same_answer(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    await filled(old, L1, [b"a", b"b"])
+    await filled(old, L2, [b"c"])
+    first = await new.take(old.incarnation, None)
+    assert await new.take(old.incarnation, None) == first
+    third = await started(open_store)
+    assert await third.take(old.incarnation, None) == first
+    assert await third.take(old.incarnation, [L2]) == {L2: first[L2]}
+
+
+async def test_ledgers_the_incarnation_never_wrote_are_absent(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    await filled(old, L1, [b"a"])
+    assert await new.take(old.incarnation, [L3]) == {}
+    assert await new.take(Incarnation("unheard-of"), None) == {}
+
+
+async def test_an_unopened_ledger_that_was_taken_cannot_be_written(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    await new.take(old.incarnation, [L1])
+    owner = Owner()
+    try:
+        old.open_ledger(L1, owner, "public/default").append(b"void", 1)
+    except FencedError:
+        return
+    assert isinstance(await owner.until_lost(), FencedError)
+    assert owner.entries_end == 0
+
+
+# -- giving space back
+
+
+async def test_trimmed_entries_are_gone_and_the_rest_stays(open_store: Opener) -> None:
+    store = await started(open_store)
+    texts = [b"entry %d" % i for i in range(20)]
+    await filled(store, L1, texts)
+    store.trim(L1, store.incarnation, 12)
+    await store.reclaim()
+    assert await contents(store, L1, store.incarnation, 20, first=12) == texts[12:]
+
+
+async def test_what_no_record_names_is_dropped_after_retain(open_store: Opener) -> None:
+    old = await started(open_store)
+    await filled(old, L1, [b"keep"])
+    await filled(old, L2, [b"drop"] * 10)
+    await old.close()
+    new = await started(open_store)
+    await new.take(old.incarnation, None)
+    new.retain([(L1, old.incarnation, 0, 1, "public/default")])
+    await new.reclaim()
+    assert await contents(new, L1, old.incarnation, 1) == [b"keep"]
+    with pytest.raises(LogMissingError):
+        await new.read(L2, old.incarnation, 0, 10, 1, MANY)
+
+
+async def test_a_deleted_ledger_is_missing(open_store: Opener) -> None:
+    old = await started(open_store)
+    await filled(old, L1, [b"a"])
+    await filled(old, L2, [b"b"])
+    await old.close()
+    new = await started(open_store)
+    await new.take(old.incarnation, None)
+    new.retain([(L1, old.incarnation, 0, 1, "ns"), (L2, old.incarnation, 0, 1, "ns")])
+    new.delete(L2, old.incarnation)
+    await new.reclaim()
+    assert await contents(new, L1, old.incarnation, 1) == [b"a"]
+    with pytest.raises(LogMissingError):
+        await new.read(L2, old.incarnation, 0, 1, 1, MANY)
+
+
+async def test_stats_are_numbers(open_store: Opener) -> None:
+    store = await started(open_store)
+    await filled(store, L1, [b"x" * 1000])
+    stats = store.stats()
+    assert {"disk_bytes", "live_bytes", "files", "cache_bytes", "commits"} <= set(stats)
+    assert stats["live_bytes"] >= 1000
