@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from anabranch.errors import MalformedFrame, OversizeFrame
 from anabranch.wire import pulsar_pb2 as pb
@@ -270,11 +270,27 @@ def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
     kind = command.type
     name = _BODY.get(kind)
     # Parsing alone leaves absent fields at their defaults, and a request for topic "" is no request.
-    if name is not None and not (command.HasField(name) and (kind in _UNCHECKED or command.IsInitialized())):
-        raise MalformedFrame(f"command {kind} lacks required fields")
+    if name is not None:
+        if not command.HasField(name):
+            raise MalformedFrame(f"command {kind} comes without its {name}")
+        if kind not in _UNCHECKED and not (command.IsInitialized() and _is_text(command)):
+            raise MalformedFrame(f"{name} lacks required fields or holds strings that are not UTF-8")
     if kind == SEND:
         return _send(command, view[entry_at:after])
     return (kind, command, view[entry_at:after] if entry_at < after else None)
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all strings are UTF-8. Protobuf would hand out the others as bytes, for each reader to trip on."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if any(type(item) is bytes for item in (value if field.is_repeated else (value,))):
+                return False
+        elif field.type == field.TYPE_MESSAGE and not all(
+            map(_is_text, value if field.is_repeated else (value,))
+        ):
+            return False
+    return True
 
 
 def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:
