@@ -1,0 +1,439 @@
+"""Tenants, clusters, namespaces and partitioned topics: what exists, kept in the metadata store.
+
+    /admin/clusters/{cluster}                                   Cluster
+    /admin/tenants/{tenant}                                     Tenant
+    /admin/namespaces/{tenant}/{namespace}                      Policies
+    /admin/partitioned-topics/{tenant}/{ns}/{domain}/{topic}    PartitionedTopic
+    /managed-ledgers/{tenant}/{ns}/{domain}/{topic}             a topic's log record, written by the log itself
+
+Policies are cached and kept fresh by a watch; everything else is read when asked, since nothing asks often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from anabranch.broker.policies import (
+    Bundles,
+    Cluster,
+    InvalidValue,
+    Json,
+    PartitionedTopic,
+    Policies,
+    Tenant,
+    encode_policies,
+)
+from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
+from anabranch.metadata.port import Changes, MetadataStore, Watch
+from anabranch.model.names import (
+    PUBLIC_DEFAULT,
+    SYSTEM_NAMESPACE,
+    Domain,
+    NamespaceName,
+    TopicName,
+    check_entity,
+    decode_local,
+)
+
+log = logging.getLogger(__name__)
+
+CLUSTERS = "/admin/clusters"
+TENANTS = "/admin/tenants"
+NAMESPACES = "/admin/namespaces"
+PARTITIONED = "/admin/partitioned-topics"
+MANAGED_LEDGERS = "/managed-ledgers"
+CLASSIC_DOMAINS = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
+
+PoliciesListener = Callable[[NamespaceName, Policies | None], None]
+T = TypeVar("T", bound=Json)
+
+
+class ResourceError(AnabranchError):
+    """A refusal about what exists. `status` is the HTTP status that admin clients expect for it."""
+
+    status = 400
+
+
+class NotFound(ResourceError):
+    """The tenant, namespace, cluster or partitioned topic does not exist."""
+
+    status = 404
+    code = 11  # TopicNotFound
+
+
+class Conflict(ResourceError):
+    """It exists already, is not empty, or is being deleted."""
+
+    status = 409
+    code = 22  # NotAllowedError
+
+
+class Refused(ResourceError):
+    """The request can never be right: a bad value, or one that this system does not allow."""
+
+    status = 412
+    code = 22  # NotAllowedError
+
+
+class NotAcceptable(Refused):
+    """A number of partitions that cannot be; admin clients expect this status for it."""
+
+    status = 406
+
+
+class Unprocessable(Refused):
+    """Fewer partitions than there are; admin clients expect this status for it."""
+
+    status = 422
+
+
+class NamespaceNotFound(NotFound):
+    def __init__(self, namespace: NamespaceName) -> None:
+        super().__init__(f"Namespace {namespace} does not exist")
+
+
+def topic_record_path(name: TopicName) -> str:
+    """Where the topic's log record lies."""
+    return f"{MANAGED_LEDGERS}/{name.storage_path}"
+
+
+class Resources:
+    """The store's view of what exists. `start` begins watching; `close` ends it."""
+
+    def __init__(self, metadata: MetadataStore, cluster: str = "standalone", *, bundles: int = 4) -> None:
+        self.cluster = cluster
+        self._metadata = metadata
+        self._bundles = Bundles.even(bundles)
+        self._policies: dict[NamespaceName, Policies] = {}
+        # Raised by every change seen or made, so that a read begun before it is not cached after it.
+        self._changes = 0
+        self._listeners: list[PoliciesListener] = []
+        self._watch: Watch | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        self._watch = self._metadata.watch(NAMESPACES)
+        self._watching = asyncio.create_task(self._follow(self._watch))  # Awaited by `close`.
+
+    async def close(self) -> None:
+        if self._watch is not None and self._watching is not None:
+            self._watch.close()
+            await self._watching
+
+    async def bootstrap(self, data: Cluster) -> None:
+        """What a first start makes. The cluster's record comes last, so an interrupted first start is repeated."""
+        path = f"{CLUSTERS}/{check_entity('cluster', self.cluster)}"
+        found = await self._metadata.get(path)
+        if found is None:
+            for namespace in (PUBLIC_DEFAULT, SYSTEM_NAMESPACE):
+                with contextlib.suppress(Conflict):
+                    await self.create_tenant(namespace.tenant, Tenant(allowed_clusters=(self.cluster,)))
+                with contextlib.suppress(Conflict):
+                    await self.create_namespace(namespace)
+        if found is None or found.value != msgspec.json.encode(data):
+            # Ports may differ from the last start's; the record says how the cluster is reached now.
+            await self._metadata.put(path, msgspec.json.encode(data))
+
+    # -- clusters
+
+    async def clusters(self) -> list[str]:
+        return await self._metadata.children(CLUSTERS)
+
+    async def cluster_data(self, name: str) -> Cluster:
+        return await self._get(f"{CLUSTERS}/{check_entity('cluster', name)}", Cluster, f"Cluster {name}")
+
+    async def put_cluster(self, name: str, data: Cluster, *, create: bool) -> None:
+        await self._put(f"{CLUSTERS}/{check_entity('cluster', name)}", data, f"Cluster {name}", create=create)
+
+    async def delete_cluster(self, name: str) -> None:
+        if name == self.cluster:
+            raise Refused(f"Cluster {name} is this broker's own and cannot be deleted")
+        await self._delete(f"{CLUSTERS}/{check_entity('cluster', name)}", f"Cluster {name}")
+
+    # -- tenants
+
+    async def tenants(self) -> list[str]:
+        return await self._metadata.children(TENANTS)
+
+    async def tenant(self, name: str) -> Tenant:
+        return await self._get(_tenant_path(name), Tenant, f"Tenant {name}")
+
+    async def create_tenant(self, name: str, data: Tenant | None = None) -> None:
+        await self._put_tenant(name, data or Tenant(allowed_clusters=(self.cluster,)), create=True)
+
+    async def update_tenant(self, name: str, data: Tenant) -> None:
+        await self._put_tenant(name, data, create=False)
+
+    async def _put_tenant(self, name: str, data: Tenant, *, create: bool) -> None:
+        unknown = set(data.allowed_clusters) - {self.cluster, *await self.clusters()}
+        if unknown:
+            raise Refused(f"Clusters do not exist: {', '.join(sorted(unknown))}")
+        await self._put(_tenant_path(name), data, f"Tenant {name}", create=create)
+
+    async def delete_tenant(self, name: str) -> None:
+        if left := await self.namespaces(name):
+            raise Conflict(f"The tenant still has active namespaces: {', '.join(map(str, left[:3]))}")
+        await self._delete(_tenant_path(name), f"Tenant {name}")
+        await self._sweep((f"{NAMESPACES}/{name}", f"{PARTITIONED}/{name}", f"{MANAGED_LEDGERS}/{name}"))
+
+    # -- namespaces
+
+    async def namespaces(self, tenant: str) -> list[NamespaceName]:
+        """The tenant's namespaces, those being deleted included."""
+        await self.tenant(tenant)
+        return [
+            NamespaceName(tenant, name) for name in await self._metadata.children(f"{NAMESPACES}/{tenant}")
+        ]
+
+    async def create_namespace(self, namespace: NamespaceName, policies: Policies | None = None) -> None:
+        await self.tenant(namespace.tenant)
+        policies = policies or Policies(bundles=self._bundles)
+        if not policies.replication_clusters:
+            policies = msgspec.structs.replace(policies, replication_clusters=(self.cluster,))
+        try:
+            value = encode_policies(policies.checked())
+            await self._metadata.create(_namespace_path(namespace), value)
+        except InvalidValue as error:
+            raise Refused(str(error)) from None
+        except AlreadyExists:
+            raise Conflict(f"Namespace {namespace} already exists") from None
+        self._changes += 1
+
+    async def policies(self, namespace: NamespaceName) -> Policies:
+        """What is set on the namespace; NamespaceNotFound also while it is being deleted."""
+        if (cached := self._policies.get(namespace)) is not None:
+            return cached
+        changes = self._changes
+        policies = await self._read_policies(namespace)
+        if policies is None or policies.deleted:
+            raise NamespaceNotFound(namespace)
+        if changes == self._changes and self._watch is not None:
+            self._policies[namespace] = policies
+        return policies
+
+    async def update_policies(
+        self, namespace: NamespaceName, change: Callable[[Policies], Policies]
+    ) -> Policies:
+        """Stores `change(policies)`; `change` runs again whenever somebody else was faster."""
+
+        def living(policies: Policies) -> Policies:
+            if policies.deleted:
+                raise NamespaceNotFound(namespace)
+            return change(policies)
+
+        return await self._change_policies(namespace, living)
+
+    async def _change_policies(
+        self, namespace: NamespaceName, change: Callable[[Policies], Policies]
+    ) -> Policies:
+        path = _namespace_path(namespace)
+        while True:
+            found = await self._metadata.get(path)
+            if found is None:
+                raise NamespaceNotFound(namespace)
+            before = Policies.decode(found.value)
+            try:
+                after = change(before).checked()
+                await self._metadata.put(path, encode_policies(after, found.value), if_version=found.version)
+            except InvalidValue as error:
+                raise Refused(str(error)) from None
+            except VersionConflict:
+                continue
+            self._learn(namespace, after)
+            return after
+
+    async def begin_delete_namespace(
+        self, namespace: NamespaceName, *, force: bool = False
+    ) -> list[TopicName]:
+        """Stops creation of topics in the namespace and returns those left; Conflict if there are any and no force.
+
+        The caller deletes them and then calls `delete_namespace`. Both may be repeated after a crash.
+        """
+        await self._change_policies(namespace, lambda p: msgspec.structs.replace(p, deleted=True))
+        # Looked at only now: whoever creates a topic reads the policies first and is refused from here on.
+        left = [*await self.topic_names(namespace), *await self.partitioned_names(namespace)]
+        if left and not force:
+            await self._change_policies(namespace, lambda p: msgspec.structs.replace(p, deleted=False))
+            raise Conflict("Cannot delete non empty namespace")
+        return left
+
+    async def delete_namespace(self, namespace: NamespaceName) -> None:
+        """Removes an empty namespace; Conflict if it is not."""
+        await self.begin_delete_namespace(namespace)
+        await self._delete(_namespace_path(namespace), f"Namespace {namespace}")
+        for root in (PARTITIONED, MANAGED_LEDGERS):
+            await self._sweep((*(f"{root}/{namespace}/{d.value}" for d in Domain), f"{root}/{namespace}"))
+
+    def on_policies_change(self, listener: PoliciesListener) -> Callable[[], None]:
+        """Calls back with (namespace, policies or None once deleted) at each change. Returns a function to stop."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- topics
+
+    async def topic_names(
+        self, namespace: NamespaceName, domains: Iterable[Domain] = (Domain.PERSISTENT,)
+    ) -> list[TopicName]:
+        """Every topic with a log in the namespace, partitions included."""
+        return await self._names(MANAGED_LEDGERS, namespace, domains)
+
+    async def topics(self, namespace: NamespaceName) -> list[str]:
+        return [str(name) for name in await self.topic_names(namespace)]
+
+    async def topic_exists(self, topic: TopicName) -> bool:
+        return await self._metadata.exists(topic_record_path(topic))
+
+    # -- partitioned topics
+
+    async def partitioned_names(
+        self, namespace: NamespaceName, domains: Iterable[Domain] = CLASSIC_DOMAINS
+    ) -> list[TopicName]:
+        return await self._names(PARTITIONED, namespace, domains)
+
+    async def partitions(self, topic: TopicName) -> int:
+        """The number of partitions; 0 when the topic is not partitioned (or does not exist)."""
+        found = await self._metadata.get(_partitioned_path(topic))
+        return PartitionedTopic.decode(found.value).partitions if found else 0
+
+    async def partitioned_topic(self, topic: TopicName) -> PartitionedTopic:
+        return await self._get(_partitioned_path(topic), PartitionedTopic, f"Partitioned topic {topic}")
+
+    async def create_partitioned(
+        self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Makes the record; the partitions themselves are topics that the caller makes."""
+        if topic.is_partition:
+            raise Refused(f"Partitioned topic name {topic} must not end in -partition-N")
+        if partitions < 1:
+            raise NotAcceptable("Number of partitions should be more than 0")
+        await self.policies(topic.namespace)
+        if await self.topic_exists(topic):
+            raise Conflict(f"This topic already exists: {topic}")
+        record = PartitionedTopic(partitions=partitions, properties=properties or {})
+        await self._put(_partitioned_path(topic), record, "This topic", create=True)
+
+    async def update_partitioned(self, topic: TopicName, partitions: int) -> int:
+        """Raises the number of partitions and returns the former one; a lower number is refused."""
+        path = _partitioned_path(topic)
+        while True:
+            found = await self._metadata.get(path)
+            if found is None:
+                raise Conflict(f"Topic {topic} is not a partitioned topic")
+            before = PartitionedTopic.decode(found.value)
+            if partitions < before.partitions:
+                raise Unprocessable(
+                    f"Number of partitions {partitions} must not be less than the present {before.partitions}"
+                )
+            after = msgspec.structs.replace(before, partitions=partitions)
+            try:
+                await self._metadata.put(path, msgspec.json.encode(after), if_version=found.version)
+            except VersionConflict:
+                continue
+            return before.partitions
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        await self._delete(_partitioned_path(topic), f"Partitioned topic {topic}")
+
+    # -- the store
+
+    async def _names(self, root: str, namespace: NamespaceName, domains: Iterable[Domain]) -> list[TopicName]:
+        return [
+            TopicName(domain, namespace, decode_local(child))
+            for domain in domains
+            for child in await self._metadata.children(f"{root}/{namespace}/{domain.value}")
+        ]
+
+    async def _get(self, path: str, kind: type[T], what: str) -> T:
+        found = await self._metadata.get(path)
+        if found is None or not found.value:
+            raise NotFound(f"{what} does not exist")
+        return kind.decode(found.value)
+
+    async def _put(self, path: str, value: Json, what: str, *, create: bool) -> None:
+        try:
+            if create:
+                await self._metadata.create(path, msgspec.json.encode(value))
+                return
+            found = await self._metadata.get(path)
+            if found is None:
+                raise NotFound(f"{what} does not exist")
+            await self._metadata.put(path, msgspec.json.encode(value), if_version=found.version)
+        except AlreadyExists:
+            raise Conflict(f"{what} already exists") from None
+        except VersionConflict:
+            raise Conflict(f"{what} was changed by somebody else at the same time; try again") from None
+
+    async def _delete(self, path: str, what: str) -> None:
+        if not await self._metadata.delete(path):
+            raise NotFound(f"{what} does not exist")
+
+    async def _sweep(self, paths: Iterable[str]) -> None:
+        """Removes folders that are empty by now; one that is not belongs to somebody quicker than us."""
+        for path in paths:
+            with contextlib.suppress(NotEmpty):
+                await self._metadata.delete(path)
+
+    async def _read_policies(self, namespace: NamespaceName) -> Policies | None:
+        found = await self._metadata.get(_namespace_path(namespace))
+        return Policies.decode(found.value) if found and found.value else None
+
+    # -- the cache
+
+    async def _follow(self, watch: Watch) -> None:
+        async for changes in watch:
+            try:
+                await self._refresh(changes)
+            except Exception:
+                # A store that did not answer announces everything again once it does; a record that cannot be
+                # read leaves the last good policies in force.
+                log.exception("policies could not be read again after a change; the old ones stay in force")
+
+    async def _refresh(self, changes: Changes) -> None:
+        paths = {_namespace_path(namespace): namespace for namespace in self._policies}
+        for path, namespace in paths.items():
+            if changes.everything or path in changes.paths:
+                await self._reread(namespace)
+        self._changes += 1
+
+    async def _reread(self, namespace: NamespaceName) -> None:
+        while True:
+            changes = self._changes
+            policies = await self._read_policies(namespace)
+            # An update of our own may have overtaken the read: never learn an older value after a newer one.
+            if changes == self._changes:
+                self._learn(namespace, policies)
+                return
+
+    def _learn(self, namespace: NamespaceName, policies: Policies | None) -> None:
+        self._changes += 1
+        if policies is not None and policies.deleted:
+            policies = None
+        if self._policies.get(namespace) == policies:
+            return
+        if policies is None:
+            del self._policies[namespace]
+        elif self._watch is not None:
+            self._policies[namespace] = policies
+        for listener in tuple(self._listeners):
+            listener(namespace, policies)
+
+
+def _tenant_path(name: str) -> str:
+    return f"{TENANTS}/{check_entity('tenant', name)}"
+
+
+def _namespace_path(namespace: NamespaceName) -> str:
+    return f"{NAMESPACES}/{namespace}"
+
+
+def _partitioned_path(topic: TopicName) -> str:
+    return f"{PARTITIONED}/{topic.storage_path}"
