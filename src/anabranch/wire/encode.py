@@ -79,7 +79,7 @@ def _message_parts(
     prefixes = []
     for length in range(11):
         position = len(before) + length + len(after)
-        size = len(consumer) + 2 + position + len(epoch)  # At most 72: one byte tells each length.
+        size = len(consumer) + 2 + position + len(epoch)  # At most 57: one byte tells each length.
         prefix = b"\x08\x09\x4a%c%b\x12%c%b" % (size, consumer, position, before)
         prefixes.append((prefix, size + 4))
     return tuple(prefixes), after + epoch

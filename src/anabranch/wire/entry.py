@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
+from struct import Struct
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from anabranch.errors import MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.frames import Buffer
+from anabranch.wire.frames import MAGIC_CHECKSUM, Buffer
 
 # What entries hash to when no key can be read from them: the reference's word, so hashes agree.
 NO_KEY: Final = b"NONE_KEY"
 
+_HEAD: Final = Struct(">HII").unpack_from
 _parse = pb.MessageMetadata.FromString
 
 
@@ -38,16 +40,24 @@ class Chunk(NamedTuple):
 
 def metadata_span(entry: Buffer) -> tuple[int, int]:
     """Where the metadata starts and ends; the payload is all that follows."""
+    length = len(entry)
+    if length >= 10:
+        magic, _, size = _HEAD(entry)
+        if magic == MAGIC_CHECKSUM and size <= length - 10:
+            return 10, 10 + size
+    return _odd_span(entry, length)
+
+
+def _odd_span(entry: Buffer, length: int) -> tuple[int, int]:
     at = 0
-    size = int.from_bytes(entry[2:6], "big")
-    if entry[0:2] == b"\x0e\x02":
-        at = 6 + size
-    if entry[at : at + 2] == b"\x0e\x01":
+    if bytes(entry[:2]) == b"\x0e\x02":
+        at = 6 + int.from_bytes(entry[2:6], "big")
+    if bytes(entry[at : at + 2]) == b"\x0e\x01":
         at += 6
     start = at + 4
     end = start + int.from_bytes(entry[at:start], "big")
-    if end > len(entry) or start > len(entry):
-        raise MalformedFrame(f"metadata ends at {end} in an entry of {len(entry)} bytes")
+    if start > length or end > length:
+        raise MalformedFrame(f"metadata would end at {end} in an entry of {length} bytes")
     return start, end
 
 
