@@ -1,0 +1,273 @@
+"""A broker's settings: what they are called, what they default to, and where they are read from.
+
+Names are Pulsar's wherever the meaning is the same; settings of our own log start with `log`. Later sources win:
+defaults, the file (`broker.conf` lines or TOML), the environment (`ANABRANCH_maxMessageSize` or
+`ANABRANCH_MAX_MESSAGE_SIZE`), flags. An unknown name is a warning that suggests the nearest known one, because a stock
+`broker.conf` of Pulsar has hundreds of settings that mean nothing here; a bad value is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from anabranch.errors import AnabranchError
+
+MIB = 1 << 20
+GIB = 1 << 30
+ENVIRONMENT_PREFIX = "ANABRANCH_"
+
+# The variables that the command line reads itself; they are no settings of a broker.
+_NOT_SETTINGS = frozenset({"serviceurl", "adminurl"})
+_ABBREVIATIONS = {"_in_mb": "InMB", "_in_gb": "InGB"}
+
+
+class ConfigError(AnabranchError):
+    """A setting that cannot be used; the message names it, its value and its source."""
+
+
+def _spelled(name: str) -> str:
+    """`max_message_size` as users write it: `maxMessageSize`."""
+    for tail, replacement in _ABBREVIATIONS.items():
+        if name.endswith(tail):
+            return _spelled(name.removesuffix(tail)) + replacement
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, forbid_unknown_fields=True):
+    """Every setting. 0 means "no limit" where a limit is counted, as in Pulsar."""
+
+    # -- where it is
+    cluster_name: str = "standalone"
+    data_dir: str = "data"
+    bind_address: str = "127.0.0.1"
+    # What clients are told to connect to; empty: the bind address, or this host's name when bound to all addresses.
+    advertised_address: str = ""
+    broker_service_port: int = 6650
+    web_service_port: int = 8080
+
+    # -- connections
+    keep_alive_interval_seconds: int = 30
+    max_message_size: int = 5 * MIB
+    broker_max_connections: int = 0
+    max_pending_publish_requests_per_connection: int = 1000
+    # Bytes waiting for one consumer's socket before its dispatch pauses.
+    connection_write_buffer_bytes: int = 4 * MIB
+    # Appended and not yet synced; above it, connections that publish are not read.
+    max_pending_publish_bytes: int = 64 * MIB
+
+    # -- topics
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: Literal["partitioned", "non-partitioned"] = "non-partitioned"
+    default_num_partitions: int = 1
+    max_num_partitions_per_partitioned_topic: int = 0
+    max_topics_per_namespace: int = 0
+    max_producers_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_subscriptions_per_topic: int = 0
+    default_number_of_namespace_bundles: int = 4
+    # Pulsar deletes unused topics after a minute by default. Ours stay until told otherwise: nobody is surprised by a
+    # topic that is there.
+    broker_delete_inactive_topics_enabled: bool = False
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 60
+
+    # -- subscriptions
+    allow_auto_subscription_creation: bool = True
+    max_consumers_per_subscription: int = 0
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    subscription_expiration_time_minutes: int = 0
+    acknowledgment_at_batch_index_level_enabled: bool = True
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_time_millis: int = 1000
+    dispatcher_max_read_batch_size: int = 1000
+    dispatcher_max_read_size_bytes: int = 5 * MIB
+    active_consumer_failover_delay_time_millis: int = 1000
+
+    # -- deduplication
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: int = 10_000
+    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
+
+    # -- keeping and expiring
+    default_retention_time_in_minutes: int = 0
+    default_retention_size_in_mb: int = 0
+    ttl_duration_default_in_seconds: int = 0
+    retention_check_interval_in_seconds: int = 120
+    backlog_quota_default_limit_bytes: int = -1
+    backlog_quota_default_limit_second: int = -1
+    force_delete_namespace_allowed: bool = True
+    force_delete_tenant_allowed: bool = True
+
+    # -- our log
+    log_file_bytes: int = 256 * MIB
+    log_cache_bytes: int = 64 * MIB
+    log_checkpoint_bytes: int = 64 * MIB
+    # Publishing stops while less than this is free, so that acks, deletes and rewriting can still free space.
+    log_disk_reserve_bytes: int = 256 * MIB
+
+    # -- watching it
+    expose_topic_level_metrics_in_prometheus: bool = True
+
+    def spelled(self) -> dict[str, Any]:
+        """Every setting under the name users write."""
+        settings: dict[str, Any] = msgspec.to_builtins(self)
+        return settings
+
+
+FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
+_FOLDED = {name.lower(): name for name in FIELDS}
+
+# Other spellings of the same setting, folded, and the factor between their units.
+_ALIASES = {
+    "managedledgercachesizemb": "logCacheBytes",
+    "backlogquotadefaultlimitgb": "backlogQuotaDefaultLimitBytes",
+}
+_SCALES = {"managedledgercachesizemb": MIB, "backlogquotadefaultlimitgb": GIB}
+
+_AT_LEAST: Mapping[str, int] = {
+    "keepAliveIntervalSeconds": 1,
+    "maxMessageSize": 1024,
+    "defaultNumPartitions": 1,
+    "defaultNumberOfNamespaceBundles": 1,
+    "dispatcherMaxReadBatchSize": 1,
+    "dispatcherMaxReadSizeBytes": 1,
+    "connectionWriteBufferBytes": 4096,
+    "maxPendingPublishBytes": MIB,
+    "maxPendingPublishRequestsPerConnection": 1,
+    "delayedDeliveryTickTimeMillis": 1,
+    "retentionCheckIntervalInSeconds": 1,
+    "logFileBytes": MIB,
+    "logCacheBytes": MIB,
+    "logCheckpointBytes": 64 * 1024,
+    "defaultRetentionTimeInMinutes": -1,
+    "defaultRetentionSizeInMB": -1,
+    "backlogQuotaDefaultLimitBytes": -1,
+    "backlogQuotaDefaultLimitSecond": -1,
+}
+_MESSAGE_SIZE_MAX = 1 * GIB
+_PORT_MAX = 65_535
+
+
+def load(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> tuple[BrokerConfig, list[str]]:
+    """The configuration and the warnings to print. Flags that are None were not given."""
+    settings: dict[str, Any] = {}
+    warnings: list[str] = []
+    if file is not None:
+        _take(settings, warnings, _read_file(file), str(file))
+    variables = {
+        key.removeprefix(ENVIRONMENT_PREFIX): value
+        for key, value in (environ or {}).items()
+        if key.startswith(ENVIRONMENT_PREFIX)
+        and _fold(key.removeprefix(ENVIRONMENT_PREFIX)) not in _NOT_SETTINGS
+    }
+    _take(settings, warnings, variables, "the environment")
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    _take(settings, warnings, given, "the command line")
+    return _check(BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})), warnings
+
+
+def _take(settings: dict[str, Any], warnings: list[str], found: Mapping[str, Any], source: str) -> None:
+    unknown: list[str] = []
+    for key, value in found.items():
+        folded = _fold(key)
+        name = _FOLDED.get(folded) or _ALIASES.get(folded)
+        if name is None:
+            unknown.append(key)
+        elif not (isinstance(value, str) and not value.strip() and FIELDS[name].type is not str):
+            # An empty value of a number means "not set" in a broker.conf.
+            settings[name] = _convert(name, value, _SCALES.get(folded), source)
+    warnings.extend(_complaints(unknown, source))
+
+
+def _fold(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def _convert(name: str, value: Any, scale: int | None, source: str) -> Any:
+    try:
+        if scale is not None:
+            number = msgspec.convert(value, float, strict=False)
+            return int(number * scale) if number >= 0 else -1
+        if isinstance(value, str):
+            value = value.strip()
+            if value.lower() in ("true", "false"):
+                value = value.lower()
+        return msgspec.convert(value, FIELDS[name].type, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} = {value!r} in {source}: {error}") from None
+
+
+def _complaints(unknown: Iterable[str], source: str) -> list[str]:
+    """One line for each name that looks like a slip, one for all the others together."""
+    slips: list[str] = []
+    others: list[str] = []
+    for key in unknown:
+        near = difflib.get_close_matches(_fold(key), _FOLDED, n=1, cutoff=0.85)
+        if near:
+            slips.append(f"unknown setting {key} in {source}; did you mean {_FOLDED[near[0]]}?")
+        else:
+            others.append(key)
+    if others:
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        slips.append(f"not a setting of this broker, in {source}: {shown}")
+    return slips
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from None
+    if file.suffix != ".toml":
+        return _parse_conf(text, file)
+    try:
+        parsed = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    # Tables are for the reader's eye only: names are unique without them.
+    flat: dict[str, Any] = {}
+    for key, value in parsed.items():
+        flat.update(value if isinstance(value, dict) else {key: value})
+    return flat
+
+
+def _parse_conf(text: str, file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ConfigError(f"{file}, line {number}: expected name=value, found {line!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _check(config: BrokerConfig) -> BrokerConfig:
+    for name, value in config.spelled().items():
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value < (least := _AT_LEAST.get(name, 0))
+        ):
+            raise ConfigError(f"{name} = {value}: must be at least {least}")
+    for port in ("brokerServicePort", "webServicePort"):
+        if config.spelled()[port] > _PORT_MAX:
+            raise ConfigError(f"{port} = {config.spelled()[port]}: must be at most {_PORT_MAX}")
+    if config.max_message_size > _MESSAGE_SIZE_MAX:
+        raise ConfigError(f"maxMessageSize = {config.max_message_size}: must be at most {_MESSAGE_SIZE_MAX}")
+    if config.data_dir == "":
+        raise ConfigError("dataDir is empty: name a folder")
+    return config

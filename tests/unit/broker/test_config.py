@@ -1,0 +1,101 @@
+"""Settings: defaults, sources and their order, slips and bad values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, load
+
+
+def conf(folder: Path, text: str, name: str = "broker.conf") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_pulsars_where_the_meaning_is_the_same() -> None:
+    config, warnings = load()
+    assert (config, warnings) == (BrokerConfig(), [])
+    assert config.max_message_size == 5 * 1024 * 1024
+    assert config.keep_alive_interval_seconds == 30
+    assert not config.broker_delete_inactive_topics_enabled
+
+
+def test_names_are_spelled_as_users_know_them() -> None:
+    for name in (
+        "maxMessageSize",
+        "defaultRetentionSizeInMB",
+        "ttlDurationDefaultInSeconds",
+        "logCacheBytes",
+    ):
+        assert name in FIELDS
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = conf(
+        tmp_path, "brokerServicePort=1\nwebServicePort=2\nkeepAliveIntervalSeconds=3\nmaxMessageSize=4096\n"
+    )
+    environ = {"ANABRANCH_WEB_SERVICE_PORT": "20", "ANABRANCH_keepAliveIntervalSeconds": "30", "HOME": "/"}
+    config, warnings = load(file, environ, {"keepAliveIntervalSeconds": 300, "brokerServicePort": None})
+    assert warnings == []
+    assert config.broker_service_port == 1
+    assert config.web_service_port == 20
+    assert config.keep_alive_interval_seconds == 300
+    assert config.max_message_size == 4096
+
+
+def test_a_stock_broker_conf_reads(tmp_path: Path) -> None:
+    file = conf(
+        tmp_path,
+        "### --- General ---\n\n! old comment\nbrokerDeduplicationEnabled=True\nwebServicePort=\n"
+        "managedLedgerCacheSizeMB=10\nbacklogQuotaDefaultLimitGB=-1\nallowAutoTopicCreationType=partitioned\n",
+    )
+    config, _ = load(file)
+    assert config.broker_deduplication_enabled
+    assert config.web_service_port == 8080
+    assert config.log_cache_bytes == 10 * 1024 * 1024
+    assert config.backlog_quota_default_limit_bytes == -1
+    assert config.allow_auto_topic_creation_type == "partitioned"
+
+
+def test_toml_tables_are_only_for_the_eye(tmp_path: Path) -> None:
+    file = conf(tmp_path, "maxMessageSize = 2048\n[log]\nlogCacheBytes = 1048576\n", "broker.toml")
+    config, warnings = load(file)
+    assert warnings == []
+    assert (config.max_message_size, config.log_cache_bytes) == (2048, 1048576)
+
+
+def test_a_slip_is_told_with_the_nearest_name_and_strangers_share_a_line(tmp_path: Path) -> None:
+    strangers = "".join(f"stranger{i}=x\n" for i in range(8))
+    _, warnings = load(conf(tmp_path, "maxMesageSize=1\n" + strangers))
+    assert len(warnings) == 2
+    assert "did you mean maxMessageSize" in warnings[0]
+    assert "and 3 more" in warnings[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "maxMessageSize=lots",
+        "maxMessageSize=1",
+        "maxMessageSize=99999999999",
+        "brokerServicePort=70000",
+        "brokerServicePort=-1",
+        "allowAutoTopicCreation=perhaps",
+        "allowAutoTopicCreationType=both",
+        "just words",
+    ],
+)
+def test_a_bad_value_names_the_setting(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(conf(tmp_path, text))
+    assert text.partition("=")[0] in str(refused.value)
+
+
+def test_unreadable_files_are_told_in_one_line(tmp_path: Path) -> None:
+    for file in (tmp_path / "absent.conf", conf(tmp_path, "a = = 1", "bad.toml")):
+        with pytest.raises(ConfigError) as refused:
+            load(file)
+        assert file.name in str(refused.value)
