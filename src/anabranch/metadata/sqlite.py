@@ -52,7 +52,8 @@ class SqliteMetadata(EmbeddedMetadata):
         self._pending = 0
         self._pending_max = pending_ops_max
         self._is_closed = False
-        self._opened: asyncio.Future[None] = self._loop.create_future()
+        # An error is the future's result: as its exception it would go unread when the opener is cancelled.
+        self._opened: asyncio.Future[Exception | None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         # Daemon, because a process that forgot to close must still be able to end: what was acked is on disk.
@@ -71,10 +72,12 @@ class SqliteMetadata(EmbeddedMetadata):
         service = cls(Path(path), clock_ms, pending_ops_max)
         service._thread.start()
         try:
-            await asyncio.shield(service._opened)
+            error = await asyncio.shield(service._opened)
         except asyncio.CancelledError:
             service._stop()
             raise
+        if error is not None:
+            raise error
         return service
 
     async def run(self, op: Op[T], *, always: bool = False) -> T:
@@ -119,9 +122,9 @@ class SqliteMetadata(EmbeddedMetadata):
         try:
             tree = open_tree(path, clock_ms)
         except Exception as error:
-            self._on_loop(self._failed_to_open, error)
+            self._on_loop(self._opened.set_result, error)
             return
-        self._on_loop(_resolve, self._opened)
+        self._on_loop(self._opened.set_result, None)
         try:
             while (batch := self._next_batch()) is not None:
                 outcomes, paths = _execute(tree, batch)
@@ -129,13 +132,7 @@ class SqliteMetadata(EmbeddedMetadata):
         finally:
             with suppress(sqlite3.Error):  # Closing tidies up; everything acked is in the write-ahead file.
                 tree.close()
-            self._on_loop(_resolve, self._ended)
-
-    def _failed_to_open(self, error: Exception) -> None:
-        self._is_closed = True
-        _resolve(self._ended)
-        if not self._opened.done():
-            self._opened.set_exception(error)
+            self._on_loop(self._ended.set_result, None)
 
     def _next_batch(self) -> list[_Request] | None:
         """All that waits, at least one request; None once the store is to close."""
@@ -201,8 +198,3 @@ def _finish_endings(tree: SqliteTree) -> list[str]:
 def _taken_changes(tree: Tree) -> list[str]:
     paths, tree.changed = tree.changed, []
     return paths
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
