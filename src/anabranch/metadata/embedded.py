@@ -118,10 +118,12 @@ class EmbeddedStore:
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> Versioned:
         owner = self._session.id if ephemeral else None
-        return await self._ask(lambda tree: tree.create(path, value, owner))
+        kept = bytes(value)  # Free for bytes; a buffer that its owner may change later is copied.
+        return await self._ask(lambda tree: tree.create(path, kept, owner))
 
     async def put(self, path: str, value: bytes, *, if_version: int | None = None) -> Versioned:
-        return await self._ask(lambda tree: tree.put(path, value, if_version))
+        kept = bytes(value)
+        return await self._ask(lambda tree: tree.put(path, kept, if_version))
 
     async def delete(self, path: str, *, if_version: int | None = None) -> bool:
         return await self._ask(lambda tree: tree.delete(path, if_version))
