@@ -34,6 +34,7 @@ types: setup  ## mypy --strict
 
 proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.proto
 	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/anabranch/wire/pulsar.proto
+	@sed -i.old "/^ *None: .*Schema.Type/d" src/anabranch/wire/pulsar_pb2.pyi && rm src/anabranch/wire/pulsar_pb2.pyi.old  # no valid name in Python
 
 lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
 	@for f in runtime dev bench; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
