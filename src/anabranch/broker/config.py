@@ -24,98 +24,111 @@ ENVIRONMENT_PREFIX = "ANABRANCH_"
 
 # The variables that the command line reads itself; they are no settings of a broker.
 _NOT_SETTINGS = frozenset({"serviceurl", "adminurl"})
+_ABBREVIATIONS = {"_in_mb": "InMB", "_in_gb": "InGB"}
 
 
 class ConfigError(AnabranchError):
     """A setting that cannot be used; the message names it, its value and its source."""
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every setting, named as users write it, so that a search for a name in a file finds its uses here.
+def _spelled(name: str) -> str:
+    """`max_message_size` as users write it: `maxMessageSize`."""
+    for tail, replacement in _ABBREVIATIONS.items():
+        if name.endswith(tail):
+            return _spelled(name.removesuffix(tail)) + replacement
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, forbid_unknown_fields=True):
+    """Every setting; `spelled` has them under the names users write.
 
     0 means "no limit" where a limit is counted, as in Pulsar.
     """
 
     # -- where it is
-    clusterName: str = "standalone"
-    dataDir: str = "data"
-    bindAddress: str = "127.0.0.1"
+    cluster_name: str = "standalone"
+    data_dir: str = "data"
+    bind_address: str = "127.0.0.1"
     # What clients are told to connect to; empty: the bind address, or this host's name when bound to all addresses.
-    advertisedAddress: str = ""
-    brokerServicePort: int = 6650
-    webServicePort: int = 8080
+    advertised_address: str = ""
+    broker_service_port: int = 6650
+    web_service_port: int = 8080
 
     # -- connections
-    keepAliveIntervalSeconds: int = 30
-    maxMessageSize: int = 5 * MIB
-    brokerMaxConnections: int = 0
-    maxPendingPublishRequestsPerConnection: int = 1000
+    keep_alive_interval_seconds: int = 30
+    max_message_size: int = 5 * MIB
+    broker_max_connections: int = 0
+    max_pending_publish_requests_per_connection: int = 1000
     # Bytes waiting for one consumer's socket before its dispatch pauses.
-    connectionWriteBufferBytes: int = 4 * MIB
+    connection_write_buffer_bytes: int = 4 * MIB
     # Appended and not yet synced; above it, connections that publish are not read.
-    maxPendingPublishBytes: int = 64 * MIB
+    max_pending_publish_bytes: int = 64 * MIB
 
     # -- topics
-    allowAutoTopicCreation: bool = True
-    allowAutoTopicCreationType: Literal["partitioned", "non-partitioned"] = "non-partitioned"
-    defaultNumPartitions: int = 1
-    maxNumPartitionsPerPartitionedTopic: int = 0
-    maxTopicsPerNamespace: int = 0
-    maxProducersPerTopic: int = 0
-    maxConsumersPerTopic: int = 0
-    maxSubscriptionsPerTopic: int = 0
-    defaultNumberOfNamespaceBundles: int = 4
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: Literal["partitioned", "non-partitioned"] = "non-partitioned"
+    default_num_partitions: int = 1
+    max_num_partitions_per_partitioned_topic: int = 0
+    max_topics_per_namespace: int = 0
+    max_producers_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_subscriptions_per_topic: int = 0
+    default_number_of_namespace_bundles: int = 4
     # Pulsar deletes unused topics after a minute by default. Ours stay until told otherwise: nobody is surprised by a
     # topic that is there.
-    brokerDeleteInactiveTopicsEnabled: bool = False
-    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int = 60
-
-    # How often each open topic looks for what to expire, trim and measure.
-    topicUpkeepSeconds: int = 5
+    broker_delete_inactive_topics_enabled: bool = False
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 60
 
     # -- subscriptions
-    allowAutoSubscriptionCreation: bool = True
-    maxConsumersPerSubscription: int = 0
-    maxUnackedMessagesPerConsumer: int = 50_000
-    maxUnackedMessagesPerSubscription: int = 200_000
-    subscriptionExpirationTimeMinutes: int = 0
-    acknowledgmentAtBatchIndexLevelEnabled: bool = True
-    delayedDeliveryEnabled: bool = True
-    delayedDeliveryTickTimeMillis: int = 1000
-    dispatcherMaxReadBatchSize: int = 1000
-    dispatcherMaxReadSizeBytes: int = 5 * MIB
-    activeConsumerFailoverDelayTimeMillis: int = 1000
+    allow_auto_subscription_creation: bool = True
+    max_consumers_per_subscription: int = 0
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    subscription_expiration_time_minutes: int = 0
+    acknowledgment_at_batch_index_level_enabled: bool = True
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_time_millis: int = 1000
+    dispatcher_max_read_batch_size: int = 1000
+    dispatcher_max_read_size_bytes: int = 5 * MIB
+    active_consumer_failover_delay_time_millis: int = 1000
 
     # -- deduplication
-    brokerDeduplicationEnabled: bool = False
-    brokerDeduplicationMaxNumberOfProducers: int = 10_000
-    brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: int = 10_000
+    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
 
     # -- keeping and expiring
-    defaultRetentionTimeInMinutes: int = 0
-    defaultRetentionSizeInMB: int = 0
-    ttlDurationDefaultInSeconds: int = 0
-    backlogQuotaDefaultLimitBytes: int = -1
-    backlogQuotaDefaultLimitSecond: int = -1
-    forceDeleteNamespaceAllowed: bool = True
-    forceDeleteTenantAllowed: bool = True
+    default_retention_time_in_minutes: int = 0
+    default_retention_size_in_mb: int = 0
+    ttl_duration_default_in_seconds: int = 0
+    # How often each open topic expires and trims. Pulsar waits 120 s; giving disk back sooner costs little here.
+    retention_check_interval_in_seconds: int = 10
+    backlog_quota_default_limit_bytes: int = -1
+    backlog_quota_default_limit_second: int = -1
+    force_delete_namespace_allowed: bool = True
+    force_delete_tenant_allowed: bool = True
 
     # -- our log
-    logFileBytes: int = 256 * MIB
-    logCacheBytes: int = 64 * MIB
-    logCheckpointBytes: int = 64 * MIB
+    log_file_bytes: int = 256 * MIB
+    log_cache_bytes: int = 64 * MIB
+    log_checkpoint_bytes: int = 64 * MIB
+    # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer
+    # that seeks back a moment, or subscribes a moment late, still finds them. A full disk ends this at once.
+    log_linger_seconds: int = 60
+    log_linger_bytes: int = 64 * MIB
     # Publishing stops while less than this is free, so that acks, deletes and rewriting can still free space.
-    logDiskReserveBytes: int = 256 * MIB
+    log_disk_reserve_bytes: int = 256 * MIB
 
     # -- watching it
-    exposeTopicLevelMetricsInPrometheus: bool = True
+    expose_topic_level_metrics_in_prometheus: bool = True
 
-    def builtins(self) -> dict[str, Any]:
+    def spelled(self) -> dict[str, Any]:
         settings: dict[str, Any] = msgspec.to_builtins(self)
         return settings
 
 
-FIELDS = {field.name: field for field in msgspec.structs.fields(BrokerConfig)}
+FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
 _FOLDED = {name.lower(): name for name in FIELDS}
 
 # Other spellings of the same setting, folded, and the factor between their units.
@@ -136,7 +149,7 @@ _AT_LEAST: Mapping[str, int] = {
     "maxPendingPublishBytes": MIB,
     "maxPendingPublishRequestsPerConnection": 1,
     "delayedDeliveryTickTimeMillis": 1,
-    "topicUpkeepSeconds": 1,
+    "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
     "logCheckpointBytes": 64 * 1024,
@@ -168,7 +181,7 @@ def load(
     _take(settings, warnings, variables, "the environment")
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     _take(settings, warnings, given, "the command line")
-    return _check(BrokerConfig(**settings)), warnings
+    return _check(BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})), warnings
 
 
 def _take(settings: dict[str, Any], warnings: list[str], found: Mapping[str, Any], source: str) -> None:
@@ -250,7 +263,7 @@ def _parse_conf(text: str, file: Path) -> dict[str, Any]:
 
 
 def _check(config: BrokerConfig) -> BrokerConfig:
-    for name, value in config.builtins().items():
+    for name, value in config.spelled().items():
         if (
             isinstance(value, int)
             and not isinstance(value, bool)
@@ -258,10 +271,10 @@ def _check(config: BrokerConfig) -> BrokerConfig:
         ):
             raise ConfigError(f"{name} = {value}: must be at least {least}")
     for port in ("brokerServicePort", "webServicePort"):
-        if config.builtins()[port] > _PORT_MAX:
-            raise ConfigError(f"{port} = {config.builtins()[port]}: must be at most {_PORT_MAX}")
-    if config.maxMessageSize > _MESSAGE_SIZE_MAX:
-        raise ConfigError(f"maxMessageSize = {config.maxMessageSize}: must be at most {_MESSAGE_SIZE_MAX}")
-    if config.dataDir == "":
+        if config.spelled()[port] > _PORT_MAX:
+            raise ConfigError(f"{port} = {config.spelled()[port]}: must be at most {_PORT_MAX}")
+    if config.max_message_size > _MESSAGE_SIZE_MAX:
+        raise ConfigError(f"maxMessageSize = {config.max_message_size}: must be at most {_MESSAGE_SIZE_MAX}")
+    if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")
     return config

@@ -18,9 +18,9 @@ def conf(folder: Path, text: str, name: str = "broker.conf") -> Path:
 def test_defaults_are_pulsars_where_the_meaning_is_the_same() -> None:
     config, warnings = load()
     assert (config, warnings) == (BrokerConfig(), [])
-    assert config.maxMessageSize == 5 * 1024 * 1024
-    assert config.keepAliveIntervalSeconds == 30
-    assert not config.brokerDeleteInactiveTopicsEnabled
+    assert config.max_message_size == 5 * 1024 * 1024
+    assert config.keep_alive_interval_seconds == 30
+    assert not config.broker_delete_inactive_topics_enabled
 
 
 def test_names_are_spelled_as_users_know_them() -> None:
@@ -40,10 +40,10 @@ def test_later_sources_win(tmp_path: Path) -> None:
     environ = {"ANABRANCH_WEB_SERVICE_PORT": "20", "ANABRANCH_keepAliveIntervalSeconds": "30", "HOME": "/"}
     config, warnings = load(file, environ, {"keepAliveIntervalSeconds": 300, "brokerServicePort": None})
     assert warnings == []
-    assert config.brokerServicePort == 1
-    assert config.webServicePort == 20
-    assert config.keepAliveIntervalSeconds == 300
-    assert config.maxMessageSize == 4096
+    assert config.broker_service_port == 1
+    assert config.web_service_port == 20
+    assert config.keep_alive_interval_seconds == 300
+    assert config.max_message_size == 4096
 
 
 def test_a_stock_broker_conf_reads(tmp_path: Path) -> None:
@@ -53,18 +53,18 @@ def test_a_stock_broker_conf_reads(tmp_path: Path) -> None:
         "managedLedgerCacheSizeMB=10\nbacklogQuotaDefaultLimitGB=-1\nallowAutoTopicCreationType=partitioned\n",
     )
     config, _ = load(file)
-    assert config.brokerDeduplicationEnabled
-    assert config.webServicePort == 8080
-    assert config.logCacheBytes == 10 * 1024 * 1024
-    assert config.backlogQuotaDefaultLimitBytes == -1
-    assert config.allowAutoTopicCreationType == "partitioned"
+    assert config.broker_deduplication_enabled
+    assert config.web_service_port == 8080
+    assert config.log_cache_bytes == 10 * 1024 * 1024
+    assert config.backlog_quota_default_limit_bytes == -1
+    assert config.allow_auto_topic_creation_type == "partitioned"
 
 
 def test_toml_tables_are_only_for_the_eye(tmp_path: Path) -> None:
     file = conf(tmp_path, "maxMessageSize = 2048\n[log]\nlogCacheBytes = 1048576\n", "broker.toml")
     config, warnings = load(file)
     assert warnings == []
-    assert (config.maxMessageSize, config.logCacheBytes) == (2048, 1048576)
+    assert (config.max_message_size, config.log_cache_bytes) == (2048, 1048576)
 
 
 def test_a_slip_is_told_with_the_nearest_name_and_strangers_share_a_line(tmp_path: Path) -> None:
