@@ -7,11 +7,14 @@ never "the last one done": the protocol's mark-delete and last-message-id forms 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer, Entry
 from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.broker.consumer import Consumer
 
 # Consecutive entries of one ledger.
 EntryBatch = tuple[int, list[Entry]]
@@ -73,3 +76,6 @@ class ConsumerLink(Protocol):
 
     def send(self, command: pb.BaseCommand) -> None:
         """Queues one simple command."""
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """The broker has closed this consumer: the client is told and will come back if it wants."""

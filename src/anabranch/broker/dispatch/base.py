@@ -1,0 +1,234 @@
+"""Data plane. What every dispatcher does: read entries in bursts, one read at a time, and let others run in between.
+
+A dispatcher is woken when anything changes (permits, new entries, a socket that drained) and works until it lacks
+something; the wake-up that brings it comes later. A burst is bounded in bytes and entries, and the next one waits for
+its turn on the event loop, so that a long backlog does not hold up other topics. Reads that miss the cache run as a
+task; whatever moves the reading place raises `_generation`, and a read that comes back with an older one is thrown
+away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.cursor import Cursor
+from anabranch.broker.ports import EntryBatch, LogReader
+from anabranch.model.position import Position
+from anabranch.storage.port import LogDamagedError, LogError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchLimits:
+    """Bounds of one subscription. What happens at each: dispatch waits."""
+
+    burst_bytes: int = 1 << 20
+    burst_entries: int = 1000
+    consumer_unacked_max: int = 50_000
+    subscription_unacked_max: int = 200_000
+    # Delayed messages remembered; beyond it nothing further is read until some are delivered.
+    delayed_max: int = 1_000_000
+    # Key_Shared: entries set aside because their key is held up, before reading stops.
+    held_per_consumer_max: int = 2_000
+    held_max: int = 20_000
+    # Failover: how long to wait for the last consumer's acknowledgements when it is replaced while connected.
+    failover_wait_seconds: float = 1.0
+    # How long to wait after a read that failed for a reason that may pass.
+    retry_seconds: float = 1.0
+
+
+@dataclass(slots=True)
+class DispatchContext:
+    """What a dispatcher works on. `cursor` and `log` belong to the subscription and the topic."""
+
+    topic: str
+    subscription: str
+    log: LogReader
+    cursor: Cursor
+    loop: asyncio.AbstractEventLoop
+    now_ms: Callable[[], int]
+    limits: DispatchLimits = field(default_factory=DispatchLimits)
+    partition: int = -1
+    is_durable: bool = True
+
+
+class Dispatcher(ABC):
+    """Dispatches to `consumers`. Subclasses say what is read next and who gets it."""
+
+    kind: int
+
+    def __init__(self, context: DispatchContext) -> None:
+        self._ctx = context
+        self._log = context.log
+        self._cursor = context.cursor
+        self.consumers: list[Consumer] = []
+        # The next entry never read by this dispatcher.
+        self.read_at: Position = context.cursor.settle(context.log)
+        # Why reading has stopped, or None.
+        self.error: str | None = None
+        self._damage: LogDamagedError | None = None
+        self._generation = 0
+        self._is_reading = False
+        self._is_scheduled = False
+        self._is_closed = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- consumers
+
+    @abstractmethod
+    def add(self, consumer: Consumer) -> None:
+        """Raises a BrokerError if the consumer cannot join the others."""
+
+    @abstractmethod
+    def ready(self, consumer: Consumer) -> None:
+        """The consumer's client knows by now that it is subscribed."""
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None:
+        """Takes a consumer out; what it had not acknowledged goes to others, or back to the cursor."""
+
+    @abstractmethod
+    def may_unsubscribe(self, consumer: Consumer) -> bool: ...
+
+    def room_changed(self, consumer: Consumer) -> None:
+        """The consumer may have room again: permits, an unblocked count or a drained socket."""
+        self.wake()
+
+    # -- acknowledgements
+
+    @abstractmethod
+    def acked(self, consumer: Consumer, at: Position) -> None:
+        """An entry is acknowledged in full."""
+
+    @abstractmethod
+    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
+        """That many more messages of a batch are acknowledged."""
+
+    @abstractmethod
+    def acks_done(self) -> None:
+        """After a round of acknowledgements, with the cursor settled."""
+
+    @abstractmethod
+    def acked_below(self, at: Position) -> None:
+        """Everything below is acknowledged by other means than a consumer: skipped, expired, cleared."""
+
+    @abstractmethod
+    def redeliver_all(self, consumer: Consumer) -> None: ...
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None: ...
+
+    # -- running
+
+    def wake(self) -> None:
+        if not (self._is_reading or self._is_scheduled or self._is_closed):
+            self._run()
+
+    def wake_soon(self) -> None:
+        if not (self._is_reading or self._is_scheduled or self._is_closed):
+            self._is_scheduled = True
+            self._ctx.loop.call_soon(self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._is_scheduled = False
+        if not (self._is_reading or self._is_closed):
+            self._run()
+
+    def _run(self) -> None:
+        if self._damage is not None and not self._is_past_damage(self._damage):
+            return
+        if self._retry is None:
+            self._pump()
+
+    @abstractmethod
+    def _pump(self) -> None:
+        """Does one burst at most, and calls `wake_soon` if there may be more to do."""
+
+    def rewind(self) -> None:
+        """Starts again from the cursor: everything not acknowledged is new again."""
+        self._generation += 1
+        self._is_reading = False
+        self.read_at = self._cursor.settle(self._log)
+
+    def forget(self) -> None:
+        """After a seek: as if nothing had ever been sent."""
+        self.rewind()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._generation += 1
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    # -- reading
+
+    def _read(self, at: Position, entries_max: int, then: Callable[[EntryBatch], None]) -> None:
+        """Reads from storage, then calls back unless something has moved the reading place meanwhile."""
+        self._is_reading = True
+        # The task ends by itself and never raises; it is referred to here so that it is not collected.
+        self._task = self._ctx.loop.create_task(self._fetch(at, entries_max, then, self._generation))
+
+    async def _fetch(
+        self, at: Position, entries_max: int, then: Callable[[EntryBatch], None], generation: int
+    ) -> None:
+        try:
+            batch = await self._log.read(at, entries_max, self._ctx.limits.burst_bytes)
+        except LogError as error:
+            if generation == self._generation:
+                self._read_failed(error, then)
+            return
+        except Exception as error:  # A task boundary: this subscription stops, the others go on.
+            _log.exception("%s, subscription %s: reading failed", self._ctx.topic, self._ctx.subscription)
+            if generation == self._generation:
+                self._read_failed(error, then)
+            return
+        if generation != self._generation:
+            return
+        self._is_reading = False
+        self.error = None
+        self._damage = None
+        try:
+            then(batch)
+        except Exception:  # A task boundary: an impossible state stops this subscription only.
+            _log.exception("%s, subscription %s: dispatch failed", self._ctx.topic, self._ctx.subscription)
+            self.error = "dispatch failed; see the broker's log"
+            self._is_closed = True
+
+    def _read_failed(self, error: Exception, then: Callable[[EntryBatch], None]) -> None:
+        self._is_reading = False
+        self.error = str(error)
+        then((-1, []))
+        if isinstance(error, LogDamagedError):
+            # Only an operator can say that these entries are given up; a wake-up after that goes on.
+            _log.error("%s, subscription %s stops: %s", self._ctx.topic, self._ctx.subscription, error)
+            self._damage = error
+            return
+        _log.warning("%s, subscription %s: %s", self._ctx.topic, self._ctx.subscription, error)
+        self._retry = self._ctx.loop.call_later(self._ctx.limits.retry_seconds, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.wake()
+
+    def _is_past_damage(self, damage: LogDamagedError) -> bool:
+        bad = (damage.ledger, damage.first_bad)
+        if self._log.normalise(bad) == bad and not self._cursor.is_acked(bad):
+            return False
+        self._damage = None
+        self.error = None
+        return True
+
+    # -- figures
+
+    def stats(self) -> dict[str, Any]:
+        """What this kind of dispatcher adds to the subscription's figures."""
+        return {}

@@ -1,0 +1,377 @@
+"""Data plane. What Shared and Key_Shared have in common: several consumers at once, each acknowledging single
+entries.
+
+Every entry sent is noted with the consumer that has it, so that it can go to another if that one leaves or refuses
+it. Entries to be sent again come before new ones, the lowest position first. Metadata is parsed once per entry,
+because a message may be delayed, or be one chunk of several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.dispatch.base import DispatchContext, Dispatcher
+from anabranch.broker.dispatch.delayed import DelayedEntries
+from anabranch.broker.dispatch.replay import ReplayQueue, Run
+from anabranch.broker.ports import EntryBatch
+from anabranch.errors import MalformedFrame
+from anabranch.model.position import Position
+from anabranch.storage.port import Buffer, Entry
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import parse_metadata
+
+_NO_METADATA = pb.MessageMetadata()
+
+
+class ConcurrentDispatcher(Dispatcher):
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
+        self.unacked = 0
+        self.is_blocked = False
+        # Consumers that may have room, in turn, by priority; the highest (0) first.
+        self._rounds: list[tuple[int, deque[Consumer]]] = []
+        self._replay = ReplayQueue()
+        self._delayed = DelayedEntries()
+        self._delay_timer: asyncio.TimerHandle | None = None
+        self._delay_timer_ms = 0
+        # How often an entry was handed back by a consumer; clients decide by it when to give a message up.
+        self._redeliveries: dict[Position, int] = {}
+
+    # -- consumers
+
+    def add(self, consumer: Consumer) -> None:
+        if not self.consumers:
+            # Nobody holds anything: the cursor alone says what is to be sent.
+            self.rewind()
+        self.consumers.append(consumer)
+        if self._ctx.is_durable:
+            consumer.unacked_max = self._ctx.limits.consumer_unacked_max
+        if all(level != consumer.priority for level, _ in self._rounds):
+            self._rounds = sorted(
+                [*self._rounds, (consumer.priority, deque[Consumer]())], key=lambda one: one[0]
+            )
+        self._queue(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        for _, waiting in self._rounds:
+            if consumer in waiting:
+                waiting.remove(consumer)
+        consumer.is_queued = False
+        self._lower_unacked(consumer.unacked)
+        pending, consumer.pending = consumer.pending, {}
+        consumer.unacked = 0
+        if self.consumers:
+            self._hand_back(consumer, pending.items())
+            self.wake_soon()
+        else:
+            self._rounds.clear()
+            self.rewind()
+
+    def ready(self, consumer: Consumer) -> None:
+        self.wake()
+
+    def may_unsubscribe(self, consumer: Consumer) -> bool:
+        return self.consumers == [consumer]
+
+    def room_changed(self, consumer: Consumer) -> None:
+        if consumer.has_room:
+            self._queue(consumer)
+            self.wake()
+
+    def _queue(self, consumer: Consumer) -> None:
+        if not consumer.is_queued:
+            consumer.is_queued = True
+            next(waiting for level, waiting in self._rounds if level == consumer.priority).append(consumer)
+
+    def _next_with_room(self) -> Consumer | None:
+        """The consumer whose turn it is, left at the head of its round; those without room leave the round."""
+        for _, waiting in self._rounds:
+            while waiting:
+                consumer = waiting[0]
+                if consumer.has_room:
+                    return consumer
+                waiting.popleft()
+                consumer.is_queued = False
+        return None
+
+    # -- acknowledgements
+
+    def acked(self, consumer: Consumer, at: Position) -> None:
+        owner, found = consumer, consumer.give_back(at)
+        if found is None:
+            for other in self.consumers:
+                if at in other.pending:
+                    owner, found = other, other.give_back(at)
+                    break
+        if self._redeliveries:
+            self._redeliveries.pop(at, None)
+        if found is not None:
+            consumer.messages_acked += found[0]
+            self._lower_unacked(found[0])
+            self._given_back(owner, found[1])
+            if not owner.is_queued and owner.has_room:
+                self._queue(owner)
+
+    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
+        owner = next((c for c in (consumer, *self.consumers) if at in c.pending), None)
+        if owner is not None:
+            left, key_hash = owner.pending[at]
+            messages = min(messages, left)
+            owner.pending[at] = (left - messages, key_hash)
+            owner.lower_unacked(messages)
+            self._lower_unacked(messages)
+            consumer.messages_acked += messages
+            if not owner.is_queued and owner.has_room:
+                self._queue(owner)
+
+    def acks_done(self) -> None:
+        self.wake()
+
+    def acked_below(self, at: Position) -> None:
+        for consumer in self.consumers:
+            for place in [place for place in consumer.pending if place < at]:
+                self.acked(consumer, place)
+        self._replay.drop_below(at)
+        self._redeliveries = {place: n for place, n in self._redeliveries.items() if place >= at}
+        self.acks_done()
+
+    def _lower_unacked(self, messages: int) -> None:
+        self.unacked -= messages
+        if self.is_blocked and self.unacked < self._ctx.limits.subscription_unacked_max // 2:
+            self.is_blocked = False
+
+    def _given_back(self, owner: Consumer, key_hash: int) -> None:
+        """An entry with this key left the consumer that had it."""
+
+    # -- sending again
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        self.redeliver(consumer, list(consumer.pending))
+
+    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+        back: list[tuple[Position, tuple[int, int]]] = []
+        for at in positions:
+            found = consumer.give_back(at)
+            if found is None:
+                continue
+            back.append((at, found))
+            consumer.messages_redelivered += found[0]
+            self._redeliveries[at] = self._redeliveries.get(at, 0) + 1
+            self._lower_unacked(found[0])
+        self._hand_back(consumer, back)
+        if consumer.has_room:
+            self._queue(consumer)
+        self.wake_soon()
+
+    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+        """Entries that the consumer had and that must be sent again."""
+        self._replay.add_all(at for at, _ in entries)
+
+    def rewind(self) -> None:
+        super().rewind()
+        for consumer in self.consumers:
+            consumer.pending.clear()
+            consumer.lower_unacked(consumer.unacked)
+        self.unacked = 0
+        self.is_blocked = False
+        self._replay.clear()
+        self._delayed.clear()
+
+    def forget(self) -> None:
+        super().forget()
+        self._redeliveries.clear()
+
+    def close(self) -> None:
+        super().close()
+        self._stop_delay_timer()
+
+    # -- dispatch
+
+    def _pump(self) -> None:
+        if self.is_blocked or self._next_with_room() is None:
+            return
+        limits = self._ctx.limits
+        if len(self._delayed):
+            self._replay.add_all(self._delayed.take_due(self._ctx.now_ms(), limits.burst_entries))
+            self._set_delay_timer()
+        self._release()
+        if len(self._replay):
+            self._pump_replay()
+            return
+        if not self._may_read_on():
+            return
+        at = self.read_at
+        if self._cursor.held or at < self._cursor.next:
+            at = self.read_at = self._cursor.first_unacked(at)
+        batch = self._log.read_cached(at, limits.burst_entries, limits.burst_bytes)
+        if batch is None:
+            self._read(at, limits.burst_entries, self._new_arrived)
+        elif batch[1]:
+            self._new_arrived(batch)
+
+    def _pump_replay(self) -> None:
+        limits = self._ctx.limits
+        left = limits.burst_bytes
+        # Scattered entries are read one by one; a burst of them is many small reads.
+        while left > 0 and (run := self._replay.take_run(limits.burst_entries)) is not None:
+            batch = self._log.read_cached(run[:2], run[2], left)
+            if batch is None:
+                self._read(run[:2], run[2], partial(self._replay_arrived, run))
+                return
+            left -= self._replay_some(run, batch) + 1024
+            if self.is_blocked or self._next_with_room() is None:
+                return
+        self.wake_soon()
+
+    def _new_arrived(self, batch: EntryBatch) -> None:
+        ledger, entries = batch
+        if not entries:
+            return
+        done, _ = self._deliver(ledger, entries)
+        if done:
+            self.read_at = (ledger, entries[done - 1][0] + 1)
+            self.wake_soon()
+
+    def _replay_arrived(self, run: Run, batch: EntryBatch) -> None:
+        if batch[0] < 0:
+            # The read failed: the entries are still wanted.
+            self._replay.add_all((run[0], run[1] + n) for n in range(run[2]))
+            return
+        self._replay_some(run, batch)
+        self.wake_soon()
+
+    def _replay_some(self, run: Run, batch: EntryBatch) -> int:
+        """Sends entries of a run again; what was not read or found no taker goes back to the queue."""
+        ledger, first, count = run
+        end = first + count
+        # A read may come back with later entries, if those wanted have been trimmed or skipped.
+        entries = [entry for entry in batch[1] if entry[0] < end] if batch[0] == ledger else []
+        if not entries:
+            return 0
+        done, size = self._deliver(ledger, entries)
+        left = entries[done][0] if done < len(entries) else entries[-1][0] + 1
+        self._replay.add_all((ledger, number) for number in range(left, end))
+        return size
+
+    def _deliver(self, ledger: int, entries: list[Entry]) -> tuple[int, int]:
+        """Sends entries to whoever is to have them; returns how many were dealt with, and their bytes."""
+        cursor, now = self._cursor, self._ctx.now_ms()
+        out: dict[Consumer, list[Buffer]] = {}
+        redeliveries = self._redeliveries
+        size = done = 0
+        for number, count, data in entries:
+            at = (ledger, number)
+            if cursor.is_acked(at):
+                done += 1
+                continue
+            metadata = _metadata_of(data)
+            if metadata.deliver_at_time > now:
+                self._delayed.add(at, metadata.deliver_at_time)
+                done += 1
+                continue
+            consumer = self._route(at, metadata)
+            if consumer is None:
+                if self._is_stuck:
+                    break
+                done += 1
+                continue
+            unacked = cursor.batches.get(at) if cursor.batches else None
+            if unacked is not None:
+                count = unacked.bit_count()
+            consumer.take(at, count, self._key_hash)
+            self.unacked += count
+            pieces = out.get(consumer)
+            if pieces is None:
+                pieces = out[consumer] = []
+            length = len(data)
+            pieces.append(
+                consumer.header(at, length, redeliveries.get(at, 0) if redeliveries else 0, unacked)
+            )
+            pieces.append(data)
+            consumer.messages_out += count
+            consumer.bytes_out += length
+            size += length
+            done += 1
+            if self._is_over_unacked():
+                break
+        for consumer, pieces in out.items():
+            consumer.write(pieces, len(pieces) // 2, 0, 0, now)
+        if len(self._delayed):
+            self._set_delay_timer()
+        return done, size
+
+    def _is_over_unacked(self) -> bool:
+        limit = self._ctx.limits.subscription_unacked_max
+        if limit and self._ctx.is_durable and self.unacked >= limit:
+            self.is_blocked = True
+        return self.is_blocked
+
+    # What `_route` says beside the consumer: the entry's key, and whether nobody can take anything further.
+    _key_hash = 0
+    _is_stuck = False
+
+    @abstractmethod
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
+        """Who gets this entry. None: it has been set aside or, with `_is_stuck`, it must be read again later."""
+
+    def _release(self) -> None:
+        """Moves entries that were set aside and can be sent now to the replay queue."""
+
+    def _may_read_on(self) -> bool:
+        """Whether new entries may be read, given what is set aside already."""
+        return len(self._delayed) < self._ctx.limits.delayed_max
+
+    # -- delayed entries
+
+    def _set_delay_timer(self) -> None:
+        due = self._delayed.next_due_ms
+        if self._delay_timer is not None:
+            if due == self._delay_timer_ms:
+                return
+            self._stop_delay_timer()
+        if due is not None and not self._is_closed:
+            wait = max(0, due - self._ctx.now_ms()) / 1000
+            self._delay_timer_ms = due
+            self._delay_timer = self._ctx.loop.call_later(wait, self._delay_over)
+
+    def _stop_delay_timer(self) -> None:
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+
+    def _delay_over(self) -> None:
+        self._delay_timer = None
+        self.wake()
+        if len(self._delayed):
+            self._set_delay_timer_later()
+
+    def _set_delay_timer_later(self) -> None:
+        """Due entries that nobody has room for wait for room, not for the clock."""
+        due = self._delayed.next_due_ms
+        if due is not None and due > self._ctx.now_ms():
+            self._set_delay_timer()
+
+    # -- figures
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "unackedMessages": self.unacked,
+            "blockedSubscriptionOnUnackedMsgs": self.is_blocked,
+            "msgDelayed": len(self._delayed),
+            "msgInReplay": len(self._replay),
+        }
+
+
+def _metadata_of(data: memoryview) -> pb.MessageMetadata:
+    try:
+        return parse_metadata(data)
+    except MalformedFrame:
+        # Whatever was stored is delivered; the client will report it.
+        return _NO_METADATA

@@ -1,0 +1,189 @@
+"""Data plane. Key_Shared: all messages of a key go to one consumer at a time, in order.
+
+The rule that keeps a key's order: an entry may be sent to the consumer its key belongs to only if no other consumer
+still holds an unacknowledged entry of that key (it is *draining*), and no earlier entry of the key is waiting.
+Whatever cannot be sent is set aside under its key, by position only, and looked at again when the one thing it lacked
+has come: the other consumer's acknowledgement, or room at its own. Other keys go on meanwhile, until too much is set
+aside; then reading stops. `allowOutOfOrderDelivery` drops the first half of the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from anabranch.broker.consumer import KEY_SHARED, Consumer
+from anabranch.broker.dispatch.base import DispatchContext
+from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
+from anabranch.broker.dispatch.selector import HashRing, KeyRanges, Selector
+from anabranch.broker.errors import SubscriptionBusyError
+from anabranch.model.position import Position
+from anabranch.wire import pulsar_pb2 as pb
+
+
+class KeySharedDispatcher(ConcurrentDispatcher):
+    kind = KEY_SHARED
+
+    def __init__(self, context: DispatchContext, first: Consumer) -> None:
+        super().__init__(context)
+        self.mode, self.is_unordered = _policy(first)
+        self._selector: Selector = KeyRanges() if self.mode == pb.STICKY else HashRing()
+        # Who holds unacknowledged entries of a key, and how many.
+        self._holders: dict[int, tuple[Consumer, int]] = {}
+        # Entries set aside, by key; a heap each.
+        self._aside: dict[int, list[Position]] = {}
+        self._aside_count = 0
+        # Keys to look at again, and keys that wait for room at their consumer.
+        self._ready: dict[int, None] = {}
+        self._short: dict[Consumer, set[int]] = {}
+
+    # -- consumers
+
+    def check_policy(self, consumer: Consumer) -> None:
+        if _policy(consumer) != (self.mode, self.is_unordered):
+            raise SubscriptionBusyError(
+                f"subscription {self._ctx.subscription} has consumers with another Key_Shared policy"
+            )
+
+    def add(self, consumer: Consumer) -> None:
+        self._selector.add(consumer)
+        super().add(consumer)
+        self._owners_changed()
+
+    def remove(self, consumer: Consumer) -> None:
+        self._selector.remove(consumer)
+        super().remove(consumer)
+        self._owners_changed()
+
+    def _owners_changed(self) -> None:
+        self._short.clear()
+        self._ready.update(dict.fromkeys(self._aside))
+
+    def room_changed(self, consumer: Consumer) -> None:
+        if consumer.has_room:
+            self._ready.update(dict.fromkeys(self._short.pop(consumer, ())))
+        super().room_changed(consumer)
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._holders.clear()
+        self._aside.clear()
+        self._aside_count = 0
+        self._ready.clear()
+        self._short.clear()
+
+    # -- who has what
+
+    def _given_back(self, owner: Consumer, key_hash: int) -> None:
+        holder = self._holders.get(key_hash)
+        if holder is not None and holder[0] is owner:
+            if holder[1] > 1:
+                self._holders[key_hash] = (owner, holder[1] - 1)
+            else:
+                del self._holders[key_hash]
+                if key_hash in self._aside:
+                    self._ready[key_hash] = None
+        if owner in self._short and owner.has_room:
+            self._ready.update(dict.fromkeys(self._short.pop(owner)))
+
+    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+        for at, (_, key_hash) in entries:
+            self._put_aside(at, key_hash)
+            self._ready[key_hash] = None
+            self._given_back(consumer, key_hash)
+
+    # -- dispatch
+
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
+        key_hash = self._key_hash = self._selector.hash_of(metadata)
+        consumer = self._selector.select(key_hash)
+        aside = self._aside.get(key_hash)
+        if consumer is None or (aside is not None and aside[0] < at):
+            self._put_aside(at, key_hash)
+            return None
+        holder = self._holders.get(key_hash)
+        if holder is None:
+            if consumer.has_room:
+                self._holders[key_hash] = (consumer, 1)
+                return consumer
+        elif holder[0] is consumer:
+            if consumer.has_room:
+                self._holders[key_hash] = (consumer, holder[1] + 1)
+                return consumer
+        elif self.is_unordered:
+            if consumer.has_room:
+                return consumer
+        else:
+            self._put_aside(at, key_hash)
+            return None
+        self._put_aside(at, key_hash)
+        self._short.setdefault(consumer, set()).add(key_hash)
+        return None
+
+    def _put_aside(self, at: Position, key_hash: int) -> None:
+        heappush(self._aside.setdefault(key_hash, []), at)
+        self._aside_count += 1
+
+    def _release(self) -> None:
+        """Moves what can be sent now to the replay queue, as much as the consumers have room for."""
+        if not self._ready:
+            return
+        left = self._ctx.limits.burst_entries
+        room: dict[Consumer, int] = {}
+        while self._ready and left > 0:
+            key_hash = next(iter(self._ready))
+            del self._ready[key_hash]
+            aside = self._aside.get(key_hash)
+            consumer = self._selector.select(key_hash)
+            if aside is None or consumer is None or self._is_draining(key_hash, consumer):
+                continue
+            has = room.get(consumer, consumer.permits if consumer.has_room else 0)
+            count = min(len(aside), has, left)
+            for _ in range(count):
+                self._replay.add(heappop(aside))
+            self._aside_count -= count
+            left -= count
+            room[consumer] = has - count
+            if not aside:
+                del self._aside[key_hash]
+            elif count == has:
+                self._short.setdefault(consumer, set()).add(key_hash)
+            else:
+                self._ready[key_hash] = None
+
+    def _is_draining(self, key_hash: int, consumer: Consumer) -> bool:
+        holder = self._holders.get(key_hash)
+        return holder is not None and holder[0] is not consumer and not self.is_unordered
+
+    def _may_read_on(self) -> bool:
+        limits = self._ctx.limits
+        aside_max = min(limits.held_max, limits.held_per_consumer_max * len(self.consumers))
+        return self._aside_count < aside_max and super()._may_read_on()
+
+    # -- figures
+
+    def stats(self) -> dict[str, Any]:
+        stats = super().stats()
+        draining = [
+            count
+            for key_hash, (owner, count) in self._holders.items()
+            if self._selector.select(key_hash) is not owner
+        ]
+        stats["msgInReplay"] += self._aside_count
+        stats["allowOutOfOrderDelivery"] = self.is_unordered
+        stats["keySharedMode"] = pb.KeySharedMode.Name(self.mode)
+        stats["drainingHashesCount"] = len(draining)
+        stats["drainingHashesUnackedMessages"] = sum(draining)
+        return stats
+
+    def key_ranges(self, consumer: Consumer) -> list[str]:
+        """The consumer's slots as Pulsar's stats write them."""
+        return [f"[{start}, {end}]" for start, end in self._selector.ranges().get(consumer, [])]
+
+
+def _policy(consumer: Consumer) -> tuple[pb.KeySharedMode, bool]:
+    meta = consumer.key_shared
+    if meta is None:
+        return pb.AUTO_SPLIT, False
+    return meta.keySharedMode, meta.allowOutOfOrderDelivery

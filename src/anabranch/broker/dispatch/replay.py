@@ -1,0 +1,58 @@
+"""Positions to be read again, the lowest first and each once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from anabranch.model.position import Position
+
+# (ledger, first entry, how many): entries that follow each other and can be read at once.
+Run = tuple[int, int, int]
+
+
+class ReplayQueue:
+    """A heap that ignores what it already holds."""
+
+    __slots__ = ("_heap", "_known")
+
+    def __init__(self) -> None:
+        self._heap: list[Position] = []
+        self._known: set[Position] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __contains__(self, at: Position) -> bool:
+        return at in self._known
+
+    def add(self, at: Position) -> None:
+        if at not in self._known:
+            self._known.add(at)
+            heappush(self._heap, at)
+
+    def add_all(self, positions: Iterable[Position]) -> None:
+        for at in positions:
+            self.add(at)
+
+    def take_run(self, count_max: int) -> Run | None:
+        """Removes and returns the first run of neighbours, or None if the queue is empty."""
+        if not self._heap:
+            return None
+        ledger, first = heappop(self._heap)
+        self._known.discard((ledger, first))
+        count = 1
+        while count < count_max and self._heap and self._heap[0] == (ledger, first + count):
+            self._known.discard(heappop(self._heap))
+            count += 1
+        return ledger, first, count
+
+    def drop_below(self, at: Position) -> None:
+        if self._heap and self._heap[0] < at:
+            self._heap = [place for place in self._heap if place >= at]
+            heapify(self._heap)
+            self._known = set(self._heap)
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._known.clear()

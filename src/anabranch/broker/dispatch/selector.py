@@ -1,0 +1,193 @@
+"""Which consumer gets which key, and which consumer of a Failover subscription is active. Pure.
+
+Numbers follow the reference, so that clients which compute a key's slot themselves agree with us: AUTO_SPLIT puts a
+hundred points per consumer on a ring of slots 1 to 65,535; STICKY consumers name their own ranges of 0 to 65,535. Two
+consumers of one name get different points, by their order of arrival.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.errors import ConsumerAssignError
+from anabranch.model.keyhash import STICKY_SLOTS, murmur3, sticky_slot
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import sticky_key
+
+RING_POINTS: Final = 100
+_FAILOVER_POINTS: Final = 100
+
+
+class Selector(Protocol):
+    """Slots of keys to consumers."""
+
+    def hash_of(self, metadata: pb.MessageMetadata) -> int:
+        """The slot of an entry's key, never 0."""
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError if the consumer cannot be placed; then nothing has changed."""
+
+    def remove(self, consumer: Consumer) -> None: ...
+
+    def select(self, key_hash: int) -> Consumer | None: ...
+
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        """Inclusive ranges of slots per consumer, for people to see."""
+
+
+class HashRing:
+    """AUTO_SPLIT: consistent hashing, so that a consumer coming or going moves few keys."""
+
+    def __init__(self) -> None:
+        self._points: list[int] = []
+        # Consumers of a point in order of arrival. The first has it; the others wait for it to leave.
+        self._owners: dict[int, list[Consumer]] = {}
+        self._numbers: dict[Consumer, int] = {}
+
+    def hash_of(self, metadata: pb.MessageMetadata) -> int:
+        return _ring_slot(sticky_key(metadata))
+
+    def add(self, consumer: Consumer) -> None:
+        taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
+        number = next(n for n in range(len(taken) + 1) if n not in taken)
+        self._numbers[consumer] = number
+        for point in _ring_points(consumer.name, number):
+            owners = self._owners.get(point)
+            if owners is None:
+                self._owners[point] = [consumer]
+                insort(self._points, point)
+            else:
+                owners.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        number = self._numbers.pop(consumer, None)
+        if number is None:
+            return
+        for point in set(_ring_points(consumer.name, number)):
+            owners = [other for other in self._owners[point] if other is not consumer]
+            if owners:
+                self._owners[point] = owners
+            else:
+                del self._owners[point]
+                del self._points[bisect_left(self._points, point)]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        points = self._points
+        if not points:
+            return None
+        at = bisect_left(points, key_hash)
+        return self._owners[points[at] if at < len(points) else points[0]][0]
+
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        found: dict[Consumer, list[tuple[int, int]]] = {}
+        start = 1
+        edges = [*self._points, STICKY_SLOTS - 1] if self._points else []
+        for edge in edges:
+            owner = self.select(edge)
+            if owner is None or edge < start:
+                continue
+            mine = found.setdefault(owner, [])
+            if mine and mine[-1][1] == start - 1:
+                mine[-1] = (mine[-1][0], edge)
+            else:
+                mine.append((start, edge))
+            start = edge + 1
+        return found
+
+
+class KeyRanges:
+    """STICKY: each consumer names the ranges it wants, and they may not overlap."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._held: dict[int, tuple[int, Consumer]] = {}
+
+    def hash_of(self, metadata: pb.MessageMetadata) -> int:
+        return sticky_slot(sticky_key(metadata))
+
+    def add(self, consumer: Consumer) -> None:
+        wanted = [] if consumer.key_shared is None else consumer.key_shared.hashRanges
+        ranges = sorted((r.start, r.end) for r in wanted)
+        _check_ranges(ranges)
+        for start, end in ranges:
+            other = self._overlapping(start, end)
+            if other is not None:
+                raise ConsumerAssignError(
+                    f"the key range [{start}, {end}] overlaps one of consumer {other.name!r}"
+                )
+        for start, end in ranges:
+            insort(self._starts, start)
+            self._held[start] = (end, consumer)
+
+    def _overlapping(self, start: int, end: int) -> Consumer | None:
+        at = bisect_right(self._starts, end) - 1
+        if at < 0:
+            return None
+        held_end, consumer = self._held[self._starts[at]]
+        return consumer if held_end >= start else None
+
+    def remove(self, consumer: Consumer) -> None:
+        self._held = {start: held for start, held in self._held.items() if held[1] is not consumer}
+        self._starts = sorted(self._held)
+
+    def select(self, key_hash: int) -> Consumer | None:
+        at = bisect_right(self._starts, key_hash) - 1
+        if at < 0:
+            return None
+        end, consumer = self._held[self._starts[at]]
+        return consumer if key_hash <= end else None
+
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        found: dict[Consumer, list[tuple[int, int]]] = {}
+        for start in self._starts:
+            end, consumer = self._held[start]
+            found.setdefault(consumer, []).append((start, end))
+        return found
+
+
+def _check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+    if not ranges:
+        raise ConsumerAssignError("a STICKY Key_Shared consumer must name at least one key range")
+    last = -1
+    for start, end in ranges:
+        if start > end:
+            raise ConsumerAssignError(f"the key range [{start}, {end}] starts after its end")
+        if start < 0 or end >= STICKY_SLOTS:
+            raise ConsumerAssignError(f"the key range [{start}, {end}] leaves [0, {STICKY_SLOTS - 1}]")
+        if start <= last:
+            raise ConsumerAssignError(f"the key range [{start}, {end}] overlaps another of the same consumer")
+        last = end
+
+
+def _ring_slot(key: bytes) -> int:
+    # Slots start at 1, so the ring has one less than STICKY ranges cover.
+    return murmur3(key) % (STICKY_SLOTS - 1) + 1
+
+
+def _ring_points(name: str, number: int) -> Iterable[int]:
+    # Between the parts stands NUL, which no name contains.
+    return (_ring_slot(f"{name}\0{number}\0{n}".encode()) for n in range(RING_POINTS))
+
+
+def pick_failover(consumers: Sequence[Consumer], topic: str, partition: int) -> Consumer:
+    """The active one: among the highest priority, in name order, the partition's share; else by the topic's name.
+
+    The partitions of one topic thus spread over the consumers. Topics without partitions use a ring, so that a consumer
+    coming or going rarely changes who is active.
+    """
+    highest = min(consumer.priority for consumer in consumers)
+    candidates = sorted((c for c in consumers if c.priority == highest), key=lambda c: c.name)
+    if partition >= 0:
+        return candidates[partition % len(candidates)]
+    # Later consumers win a point that two of them share, as in the reference.
+    ring = {
+        murmur3(f"{consumer.name}{n}".encode()): consumer
+        for consumer in candidates
+        for n in range(_FAILOVER_POINTS)
+    }
+    points = sorted(ring)
+    at = bisect_left(points, murmur3(topic.encode()))
+    return ring[points[at] if at < len(points) else points[0]]

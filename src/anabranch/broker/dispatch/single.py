@@ -1,0 +1,202 @@
+"""Data plane. Exclusive and Failover: one active consumer gets everything, in order.
+
+Nothing is noted per entry sent: what is not acknowledged is found again by going back to the cursor. A caught-up
+consumer costs a header and two list appends per entry, and no metadata is parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
+from anabranch.broker.dispatch.base import DispatchContext, Dispatcher
+from anabranch.broker.dispatch.selector import KeyRanges, pick_failover
+from anabranch.broker.errors import ConsumerBusyError
+from anabranch.broker.ports import EntryBatch
+from anabranch.model.position import Position
+from anabranch.storage.port import Buffer
+from anabranch.wire.encode import encode_message_header
+from anabranch.wire.entry import parse_metadata
+
+
+class SingleActiveDispatcher(Dispatcher):
+    def __init__(self, context: DispatchContext, kind: int) -> None:
+        super().__init__(context)
+        assert kind in (EXCLUSIVE, FAILOVER)
+        self.kind = kind
+        self.active: Consumer | None = None
+        # While set, the last active consumer's acknowledgements are awaited before the next one starts.
+        self._switching: asyncio.TimerHandle | None = None
+        # An Exclusive consumer may ask for some keys only; the rest is passed over and stays unacknowledged.
+        self._only: KeyRanges | None = None
+
+    # -- consumers
+
+    def add(self, consumer: Consumer) -> None:
+        if self.kind == EXCLUSIVE and self.consumers:
+            raise ConsumerBusyError(
+                f"the exclusive subscription {self._ctx.subscription} has a consumer already: "
+                f"{self.consumers[0].name}"
+            )
+        self._only = None
+        if self.kind == EXCLUSIVE and consumer.key_shared is not None and consumer.key_shared.hashRanges:
+            self._only = KeyRanges()
+            self._only.add(consumer)
+        self.consumers.append(consumer)
+        self._choose()
+
+    def ready(self, consumer: Consumer) -> None:
+        if self.kind == FAILOVER and self._switching is None:
+            consumer.send_active_change(consumer is self.active)
+
+    def remove(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        if consumer is not self.active:
+            return
+        if self.consumers:
+            self._choose()
+        else:
+            self._stop_switching()
+            self.active = None
+            self.rewind()
+
+    def may_unsubscribe(self, consumer: Consumer) -> bool:
+        return self.consumers == [consumer] and self.active is consumer
+
+    def _choose(self) -> None:
+        """Chooses the active consumer anew."""
+        chosen = self.consumers[0]
+        if self.kind == FAILOVER:
+            chosen = pick_failover(self.consumers, self._ctx.topic, self._ctx.partition)
+        last, self.active = self.active, chosen
+        if chosen is last:
+            return
+        self._stop_switching()
+        is_last_busy = last in self.consumers and self._cursor.settle(self._log) < self.read_at
+        wait = self._ctx.limits.failover_wait_seconds if is_last_busy else 0.0
+        if wait:
+            self._switching = self._ctx.loop.call_later(wait, self._switch)
+        else:
+            self._switch()
+
+    def _switch(self) -> None:
+        self._switching = None
+        if self.active is None or self._is_closed:
+            return
+        if self.kind == FAILOVER:
+            for consumer in self.consumers:
+                if consumer.is_ready:
+                    consumer.send_active_change(consumer is self.active)
+        self.rewind()
+        self.wake()
+
+    def _stop_switching(self) -> None:
+        if self._switching is not None:
+            self._switching.cancel()
+            self._switching = None
+
+    def close(self) -> None:
+        super().close()
+        self._stop_switching()
+
+    # -- acknowledgements
+
+    def acked(self, consumer: Consumer, at: Position) -> None:
+        consumer.messages_acked += 1
+
+    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
+        consumer.messages_acked += messages
+
+    def acked_below(self, at: Position) -> None:
+        self.wake()
+
+    def acks_done(self) -> None:
+        if self._switching is not None and self._cursor.next >= self.read_at:
+            # All that the last consumer was sent is acknowledged: nothing will be sent twice.
+            self._stop_switching()
+            self._switch()
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        if consumer is self.active and self._switching is None:
+            self.rewind()
+            self.wake()
+
+    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+        # Single messages cannot be sent again without breaking the order.
+        self.redeliver_all(consumer)
+
+    # -- dispatch
+
+    def _pump(self) -> None:
+        consumer = self.active
+        if consumer is None or self._switching is not None:
+            return
+        if consumer.permits <= 0 or not consumer.link.is_writable:
+            return
+        at = self.read_at
+        if self._cursor.held or at < self._cursor.next:
+            at = self.read_at = self._cursor.first_unacked(at)
+        limits = self._ctx.limits
+        want = min(consumer.permits, limits.burst_entries)
+        batch = self._log.read_cached(at, want, limits.burst_bytes)
+        if batch is None:
+            self._read(at, want, self._arrived)
+        elif batch[1]:
+            self._deliver(consumer, batch)
+            self.wake_soon()
+
+    def _arrived(self, batch: EntryBatch) -> None:
+        consumer = self.active
+        if consumer is not None and self._switching is None and batch[1]:
+            self._deliver(consumer, batch)
+            self.wake_soon()
+
+    def _deliver(self, consumer: Consumer, batch: EntryBatch) -> None:
+        ledger, entries = batch
+        if self._cursor.held or self._cursor.batches or self._only is not None:
+            self._deliver_some(consumer, batch)
+            return
+        id, partition, epoch, permits = consumer.id, consumer.partition, consumer.epoch, consumer.permits
+        pieces: list[Buffer] = []
+        sent = messages = size = 0
+        number = 0
+        for number, count, data in entries:
+            length = len(data)
+            pieces += (encode_message_header(id, ledger, number, 0, partition, None, epoch, length), data)
+            size += length
+            messages += count
+            sent += 1
+            if messages >= permits:
+                break
+        consumer.permits = permits - messages
+        self.read_at = (ledger, number + 1)
+        consumer.write(pieces, sent, messages, size, self._ctx.now_ms())
+
+    def _deliver_some(self, consumer: Consumer, batch: EntryBatch) -> None:
+        """The same where some entries, or some messages of a batch, are not to be sent."""
+        ledger, entries = batch
+        cursor, only = self._cursor, self._only
+        pieces: list[Buffer] = []
+        sent = messages = size = 0
+        number = 0
+        for number, count, data in entries:
+            at = (ledger, number)
+            if cursor.is_acked(at):
+                continue
+            if only is not None and only.select(only.hash_of(parse_metadata(data))) is not consumer:
+                continue
+            unacked = cursor.batches.get(at)
+            pieces += (consumer.header(at, len(data), 0, unacked), data)
+            size += len(data)
+            messages += count if unacked is None else unacked.bit_count()
+            sent += 1
+            if messages >= consumer.permits:
+                break
+        consumer.permits -= messages
+        self.read_at = (ledger, number + 1)
+        if pieces:
+            consumer.write(pieces, sent, messages, size, self._ctx.now_ms())
+
+    def stats(self) -> dict[str, Any]:
+        return {"activeConsumerName": self.active.name} if self.active is not None else {}

@@ -1,0 +1,551 @@
+"""A subscription of a topic: its cursor, its consumers, and the acknowledgements on their way to the log.
+
+Acknowledgements change the cursor at once and are written down once per turn of the event loop, all of a subscription
+in one record; their answers wait until that record is confirmed. A non-durable subscription (a reader's) writes
+nothing and goes with its last consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from anabranch.broker import state
+from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
+from anabranch.broker.cursor import Cursor, bits_of_words
+from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits
+from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
+from anabranch.broker.dispatch.shared import SharedDispatcher
+from anabranch.broker.dispatch.single import SingleActiveDispatcher
+from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
+from anabranch.broker.ports import ConsumerLink, Journal, LogReader
+from anabranch.broker.subscription_stats import subscription_stats
+from anabranch.model.position import Position
+from anabranch.storage.port import Entry
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import publish_time
+
+Done = Callable[[Exception | None], None]
+
+# How long a reader's subscription outlives the close that its own seek causes.
+_ABSENCE_SECONDS_MAX: Final = 60.0
+
+
+class NotConnectedError(BrokerError):
+    """Only the one connected consumer may unsubscribe."""
+
+    code = pb.MetadataError
+
+
+class Subscription:
+    """`journal` is None for a non-durable subscription. `ended` is called when the subscription is gone: deleted, or
+    non-durable and without consumers."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        log: LogReader,
+        journal: Journal | None,
+        cursor: Cursor,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        kind: int = -1,
+        properties: dict[str, str] | None = None,
+        extra: dict[str, Any] | None = None,
+        partition: int = -1,
+        limits: DispatchLimits | None = None,
+        consumers_max: int = 0,
+        is_sealed: bool = False,
+        ended: Callable[[Subscription], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.topic_log = log
+        self.cursor = cursor
+        self.kind = kind
+        self.properties = properties or {}
+        self.consumers_max = consumers_max
+        self.dispatcher: Dispatcher | None = None
+        self.is_closed = False
+        self.is_sealed = is_sealed
+        self.created_ms = self.last_active_ms = now_ms()
+        # Figures that outlive consumers.
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
+        self.messages_expired = 0
+        self.last_expired_ms = 0
+        self.last_advanced_ms = 0
+        self._extra = extra or {}
+        self._journal = journal
+        self._loop = loop
+        self._now_ms = now_ms
+        self._ended = ended
+        self._context = DispatchContext(
+            topic=topic,
+            subscription=name,
+            log=log,
+            cursor=cursor,
+            loop=loop,
+            now_ms=now_ms,
+            limits=limits or DispatchLimits(),
+            partition=partition,
+            is_durable=journal is not None,
+        )
+        # Acknowledgements of this turn of the loop.
+        self._acked: dict[int, list[int]] = {}
+        self._acked_parts: list[tuple[Position, int, int]] = []
+        self._acked_below: Position | None = None
+        self._waiters: list[Done] = []
+        self._is_flush_due = False
+
+    # -- what it is
+
+    @property
+    def is_durable(self) -> bool:
+        return self._journal is not None
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return [] if self.dispatcher is None else self.dispatcher.consumers
+
+    @property
+    def type_name(self) -> str:
+        return TYPE_NAMES.get(self.kind, "None")
+
+    @property
+    def next(self) -> Position:
+        """The first entry not acknowledged, or the log's end: everything below may be trimmed."""
+        return self.cursor.settle(self.topic_log)
+
+    @property
+    def mark_delete(self) -> Position:
+        """The protocol's form of the same: the last entry below which, and including which, all is acknowledged."""
+        at = self.next
+        before = self.topic_log.before(at)
+        # With nothing left below, the place just before `at`, as Pulsar answers it.
+        return before if before[0] >= 0 else (at[0], at[1] - 1)
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self.dispatcher.active if isinstance(self.dispatcher, SingleActiveDispatcher) else None
+
+    @property
+    def error(self) -> str | None:
+        """Why dispatch has stopped, if it has."""
+        return None if self.dispatcher is None else self.dispatcher.error
+
+    def backlog(self) -> int:
+        """Entries not acknowledged."""
+        self.cursor.settle(self.topic_log)
+        return self.cursor.backlog(self.topic_log)
+
+    def state(self) -> state.SubscriptionState:
+        """For the topic's snapshot; durable subscriptions only."""
+        return state.SubscriptionState(self.cursor, self.kind, self.properties, self._extra)
+
+    def stats(self) -> dict[str, Any]:
+        return subscription_stats(self)
+
+    def update_rates(self, seconds: float) -> None:
+        for consumer in self.consumers:
+            consumer.update_rates(seconds)
+
+    # -- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Raises if it cannot join. `consumer_ready` must follow once the client has its answer."""
+        if self.is_closed:
+            raise NotReadyError(f"subscription {self.name} is closing")
+        dispatcher = self._dispatcher_for(consumer)
+        if self.consumers_max and len(dispatcher.consumers) >= self.consumers_max:
+            raise SubscriptionBusyError(f"subscription {self.name} has its maximum of consumers")
+        dispatcher.add(consumer)
+        if dispatcher is not self.dispatcher:
+            if self.dispatcher is not None:
+                self.dispatcher.close()
+            self.dispatcher = dispatcher
+        self.kind = consumer.kind
+        self.last_active_ms = self._now_ms()
+        consumer.subscription = self
+        consumer.is_open = True
+
+    def _dispatcher_for(self, consumer: Consumer) -> Dispatcher:
+        """The present dispatcher if it suits; without consumers the type may change freely."""
+        present = self.dispatcher
+        if present is not None and present.consumers:
+            if present.kind != consumer.kind:
+                raise SubscriptionBusyError(
+                    f"subscription {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
+                    f"a {TYPE_NAMES[consumer.kind]} consumer cannot join"
+                )
+            if isinstance(present, KeySharedDispatcher):
+                present.check_policy(consumer)
+            return present
+        if present is not None and present.kind == consumer.kind and consumer.kind != KEY_SHARED:
+            return present
+        if consumer.kind == SHARED:
+            return SharedDispatcher(self._context)
+        if consumer.kind == KEY_SHARED:
+            return KeySharedDispatcher(self._context, consumer)
+        if consumer.kind in (EXCLUSIVE, FAILOVER):
+            return SingleActiveDispatcher(self._context, consumer.kind)
+        raise NotAllowedError(f"unknown subscription type {consumer.kind}")
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        """The client has been told that it is subscribed; from here on it may be sent things."""
+        consumer.is_ready = True
+        if self.dispatcher is not None and consumer.is_open:
+            self.dispatcher.ready(consumer)
+            self._check_end()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Its client closed it or went away. What it had not acknowledged goes to the others."""
+        if not consumer.is_open or self.dispatcher is None:
+            return
+        self._take_out(consumer)
+        if not self.consumers and not self.is_durable:
+            self.close()
+            if self._ended is not None:
+                self._ended(self)
+
+    def _take_out(self, consumer: Consumer) -> None:
+        assert self.dispatcher is not None
+        consumer.is_open = False
+        # Its last acknowledgements count before its entries are handed on.
+        self.dispatcher.remove(consumer)
+        self.messages_out_before += consumer.messages_out
+        self.bytes_out_before += consumer.bytes_out
+        self.last_active_ms = self._now_ms()
+
+    def disconnect(self, consumers: Sequence[Consumer] | None = None) -> None:
+        """Closes consumers from this side; their clients will come back."""
+        for consumer in list(self.consumers if consumers is None else consumers):
+            self._take_out(consumer)
+            consumer.link.consumer_closed(consumer)
+
+    def close(self) -> None:
+        """Stops for good. Consumers still there are told."""
+        if self.is_closed:
+            return
+        self._flush()
+        self.disconnect()
+        self.is_closed = True
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        if self.dispatcher is not None and consumer.is_open:
+            consumer.flow(permits, self._now_ms())
+            self.dispatcher.room_changed(consumer)
+
+    def link_writable(self, link: ConsumerLink) -> None:
+        if self.dispatcher is not None:
+            for consumer in list(self.dispatcher.consumers):
+                if consumer.link is link:
+                    self.dispatcher.room_changed(consumer)
+
+    # -- the log
+
+    def entries_confirmed(self) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+
+    def topic_terminated(self) -> None:
+        """Nothing more will be published. Consumers learn of it once all is acknowledged."""
+        self.is_sealed = True
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self.is_sealed and self.consumers and self.backlog() == 0:
+            for consumer in self.consumers:
+                if consumer.is_ready:
+                    consumer.send_reached_end()
+
+    # -- acknowledgements
+
+    def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None:
+        """`done` is called once the acknowledgement is durable, or with the error that prevents it."""
+        refused = self._why_not_ack(consumer, command)
+        if refused is not None:
+            if done is not None:
+                done(refused)
+            return
+        now = consumer.last_acked_ms = self._now_ms()
+        self.last_active_ms = now
+        if command.ack_type == pb.CommandAck.Cumulative:
+            self._ack_cumulative(consumer, command.message_id[0])
+        else:
+            for id in command.message_id:
+                self._ack_one(consumer, id)
+        if done is not None:
+            self._waiters.append(done)
+        self._flush_soon()
+
+    def _why_not_ack(self, consumer: Consumer, command: pb.CommandAck) -> BrokerError | None:
+        if self.is_closed or self.dispatcher is None or not consumer.is_open:
+            return NotReadyError(f"consumer {consumer.id} is closed")
+        if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
+            return NotAllowedError("transactions are not supported")
+        if command.ack_type == pb.CommandAck.Cumulative:
+            if consumer.kind in (SHARED, KEY_SHARED):
+                return NotAllowedError(
+                    f"cumulative acknowledgement is not possible on a {self.type_name} subscription"
+                )
+            if len(command.message_id) != 1:
+                return NotAllowedError("a cumulative acknowledgement names exactly one message")
+        return None
+
+    def _ack_one(self, consumer: Consumer, id: pb.MessageIdData) -> None:
+        at = (id.ledgerId, id.entryId)
+        # What was sent is known to exist; anything else must, or a hole would stay in the cursor for ever.
+        if at not in consumer.pending and (at >= self.topic_log.end or self.topic_log.normalise(at) != at):
+            return
+        assert self.dispatcher is not None
+        if id.ack_set:
+            bits = bits_of_words(id.ack_set)
+            if bits:
+                self._ack_part(consumer, at, bits, id.batch_size)
+                return
+        self.cursor.ack(at)
+        self._acked.setdefault(at[0], []).append(at[1])
+        self.dispatcher.acked(consumer, at)
+
+    def _ack_part(self, consumer: Consumer, at: Position, bits: int, size: int) -> None:
+        assert self.dispatcher is not None
+        if not size and at in consumer.pending:
+            size = consumer.pending[at][0] if at not in self.cursor.batches else 0
+        count = self.cursor.ack_batch(at, bits, size)
+        self._acked_parts.append((at, bits, size))
+        if self.cursor.is_acked(at):
+            self.dispatcher.acked(consumer, at)
+        elif count:
+            self.dispatcher.acked_part(consumer, at, count)
+
+    def _ack_cumulative(self, consumer: Consumer, id: pb.MessageIdData) -> None:
+        at = (id.ledgerId, id.entryId)
+        if at >= self.topic_log.end:
+            return
+        bits = bits_of_words(id.ack_set)
+        below = at if bits else (at[0], at[1] + 1)
+        if self.cursor.ack_below(below):
+            self._acked_below = below if self._acked_below is None else max(below, self._acked_below)
+        elif self.is_durable and self._acked_below is None:
+            # Repeated: its answer still has to wait for the first one's record.
+            self._acked_below = below
+        if bits and self.topic_log.normalise(at) == at:
+            self._ack_part(consumer, at, bits, id.batch_size)
+        consumer.messages_acked += 1
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Writes down what was acknowledged since the last time, and lets dispatch look at it."""
+        self._is_flush_due = False
+        below, self._acked_below = self._acked_below, None
+        entries, self._acked = self._acked, {}
+        parts, self._acked_parts = self._acked_parts, []
+        waiters, self._waiters = self._waiters, []
+        records: list[bytes] = []
+        if below is not None:
+            records.append(state.acked_below(self.name, below))
+        if entries or parts:
+            records.append(state.acked(self.name, entries, parts))
+        self._write(records, _tell_all(waiters))
+        self._cursor_moved()
+
+    def _cursor_moved(self) -> None:
+        before = self.cursor.next
+        self.cursor.settle(self.topic_log)
+        if before is not self.cursor.next:
+            self.last_advanced_ms = self._now_ms()
+        if self.dispatcher is not None and not self.is_closed:
+            self.dispatcher.acks_done()
+            if self.is_sealed:
+                self._check_end()
+
+    def _write(self, records: Sequence[bytes], done: Done | None) -> None:
+        if self._journal is None or not records:
+            if done is not None:
+                done(None)
+            return
+        for record in records[:-1]:
+            self._journal.record(record)
+        self._journal.record(records[-1], done)
+
+    async def _write_down(self, record: bytes) -> None:
+        """Returns once the record is confirmed. What was acknowledged before it is written before it."""
+        self._flush()
+        written: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        self._write([record], done)
+        await written
+
+    # -- sending again
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        """Sends those entries again, or all that the consumer has not acknowledged."""
+        if self.dispatcher is None or not consumer.is_open:
+            return
+        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+            consumer.epoch = epoch
+        if positions is None:
+            self.dispatcher.redeliver_all(consumer)
+        else:
+            self.dispatcher.redeliver(consumer, list(positions))
+
+    # -- moving the cursor
+
+    async def announce(self) -> None:
+        """Makes a new durable subscription known to the journal; returns once that is confirmed."""
+        await self._write_down(state.subscribed(self.name, self.cursor.next, self.kind, self.properties))
+
+    async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
+        """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and come back to the new place:
+        the protocol has no other way to tell what was sent before the seek from what came after.
+        """
+        log = self.topic_log
+        self._flush()
+        at = log.normalise(max(log.first, min(at, log.end)))
+        bits = bits_of_words(ack_set)
+        self.cursor.reset(at, bits)
+        if self.dispatcher is not None:
+            self.dispatcher.forget()
+        # Before a standby takes over, so that it starts at the new place.
+        active = self.active_consumer
+        self.disconnect([active] if active is not None else None)
+        if not self.is_durable and not self.consumers:
+            self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
+        await self._write_down(state.reset(self.name, at, bits))
+
+    def _end_if_deserted(self) -> None:
+        """A reader closed by its own seek has not come back."""
+        if not self.consumers and not self.is_closed:
+            self.close()
+            if self._ended is not None:
+                self._ended(self)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        await self.seek(await self.topic_log.find_by_publish_time(publish_time_ms))
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """At a consumer's wish. The topic forgets the subscription through `ended`."""
+        if self.dispatcher is None or not consumer.is_open:
+            raise NotConnectedError("the consumer is not connected")
+        if not force and not self.dispatcher.may_unsubscribe(consumer):
+            raise NotConnectedError(
+                f"subscription {self.name} has other consumers: they must leave first, or force it"
+            )
+        # The one that asks gets an answer, not a close.
+        self._take_out(consumer)
+        await self.delete(force=True)
+
+    async def delete(self, *, force: bool = False) -> None:
+        """Removes the subscription; refused while it has consumers, unless forced."""
+        if self.consumers and not force:
+            raise SubscriptionBusyError(f"subscription {self.name} has active consumers")
+        self.close()
+        if self._ended is not None:
+            self._ended(self)
+        await self._write_down(state.unsubscribed(self.name))
+
+    async def set_properties(self, properties: dict[str, str]) -> None:
+        self.properties = dict(properties)
+        await self._write_down(state.properties_changed(self.name, self.properties))
+
+    # -- an operator's wishes
+
+    async def skip_all(self) -> None:
+        await self._skip_below(self.topic_log.end)
+
+    async def skip(self, count: int) -> None:
+        """Gives up the next `count` entries not acknowledged."""
+        at = self.next
+        while count > 0 and at < self.topic_log.end:
+            at = self.topic_log.after(at)
+            count -= 1
+            while at < self.topic_log.end and self.cursor.is_acked(at):
+                at = self.topic_log.normalise(self.cursor.first_unacked(at))
+        await self._skip_below(at)
+
+    async def _skip_below(self, at: Position) -> None:
+        if self.cursor.ack_below(at):
+            self.cursor.settle(self.topic_log)
+            if self.dispatcher is not None:
+                self.dispatcher.acked_below(self.cursor.next)
+            await self._write_down(state.acked_below(self.name, at))
+
+    async def expire_before(self, publish_time_ms: int) -> int:
+        """Gives up what was published before that time; returns how many entries that were."""
+        before = self.backlog()
+        if before == 0:
+            return 0
+        await self._skip_below(await self.topic_log.find_by_publish_time(publish_time_ms))
+        expired = before - self.backlog()
+        self.messages_expired += max(0, expired)
+        self.last_expired_ms = self._now_ms()
+        return max(0, expired)
+
+    async def peek(self, count: int) -> list[tuple[Position, Entry]]:
+        """The next entries not acknowledged, without delivering them."""
+        found: list[tuple[Position, Entry]] = []
+        at = self.next
+        while len(found) < count and at < self.topic_log.end:
+            ledger, entries = await self.topic_log.read(at, count, 1 << 20)
+            if not entries:
+                break
+            for entry in entries:
+                at = (ledger, entry[0])
+                if not self.cursor.is_acked(at) and len(found) < count:
+                    found.append((at, entry))
+            at = self.topic_log.after(at)
+        return found
+
+    async def earliest_publish_time(self) -> int:
+        """When the oldest entry not acknowledged was published; 0 if there is none."""
+        found = await self.peek(1)
+        return publish_time(found[0][1][2]) if found else 0
+
+
+def _tell_all(waiters: list[Done]) -> Done | None:
+    if not waiters:
+        return None
+    if len(waiters) == 1:
+        return waiters[0]
+
+    def tell(error: Exception | None) -> None:
+        for done in waiters:
+            done(error)
+
+    return tell
+
+
+def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:
+    """Where a new subscription begins. A reader's start message is included: its client drops what it does not want."""
+    is_earliest = request.initialPosition == pb.CommandSubscribe.Earliest
+    if request.durable or not request.HasField("start_message_id"):
+        return log.first if is_earliest else log.end
+    id = request.start_message_id
+    ledger, entry = _signed(id.ledgerId), _signed(id.entryId)
+    if (ledger, entry) >= log.end:
+        return log.first if is_earliest and ledger == 2**63 - 1 else log.end
+    return log.normalise((ledger, max(entry, 0)))
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

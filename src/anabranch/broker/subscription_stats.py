@@ -1,0 +1,56 @@
+"""A subscription's figures in the shape of Pulsar's SubscriptionStats JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.broker.subscription import Subscription
+
+
+def subscription_stats(subscription: Subscription) -> dict[str, Any]:
+    consumers = subscription.consumers
+    backlog = subscription.backlog()
+    rates = [consumer.rates for consumer in consumers]
+    stats: dict[str, Any] = {
+        "msgRateOut": sum(rate[0] for rate in rates),
+        "msgThroughputOut": sum(rate[1] for rate in rates),
+        "bytesOutCounter": subscription.bytes_out_before + sum(c.bytes_out for c in consumers),
+        "msgOutCounter": subscription.messages_out_before + sum(c.messages_out for c in consumers),
+        "msgRateRedeliver": sum(rate[2] for rate in rates),
+        "messageAckRate": sum(rate[3] for rate in rates),
+        "chunkedMessageRate": 0.0,
+        "msgBacklog": backlog,
+        "backlogSize": -1,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "msgBacklogNoDelayed": backlog,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "unackedMessages": 0,
+        "type": subscription.type_name,
+        "msgRateExpired": 0.0,
+        "totalMsgExpired": subscription.messages_expired,
+        "lastExpireTimestamp": subscription.last_expired_ms,
+        "lastConsumedFlowTimestamp": max((c.last_flow_ms for c in consumers), default=0),
+        "lastConsumedTimestamp": max((c.last_sent_ms for c in consumers), default=0),
+        "lastAckedTimestamp": max((c.last_acked_ms for c in consumers), default=0),
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
+        "consumers": [consumer.stats() for consumer in consumers],
+        "isDurable": subscription.is_durable,
+        "isReplicated": False,
+        "allowOutOfOrderDelivery": False,
+        "consumersAfterMarkDeletePosition": {},
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.ranges,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "subscriptionProperties": subscription.properties,
+        "durable": subscription.is_durable,
+        "replicated": False,
+    }
+    if subscription.dispatcher is not None and consumers:
+        stats.update(subscription.dispatcher.stats())
+    stats["msgBacklogNoDelayed"] = max(0, backlog - stats["msgDelayed"])
+    if subscription.error is not None:
+        # Not a field of Pulsar's: dispatch has stopped, and this is why.
+        stats["dispatchError"] = subscription.error
+    return stats
