@@ -1,1 +1,3 @@
+"""Anabranch: messaging whose topics scale themselves."""
 
+__version__ = "0.1.0"

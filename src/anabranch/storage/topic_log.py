@@ -105,9 +105,11 @@ class TopicLog:
     # -- opening
 
     @staticmethod
-    async def create(path: str, metadata: MetadataStore, properties: dict[str, str] | None = None) -> bool:
+    async def create(
+        path: str, metadata: MetadataStore, now_ms: int, properties: dict[str, str] | None = None
+    ) -> bool:
         """Makes the record of a topic that does not exist; False if it does."""
-        record = TopicRecord(properties=properties or {}, created_ms=await metadata.now_ms())
+        record = TopicRecord(properties=properties or {}, created_ms=now_ms)
         try:
             await metadata.create(path, record.encode())
         except AlreadyExists:
@@ -116,7 +118,7 @@ class TopicLog:
 
     @staticmethod
     async def open(
-        path: str, namespace: str, store: LogStore, metadata: MetadataStore, ids: LedgerIds
+        path: str, namespace: str, store: LogStore, metadata: MetadataStore, ids: LedgerIds, now_ms: int
     ) -> TopicLog:
         """Takes the topic over from whoever had it. `start` must follow before anything is appended."""
         while True:
@@ -130,7 +132,7 @@ class TopicLog:
             ledger = LedgerRecord(
                 id=await ids.next(record.ledger_id_min),
                 incarnation=store.incarnation,
-                created_ms=await metadata.now_ms(),
+                created_ms=now_ms,
             )
             opened = record.with_ledger(ledger, state_source=source)
             try:
@@ -165,6 +167,11 @@ class TopicLog:
     def appended_end(self) -> Position:
         """One past the last entry appended, confirmed or not."""
         return self._record.ledgers[-1].id, self._writer.next_entry
+
+    @property
+    def confirmed_end(self) -> int:
+        """One past the last confirmed entry of the ledger being written."""
+        return self._confirmed_entries
 
     def append(self, entry: Buffer, messages: int) -> int:
         number = self._writer.append(entry, messages)
@@ -204,6 +211,11 @@ class TopicLog:
 
     def snapshot(self) -> bytes:
         return self._owner.encode_state()
+
+    def store_snapshot(self) -> None:
+        """Stores the owner's state in full now, for what no delta can say."""
+        if self._lost is None:
+            self._writer.append_snapshot(self._owner.encode_state())
 
     def close(self) -> None:
         """Lets the ledger go, with the state in full as its last record so that reopening replays nothing."""
@@ -285,6 +297,10 @@ class TopicLog:
                 low = middle + 1
         return self._spans.at_index(low)
 
+    def position_at(self, index: int) -> Position:
+        """The position of the index-th kept entry, or the end."""
+        return self._spans.at_index(index)
+
     # -- the record
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
@@ -357,15 +373,13 @@ async def _take_over(
     for ledger in record.ledgers:
         if ledger.end is None:
             taken = await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])
-            for number, state in taken.items():
-                states[number] = state
+            states |= {int(number): state for number, state in taken.items()}
     record = record.with_ends(states)
     for ledger in reversed(record.ledgers):
-        state = states.get(ledger.id)
-        if state is None:
-            state = (await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])).get(
-                LedgerId(ledger.id)
-            )
-        if state is not None and state.snapshot is not None:
-            return record, ledger.id, state
+        found = states.get(ledger.id)
+        if found is None:
+            taken = await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])
+            found = taken.get(LedgerId(ledger.id))
+        if found is not None and found.snapshot is not None:
+            return record, ledger.id, found
     return record, None, None

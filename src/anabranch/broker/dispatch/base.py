@@ -73,7 +73,7 @@ class Dispatcher(ABC):
         self.read_at: Position = context.cursor.settle(context.log)
         # Why reading has stopped, or None.
         self.error: str | None = None
-        self._damage: LogDamagedError | None = None
+        self.damage: LogDamagedError | None = None
         self._generation = 0
         self._is_reading = False
         self._is_scheduled = False
@@ -143,7 +143,7 @@ class Dispatcher(ABC):
             self._run()
 
     def _run(self) -> None:
-        if self._damage is not None and not self._is_past_damage(self._damage):
+        if self.damage is not None and not self._is_past_damage(self.damage):
             return
         if self._retry is None:
             self._pump()
@@ -195,7 +195,7 @@ class Dispatcher(ABC):
             return
         self._is_reading = False
         self.error = None
-        self._damage = None
+        self.damage = None
         try:
             then(batch)
         except Exception:  # A task boundary: an impossible state stops this subscription only.
@@ -210,7 +210,7 @@ class Dispatcher(ABC):
         if isinstance(error, LogDamagedError):
             # Only an operator can say that these entries are given up; a wake-up after that goes on.
             _log.error("%s, subscription %s stops: %s", self._ctx.topic, self._ctx.subscription, error)
-            self._damage = error
+            self.damage = error
             return
         _log.warning("%s, subscription %s: %s", self._ctx.topic, self._ctx.subscription, error)
         self._retry = self._ctx.loop.call_later(self._ctx.limits.retry_seconds, self._try_again)
@@ -223,7 +223,7 @@ class Dispatcher(ABC):
         bad = (damage.ledger, damage.first_bad)
         if self._log.normalise(bad) == bad and not self._cursor.is_acked(bad):
             return False
-        self._damage = None
+        self.damage = None
         self.error = None
         return True
 

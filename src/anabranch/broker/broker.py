@@ -1,0 +1,338 @@
+"""One broker: the topics it has open, the connections it serves, and the upkeep of both.
+
+A topic is opened at its first use and stays open until it is deleted, unloaded or loses its log. Opening fences
+whoever had it before. Everything here runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import anabranch
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.errors import BrokerError, NotAllowedError, TopicNotFoundError
+from anabranch.broker.policies import Policies
+from anabranch.broker.requests import Requests
+from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
+from anabranch.broker.schemas import Schemas
+from anabranch.broker.session import Session
+from anabranch.broker.topic import Topic
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.port import LogStore
+from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog, finish_delete
+from anabranch.storage.topic_record import TopicRecord
+
+log = logging.getLogger(__name__)
+
+PRODUCER_NAMES_PATH = "/counters/producer-name"
+# Never past the keep-alive: pings, acks and flow share the socket with publishes.
+PAUSE_MAX_S = 5.0
+RATES_SECONDS = 10.0
+
+
+class Broker:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        log_store: LogStore,
+        resources: Resources,
+        *,
+        service_url: str,
+        http_url: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.log = log_store
+        self.resources = resources
+        self.schemas = Schemas(metadata)
+        self.service_url = service_url
+        self.http_url = http_url
+        self.now_ms = now_ms
+        self.started_ms = now_ms()
+        self.server_version = f"Anabranch {anabranch.__version__}"
+        self.loop = asyncio.get_running_loop()
+        self.requests = Requests(self)
+        self.sessions: set[Session] = set()
+        self.connections_total = 0
+        self.loop_lag_s = 0.0
+        self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._ledger_ids = LedgerIds(metadata)
+        self._producer_names = iter(range(0))
+        self._paused: set[Session] = set()
+        self._upkeep: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    # -- life
+
+    async def start(self) -> None:
+        self.resources.on_policies_change(self._policies_changed)
+        self.log.on_accepting_change(self._accepting_changed)
+        self._keep_up(self._tell_log_what_lives())
+        self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
+        self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
+        self._keep_up(self._every(RATES_SECONDS, self._update_rates))
+        self._keep_up(self._measure_lag())
+
+    async def close(self) -> None:
+        """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
+        self._is_closing = True
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        for topic in list(self.loaded().values()):
+            await topic.close()
+        for session in list(self.sessions):
+            session.close()
+        await self.log.close()
+
+    def _keep_up(self, work: Coroutine[Any, Any, None]) -> None:
+        # Held in `_upkeep` and cancelled by `close`.
+        task = self.loop.create_task(work)
+        self._upkeep.add(task)
+        task.add_done_callback(self._upkeep.discard)
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                log.exception("upkeep %s failed; it is tried again in %s s", work.__name__, seconds)
+
+    async def _tell_log_what_lives(self) -> None:
+        live = []
+        for path, found in await self.metadata.scan(MANAGED_LEDGERS):
+            record = TopicRecord.decode(found.value)
+            if record.is_deleting:
+                await finish_delete(path, record, self.log, self.metadata)
+                continue
+            tenant, namespace = path.removeprefix(MANAGED_LEDGERS + "/").split("/")[:2]
+            for ledger in record.ledgers:
+                is_cut = ledger.id == record.trimmed[0]
+                live.append(
+                    (
+                        LedgerId(ledger.id),
+                        Incarnation(ledger.incarnation),
+                        record.trimmed[1] if is_cut else 0,
+                        ledger.end,
+                        f"{tenant}/{namespace}",
+                    )
+                )
+        self.log.retain(live)
+
+    # -- topics
+
+    def loaded(self) -> Mapping[TopicName, Topic]:
+        return {name: topic for name, task in self._topics.items() if (topic := _opened(task)) is not None}
+
+    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
+        """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it."""
+        while True:
+            task = self._topics.get(name)
+            if task is not None and task.done() and _opened(task) is None:
+                self._topics.pop(name, None)
+                task = None
+            if task is None:
+                if self._is_closing:
+                    raise TopicNotFoundError("the broker is shutting down")
+                # Awaited by everyone who wants the topic, and kept in `_topics` as the topic's holder.
+                task = self.loop.create_task(self._open(name, create))
+                self._topics[name] = task
+            try:
+                topic = await asyncio.shield(task)
+            except TopicNotFoundError:
+                if self._topics.get(name) is task:
+                    del self._topics[name]
+                if create and not await self.resources.topic_exists(name) and await self._may_create(name):
+                    # Somebody who may not create was opening it; we may.
+                    continue
+                raise
+            if not topic.is_closed:
+                return topic
+            await topic.wait_closed()
+
+    async def _open(self, name: TopicName, create: bool) -> Topic:
+        policies = await self.resources.policies(name.namespace)
+        path = topic_record_path(name)
+        if create and not await self.resources.topic_exists(name):
+            if not await self._may_create(name):
+                raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
+            await self._check_name_free(name)
+            await TopicLog.create(path, self.metadata, self.now_ms())
+        try:
+            opened = await TopicLog.open(
+                path, str(name.namespace), self.log, self.metadata, self._ledger_ids, self.now_ms()
+            )
+        except TopicGoneError as error:
+            raise TopicNotFoundError(f"{name} does not exist") from error
+        topic = await Topic.open(self, name, opened)
+        topic.apply_policies(policies)
+        return topic
+
+    async def _may_create(self, name: TopicName) -> bool:
+        policies = await self.resources.policies(name.namespace)
+        override = policies.auto_topic_creation
+        allowed = (
+            self.config.allow_auto_topic_creation if override is None else override.allow_auto_topic_creation
+        )
+        if name.is_partition:
+            partitions = await self.resources.partitions(name.base)
+            if partitions:
+                return name.partition_index < partitions
+        return allowed
+
+    async def _check_name_free(self, name: TopicName) -> None:
+        if not name.is_partition and await self.resources.partitions(name):
+            raise NotAllowedError(f"{name} is partitioned; use its partitions")
+
+    def topic_closed(self, topic: Topic) -> None:
+        task = self._topics.get(topic.name)
+        if task is not None and _opened(task) is topic:
+            del self._topics[topic.name]
+
+    async def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> bool:
+        """False if it exists."""
+        await self.resources.policies(name.namespace)
+        await self._check_name_free(name)
+        return await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms(), properties)
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        topic = await self.topic(name)
+        await topic.delete(force=force)
+        if not name.is_partition:
+            await self.schemas.delete(name)
+
+    async def unload_topic(self, name: TopicName) -> None:
+        """Closes the topic; its clients come back and open it again."""
+        topic = await self.topic(name)
+        await topic.close()
+
+    async def terminate_topic(self, name: TopicName) -> Position:
+        return await (await self.topic(name)).terminate()
+
+    async def skip_damage(self, name: TopicName) -> int:
+        """Steps over damaged entries wherever a reader of this topic has met them; returns how many were given up."""
+        return await (await self.topic(name)).skip_damage()
+
+    async def topics(self, namespace: NamespaceName) -> list[str]:
+        await self.resources.policies(namespace)
+        return await self.resources.topics(namespace)
+
+    async def check_lookup(self, name: TopicName) -> None:
+        """Whether this broker may be named as the owner of that topic."""
+        await self.resources.policies(name.namespace)
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions the topic has, 0 for none; a partitioned topic is made if policy says so."""
+        policies = await self.resources.policies(name.namespace)
+        if name.is_partition:
+            return 0
+        partitions = await self.resources.partitions(name)
+        if partitions or await self.resources.topic_exists(name):
+            return partitions
+        override = policies.auto_topic_creation
+        allowed = (
+            self.config.allow_auto_topic_creation if override is None else override.allow_auto_topic_creation
+        )
+        if not allowed:
+            raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
+        if not create:
+            raise TopicNotFoundError(f"{name} does not exist")
+        kind = self.config.allow_auto_topic_creation_type
+        count = self.config.default_num_partitions
+        if override is not None and override.topic_type is not None:
+            kind, count = override.topic_type, override.default_num_partitions or count
+        if kind != "partitioned":
+            return 0
+        await self.resources.create_partitioned(name, count)
+        return await self.resources.partitions(name)
+
+    async def new_producer_name(self) -> str:
+        for number in self._producer_names:
+            return f"{self.config.cluster_name}-{number}"
+        self._producer_names = iter(await self.metadata.next_ids(PRODUCER_NAMES_PATH, 1000))
+        return await self.new_producer_name()
+
+    def _policies_changed(self, namespace: NamespaceName, policies: Policies | None) -> None:
+        if policies is not None:
+            for name, topic in self.loaded().items():
+                if name.namespace == namespace:
+                    topic.apply_policies(policies)
+
+    async def _maintain_topics(self) -> None:
+        for topic in list(self.loaded().values()):
+            try:
+                await topic.maintain()
+            except (BrokerError, OSError):
+                log.exception("upkeep of %s failed", topic.name)
+
+    async def _update_rates(self) -> None:
+        for topic in self.loaded().values():
+            topic.update_rates(RATES_SECONDS)
+
+    # -- connections
+
+    def session_opened(self, session: Session) -> None:
+        self.sessions.add(session)
+        self.connections_total += 1
+
+    def session_closed(self, session: Session) -> None:
+        self.sessions.discard(session)
+        self._paused.discard(session)
+
+    async def _check_connections(self) -> None:
+        now = self.loop.time()
+        for session in list(self.sessions):
+            session.tick(now)
+
+    # -- back-pressure
+
+    @property
+    def is_congested(self) -> bool:
+        """Reading from publishers pauses here, and resumes below half of it."""
+        return self.log.unconfirmed_bytes > self.config.max_pending_publish_bytes
+
+    def pause(self, session: Session) -> None:
+        session.pause_reading()
+        if not self._paused:
+            self.loop.call_later(PAUSE_MAX_S, self._resume_all)
+        self._paused.add(session)
+
+    def progressed(self) -> None:
+        """Something was confirmed: readers that waited for it may go on."""
+        if self._paused and self.log.unconfirmed_bytes * 2 < self.config.max_pending_publish_bytes:
+            self._resume_all()
+
+    def _resume_all(self) -> None:
+        paused, self._paused = self._paused, set()
+        for session in paused:
+            session.resume_reading()
+
+    def _accepting_changed(self, is_accepting: bool) -> None:
+        if is_accepting:
+            log.warning("disk space is available again: publishing resumes")
+            return
+        log.error("only the disk reserve is left: producers are closed until space is freed")
+        for topic in self.loaded().values():
+            topic.close_producers()
+        self._keep_up(self._maintain_topics())
+
+    async def _measure_lag(self) -> None:
+        while True:
+            before = self.loop.time()
+            await asyncio.sleep(0.5)
+            self.loop_lag_s = max(0.0, self.loop.time() - before - 0.5)
+
+
+def _opened(task: asyncio.Task[Topic]) -> Topic | None:
+    """The topic, if its opening is done and succeeded."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()

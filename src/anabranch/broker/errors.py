@@ -1,0 +1,70 @@
+"""What a broker refuses, with the protocol's error code of each.
+
+AnabranchError
+`-- BrokerError             a request that cannot be met; the message says what to do
+    |-- NotReadyError       retryable: the broker or topic is between two states
+    |-- TopicNotFoundError
+    |-- TopicTerminatedError
+    |-- ProducerBusyError   another producer holds the name or the topic
+    |-- ProducerFencedError a newer producer with a higher claim has taken the topic
+    |-- ConsumerBusyError   another consumer holds the exclusive subscription
+    |-- ConsumerAssignError key ranges that overlap or are malformed
+    |-- SubscriptionNotFoundError
+    |-- SubscriptionBusyError  the subscription is of another type, or still has consumers
+    |-- IncompatibleSchemaError
+    `-- NotAllowedError     not possible here, whoever asks
+"""
+
+from __future__ import annotations
+
+from anabranch.errors import AnabranchError
+from anabranch.wire import pulsar_pb2 as pb
+
+
+class BrokerError(AnabranchError):
+    code = pb.UnknownError
+
+
+class NotReadyError(BrokerError):
+    retryable = True
+    code = pb.ServiceNotReady
+
+
+class TopicNotFoundError(BrokerError):
+    code = pb.TopicNotFound
+
+
+class TopicTerminatedError(BrokerError):
+    code = pb.TopicTerminatedError
+
+
+class ProducerBusyError(BrokerError):
+    code = pb.ProducerBusy
+
+
+class ProducerFencedError(BrokerError):
+    code = pb.ProducerFenced
+
+
+class ConsumerBusyError(BrokerError):
+    code = pb.ConsumerBusy
+
+
+class ConsumerAssignError(BrokerError):
+    code = pb.ConsumerAssignError
+
+
+class SubscriptionNotFoundError(BrokerError):
+    code = pb.SubscriptionNotFound
+
+
+class SubscriptionBusyError(BrokerError):
+    code = pb.ConsumerBusy
+
+
+class IncompatibleSchemaError(BrokerError):
+    code = pb.IncompatibleSchema
+
+
+class NotAllowedError(BrokerError):
+    code = pb.NotAllowedError

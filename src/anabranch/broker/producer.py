@@ -1,0 +1,130 @@
+"""A producer attached to a topic, and who may attach beside whom (access modes). Pure apart from its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from anabranch.storage.port import Buffer
+from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.broker.topic import Topic
+
+
+class ProducerLink(Protocol):
+    """A producer's connection."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def client_version(self) -> str: ...
+
+    def write(self, pieces: Sequence[Buffer]) -> None: ...
+
+    def send(self, command: pb.BaseCommand) -> None: ...
+
+    def attach_producer(self, producer: Producer) -> None:
+        """From now on the connection's SENDs with this producer's id are its publishes."""
+
+    def producer_closed(self, producer: Producer) -> None:
+        """The broker has closed this producer: the client is told and will come back if it wants."""
+
+    async def is_alive(self) -> bool:
+        """Asks the other side; False if it does not answer in time."""
+
+
+@dataclass(eq=False, slots=True)
+class Producer:
+    id: int
+    name: str
+    link: ProducerLink
+    # The client's count of its own reconnects: a higher one replaces a lower one on the same connection.
+    epoch: int = 0
+    is_name_given: bool = False
+    access_mode: int = pb.Shared
+    # The topic's epoch as the client last knew it; None on its first attempt.
+    claimed_epoch: int | None = None
+    schema_version: bytes = b""
+    metadata: dict[str, str] = field(default_factory=dict)
+    created_ms: int = 0
+    is_closed: bool = False
+    topic: Topic | None = None
+    messages_in: int = 0
+    bytes_in: int = 0
+    rates_in: tuple[float, float] = (0.0, 0.0)
+    rates_from: tuple[int, int] = (0, 0)
+
+    @property
+    def wants_all(self) -> bool:
+        return self.access_mode != pb.Shared
+
+    def update_rates(self, seconds: float) -> None:
+        messages, size = self.rates_from
+        self.rates_in = ((self.messages_in - messages) / seconds, (self.bytes_in - size) / seconds)
+        self.rates_from = (self.messages_in, self.bytes_in)
+
+    def replaces(self, other: Producer) -> bool:
+        """The same client's producer coming back on the same connection."""
+        return self.link is other.link and self.id == other.id and self.epoch > other.epoch
+
+
+class Verdict(Enum):
+    """What becomes of a producer that asks to attach."""
+
+    ADMIT = "admit"
+    WAIT = "wait"
+    FENCE_OTHERS = "fence others"
+    BUSY = "busy"
+    FENCED = "fenced"
+
+
+class Admission:
+    """Who publishes to a topic: many shared producers, or one that has it to itself.
+
+    `epoch` rises each time somebody gets the topic to itself; a producer that comes back with an older one has been
+    replaced meanwhile and is fenced for good.
+    """
+
+    __slots__ = ("epoch", "holder", "waiting")
+
+    def __init__(self, epoch: int | None = None) -> None:
+        self.epoch = epoch
+        self.holder: Producer | None = None
+        self.waiting: list[Producer] = []
+
+    def judge(self, producer: Producer, others: Sequence[Producer]) -> Verdict:
+        """What becomes of `producer`, given the producers attached now."""
+        mode, claimed = producer.access_mode, producer.claimed_epoch
+        is_taken = self.holder is not None or bool(self.waiting)
+        if mode == pb.Shared:
+            return Verdict.BUSY if is_taken else Verdict.ADMIT
+        if claimed is not None and self.epoch is not None and claimed < self.epoch:
+            return Verdict.FENCED
+        if mode == pb.ExclusiveWithFencing:
+            return Verdict.FENCE_OTHERS
+        if is_taken or others:
+            return Verdict.WAIT if mode == pb.WaitForExclusive else Verdict.FENCED
+        return Verdict.ADMIT
+
+    def hold(self, producer: Producer) -> int:
+        """`producer` has the topic to itself from now on; returns the epoch, which is new unless it held it before."""
+        self.holder = producer
+        if producer.claimed_epoch is not None:
+            # It held the topic before and nobody has since.
+            self.epoch = max(producer.claimed_epoch, self.epoch or 0)
+        else:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        return self.epoch
+
+    def release(self, producer: Producer) -> None:
+        if self.holder is producer:
+            self.holder = None
+        if producer in self.waiting:
+            self.waiting.remove(producer)

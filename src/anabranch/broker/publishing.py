@@ -1,0 +1,186 @@
+"""Data plane: from a SEND to its receipt.
+
+Every answer to a producer (receipt, duplicate, error) goes through one queue in the order the messages came. An answer
+is due when the entry it waits for is confirmed: its own entry, or for duplicates and refusals the last one appended
+before it. So a duplicate is never acknowledged before the original is on disk, and an error never overtakes a receipt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from anabranch.broker.dedup import Deduplication, counts
+from anabranch.broker.producer import Producer
+from anabranch.storage.port import LogError, LogFullError
+from anabranch.storage.topic_log import TopicLog
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.encode import encode_command, encode_receipts
+from anabranch.wire.entry import parse_metadata
+from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK
+
+# (entry waited for, producer, sequence id, highest sequence id, None for a receipt or the refusal's code and text).
+_Answer = tuple[int, Producer, int, int, tuple[int, str] | None]
+
+_DUPLICATE = (-1, "")
+
+
+class Publishing:
+    """The publishing half of one topic."""
+
+    __slots__ = (
+        "_answers",
+        "_is_plain",
+        "_log",
+        "_on_full",
+        "bytes_in",
+        "dedup",
+        "entries_in",
+        "is_deduplicating",
+        "is_sealed",
+        "is_stopped",
+        "messages_in",
+    )
+
+    def __init__(
+        self, log: TopicLog, dedup: Deduplication, *, is_sealed: bool, on_full: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._answers: deque[_Answer] = deque()
+        self._on_full = on_full
+        self.dedup = dedup
+        self.is_deduplicating = False
+        self.is_sealed = is_sealed
+        self.is_stopped = False
+        # Nothing to judge: append and wait. Everything else takes `_publish_judged`.
+        self._is_plain = not is_sealed
+        self.messages_in = 0
+        self.entries_in = 0
+        self.bytes_in = 0
+
+    def deduplicate(self, enabled: bool) -> None:
+        self.is_deduplicating = enabled
+        self._is_plain = not (enabled or self.is_sealed or self.is_stopped)
+
+    def seal(self) -> None:
+        """From here on every publish is refused, after the receipts of what came before."""
+        self.is_sealed = True
+        self._is_plain = False
+
+    def stop(self) -> None:
+        """Accepts nothing more: the topic is closing, and clients send again what gets no answer."""
+        self.is_stopped = True
+        self._is_plain = False
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_id: int,
+        messages: int,
+        flags: int,
+        entry: memoryview,
+    ) -> None:
+        if not self._is_plain or flags & (BAD_CHECKSUM | EXTENDED):
+            self._publish_judged(producer, sequence_id, highest_id, messages, flags, entry)
+            return
+        try:
+            number = self._log.append(entry, messages)
+        except LogError as error:
+            self._append_failed(error)
+            return
+        self._answers.append((number, producer, sequence_id, highest_id, None))
+        size = len(entry)
+        self.entries_in += 1
+        self.messages_in += messages
+        self.bytes_in += size
+        producer.messages_in += messages
+        producer.bytes_in += size
+
+    def _publish_judged(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_id: int,
+        messages: int,
+        flags: int,
+        entry: memoryview,
+    ) -> None:
+        if self.is_stopped:
+            return
+        refusal: tuple[int, str] | None = None
+        if flags & BAD_CHECKSUM:
+            refusal = (pb.ChecksumError, "the message's checksum does not match its bytes")
+        elif flags & EXTENDED:
+            refusal = (pb.NotAllowedError, "transactions are not supported by this broker")
+        elif self.is_sealed:
+            refusal = (pb.TopicTerminatedError, "the topic was already terminated")
+        elif self.is_deduplicating:
+            is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
+            if self.dedup.is_duplicate(producer.name, sequence_id):
+                refusal = _DUPLICATE
+            elif is_last:
+                self.dedup.push(producer.name, highest_id)
+        if refusal is None:
+            try:
+                number = self._log.append(entry, messages)
+            except LogError as error:
+                self._append_failed(error)
+                return
+            self.entries_in += 1
+            self.messages_in += messages
+            self.bytes_in += len(entry)
+            producer.messages_in += messages
+            producer.bytes_in += len(entry)
+        else:
+            number = self._log.next_entry - 1
+        self._answers.append((number, producer, sequence_id, highest_id, refusal))
+        if refusal is not None:
+            self.confirmed(self._log.confirmed_end)
+
+    def _append_failed(self, error: LogError) -> None:
+        # The client keeps the message and sends it again once its producer is back: a send error would make some
+        # clients drop their whole connection for a fault that is ours. A lost log reports itself to the topic.
+        if isinstance(error, LogFullError):
+            self._on_full()
+
+    def confirmed(self, entries_end: int) -> None:
+        """Sends every answer that waited for an entry below `entries_end`; one write per producer and burst."""
+        answers = self._answers
+        ledger = self._log.ledger
+        receipts: list[tuple[int, int, int, int]] = []
+        current: Producer | None = None
+        note_confirmed = self.dedup.confirm if self.is_deduplicating else None
+        while answers and answers[0][0] < entries_end:
+            number, producer, sequence_id, highest_id, refusal = answers.popleft()
+            if producer is not current:
+                if receipts and current is not None and not current.is_closed:
+                    current.link.write((encode_receipts(current.id, receipts),))
+                receipts, current = [], producer
+            if refusal is None:
+                receipts.append((sequence_id, highest_id, ledger, number))
+                if note_confirmed is not None:
+                    note_confirmed(producer.name, highest_id)
+            elif refusal is _DUPLICATE:
+                receipts.append((sequence_id, highest_id, -1, -1))
+            else:
+                if receipts and not producer.is_closed:
+                    producer.link.write((encode_receipts(producer.id, receipts),))
+                receipts = []
+                if not producer.is_closed:
+                    producer.link.write((_send_error(producer.id, sequence_id, *refusal),))
+        if receipts and current is not None and not current.is_closed:
+            current.link.write((encode_receipts(current.id, receipts),))
+
+    def abandon(self) -> None:
+        """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
+        self._answers.clear()
+
+
+def _send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
+    command.send_error.producer_id = producer_id
+    command.send_error.sequence_id = sequence_id
+    command.send_error.error = code  # type: ignore[assignment]  # An int of ServerError by construction.
+    command.send_error.message = message
+    return encode_command(command)

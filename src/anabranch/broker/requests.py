@@ -1,0 +1,386 @@
+"""What each command of a client means: one method per command, chosen from a table.
+
+Quick commands run at once on the reading path; those that wait (for metadata, a topic, the disk) become tasks of their
+session. A command this broker does not support gets an error answer that says so, never silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker import schemas
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError
+from anabranch.broker.producer import Producer
+from anabranch.broker.session import Session
+from anabranch.broker.unsupported import refuse_unsupported
+from anabranch.errors import AnabranchError
+from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import parse_metadata
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+C = pb.BaseCommand
+Handler = Callable[[Session, Any], None]
+
+
+class Requests:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._handlers: dict[int, tuple[str, Handler]] = {
+            C.CONNECT: ("connect", self._connect),
+            C.PARTITIONED_METADATA: ("partitionMetadata", self._waits(self._partitions)),
+            C.LOOKUP: ("lookupTopic", self._waits(self._lookup)),
+            C.PRODUCER: ("producer", self._producer),
+            C.CLOSE_PRODUCER: ("close_producer", self._close_producer),
+            C.SUBSCRIBE: ("subscribe", self._subscribe),
+            C.CLOSE_CONSUMER: ("close_consumer", self._close_consumer),
+            C.UNSUBSCRIBE: ("unsubscribe", self._waits(self._unsubscribe)),
+            C.FLOW: ("flow", self._flow),
+            C.ACK: ("ack", self._ack),
+            C.REDELIVER_UNACKNOWLEDGED_MESSAGES: ("redeliverUnacknowledgedMessages", self._redeliver),
+            C.SEEK: ("seek", self._waits(self._seek)),
+            C.CONSUMER_STATS: ("consumerStats", self._consumer_stats),
+            C.GET_LAST_MESSAGE_ID: ("getLastMessageId", self._waits(self._last_message_id)),
+            C.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", self._waits(self._topics_of_namespace)),
+            C.GET_SCHEMA: ("getSchema", self._waits(self._get_schema)),
+            C.GET_OR_CREATE_SCHEMA: ("getOrCreateSchema", self._waits(self._get_or_create_schema)),
+        }
+
+    def perform(self, session: Session, kind: int, command: pb.BaseCommand) -> None:
+        """Raises PeerError if the command breaks the protocol."""
+        found = self._handlers.get(kind)
+        if found is None:
+            refuse_unsupported(session, kind, command)
+            return
+        field, handler = found
+        handler(session, getattr(command, field))
+
+    def _waits(self, work: Callable[[Session, Any], Any]) -> Handler:
+        def start(session: Session, request: Any) -> None:
+            session.spawn(request.request_id, work(session, request))
+
+        return start
+
+    # -- connection
+
+    def _connect(self, session: Session, connect: pb.CommandConnect) -> None:
+        features = pb.FeatureFlags(
+            supports_partial_producer=True, supports_get_partitioned_metadata_without_auto_creation=True
+        )
+        session.write((session.connection.accept(self._broker.server_version, features),))
+
+    # -- finding topics
+
+    async def _partitions(self, session: Session, request: pb.CommandPartitionedTopicMetadata) -> None:
+        answer = C(type=C.PARTITIONED_METADATA_RESPONSE)
+        response = answer.partitionMetadataResponse
+        response.request_id = request.request_id
+        try:
+            topic = _topic_name(request.topic)
+            response.partitions = await self._broker.partitions(
+                topic, create=request.metadata_auto_creation_enabled
+            )
+            response.response = pb.CommandPartitionedTopicMetadataResponse.Success
+        except AnabranchError as error:
+            response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+            response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
+            response.message = str(error)
+        session.send(answer)
+
+    async def _lookup(self, session: Session, request: pb.CommandLookupTopic) -> None:
+        answer = C(type=C.LOOKUP_RESPONSE)
+        response = answer.lookupTopicResponse
+        response.request_id = request.request_id
+        try:
+            await self._broker.check_lookup(_topic_name(request.topic))
+            response.response = pb.CommandLookupTopicResponse.Connect
+            response.brokerServiceUrl = self._broker.service_url
+            response.authoritative = True
+            response.proxy_through_service_url = False
+        except AnabranchError as error:
+            response.response = pb.CommandLookupTopicResponse.Failed
+            response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
+            response.message = str(error)
+        session.send(answer)
+
+    async def _topics_of_namespace(self, session: Session, request: pb.CommandGetTopicsOfNamespace) -> None:
+        modes = pb.CommandGetTopicsOfNamespace
+        topics: list[str] = []
+        if request.mode in (modes.PERSISTENT, modes.ALL):
+            topics = await self._broker.topics(NamespaceName.parse(request.namespace))
+        answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        response = answer.getTopicsOfNamespaceResponse
+        response.request_id = request.request_id
+        if request.HasField("topics_pattern"):
+            try:
+                pattern = re.compile(_without_domain(request.topics_pattern))
+            except re.error:
+                # Not a pattern this language knows: the client filters by itself.
+                pass
+            else:
+                topics = [t for t in topics if pattern.fullmatch(_without_partition(_without_domain(t)))]
+                response.filtered = True
+        response.topics.extend(topics)
+        response.changed = True
+        session.send(answer)
+
+    # -- producers
+
+    def _producer(self, session: Session, request: pb.CommandProducer) -> None:
+        existing = session.producers.get(request.producer_id)
+        if existing is None and request.producer_id in session.producers:
+            session.send_error(request.request_id, NotReadyError("this producer is still being created"))
+            return
+        if existing is not None and not existing.is_closed and existing.epoch == request.epoch:
+            assert existing.topic is not None
+            existing.topic.answer_producer(existing, request.request_id)
+            return
+        session.producers[request.producer_id] = None
+        session.spawn(request.request_id, self._create_producer(session, request))
+
+    async def _create_producer(self, session: Session, request: pb.CommandProducer) -> None:
+        broker = self._broker
+        try:
+            name = _topic_name(request.topic)
+            topic = await broker.topic(name, create=True)
+            if not broker.log.is_accepting:
+                raise NotReadyError(
+                    "the disk is full: only its reserve is left; publishing resumes by itself"
+                )
+            version = b""
+            if request.HasField("schema"):
+                number = await broker.schemas.add(name, schemas.from_wire(request.schema, broker.now_ms()))
+                version = b"" if number is None else schemas.version_bytes(number)
+            if request.initial_subscription_name:
+                await topic.create_subscription(request.initial_subscription_name, "earliest", {})
+            producer = Producer(
+                id=request.producer_id,
+                name=request.producer_name or await broker.new_producer_name(),
+                link=session,
+                epoch=request.epoch,
+                is_name_given=request.user_provided_producer_name and bool(request.producer_name),
+                access_mode=request.producer_access_mode,
+                claimed_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+                schema_version=version,
+                metadata={item.key: item.value for item in request.metadata},
+                created_ms=broker.now_ms(),
+            )
+            await topic.add_producer(producer, request.request_id)
+        except BaseException:
+            if session.producers.get(request.producer_id) is None:
+                session.producers.pop(request.producer_id, None)
+            raise
+
+    def _close_producer(self, session: Session, request: pb.CommandCloseProducer) -> None:
+        producer = session.producers.pop(request.producer_id, None)
+        if producer is None:
+            session.send_success(request.request_id)
+            return
+        assert producer.topic is not None
+        producer.topic.close_producer(producer, lambda: session.send_success(request.request_id))
+
+    # -- consumers
+
+    def _subscribe(self, session: Session, request: pb.CommandSubscribe) -> None:
+        existing = session.consumers.get(request.consumer_id)
+        if existing is not None:
+            session.send_success(request.request_id)
+            return
+        if request.consumer_id in session.consumers:
+            session.send_error(request.request_id, NotReadyError("this consumer is still being created"))
+            return
+        session.consumers[request.consumer_id] = None
+        session.spawn(request.request_id, self._create_consumer(session, request))
+
+    async def _create_consumer(self, session: Session, request: pb.CommandSubscribe) -> None:
+        broker = self._broker
+        try:
+            name = _topic_name(request.topic)
+            topic = await broker.topic(name, create=request.force_topic_creation)
+            if request.HasField("schema"):
+                stored = schemas.from_wire(request.schema, broker.now_ms())
+                await broker.schemas.add(name, stored)
+            consumer = await topic.subscribe(session, request)
+            if request.consumer_id not in session.consumers:
+                # The client closed it, or went away, while it was being made.
+                consumer.subscription.remove_consumer(consumer)
+                return
+            session.consumers[request.consumer_id] = consumer
+            session.send_success(request.request_id)
+            consumer.subscription.consumer_ready(consumer)
+        except BaseException:
+            if session.consumers.get(request.consumer_id) is None:
+                session.consumers.pop(request.consumer_id, None)
+            raise
+
+    def _consumer(self, session: Session, consumer_id: int) -> Consumer:
+        consumer = session.consumers.get(consumer_id)
+        if consumer is None:
+            raise ConsumerNotFoundError(f"consumer {consumer_id} is not on this connection")
+        return consumer
+
+    def _close_consumer(self, session: Session, request: pb.CommandCloseConsumer) -> None:
+        consumer = session.consumers.pop(request.consumer_id, None)
+        if consumer is not None:
+            consumer.subscription.remove_consumer(consumer)
+        session.send_success(request.request_id)
+
+    async def _unsubscribe(self, session: Session, request: pb.CommandUnsubscribe) -> None:
+        consumer = self._consumer(session, request.consumer_id)
+        await consumer.subscription.unsubscribe(consumer, force=request.force)
+        session.consumers.pop(request.consumer_id, None)
+        session.send_success(request.request_id)
+
+    def _flow(self, session: Session, request: pb.CommandFlow) -> None:
+        consumer = session.consumers.get(request.consumer_id)
+        if consumer is not None:
+            consumer.subscription.flow(consumer, request.messagePermits)
+
+    def _ack(self, session: Session, request: pb.CommandAck) -> None:
+        consumer = session.consumers.get(request.consumer_id)
+        if consumer is not None:
+            consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
+        elif request.HasField("request_id"):
+            _answer_ack(session, request, ConsumerNotFoundError("this consumer is not on this connection"))
+
+    def _redeliver(self, session: Session, request: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = session.consumers.get(request.consumer_id)
+        if consumer is not None:
+            ids = [(m.ledgerId, m.entryId) for m in request.message_ids]
+            epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+            consumer.subscription.redeliver(consumer, ids or None, epoch)
+
+    async def _seek(self, session: Session, request: pb.CommandSeek) -> None:
+        consumer = self._consumer(session, request.consumer_id)
+        subscription = consumer.subscription
+        if request.HasField("message_id"):
+            at = request.message_id
+            ack_set = list(at.ack_set)
+            await subscription.seek((_signed(at.ledgerId), _signed(at.entryId)), ack_set)
+        elif request.HasField("message_publish_time"):
+            await subscription.seek_to_time(request.message_publish_time)
+        else:
+            raise NotAllowedError("SEEK names neither a message id nor a publish time")
+        session.send_success(request.request_id)
+
+    def _consumer_stats(self, session: Session, request: pb.CommandConsumerStats) -> None:
+        answer = C(type=C.CONSUMER_STATS_RESPONSE)
+        response = answer.consumerStatsResponse
+        response.request_id = request.request_id
+        consumer = session.consumers.get(request.consumer_id)
+        if consumer is None:
+            response.error_code = pb.ConsumerNotFound
+            response.error_message = f"consumer {request.consumer_id} is not on this connection"
+        else:
+            stats = consumer.stats()
+            response.msgRateOut = stats["msgRateOut"]
+            response.msgThroughputOut = stats["msgThroughputOut"]
+            response.msgRateRedeliver = stats["msgRateRedeliver"]
+            response.consumerName = consumer.name
+            response.availablePermits = max(0, consumer.permits)
+            response.unackedMessages = consumer.unacked
+            response.blockedConsumerOnUnackedMsgs = stats["blockedConsumerOnUnackedMsgs"]
+            response.address = session.address
+            response.connectedSince = str(stats.get("connectedSince", ""))
+            response.type = stats.get("subscriptionType", consumer.subscription.type_name)
+            response.msgBacklog = consumer.subscription.backlog()
+            response.messageAckRate = stats.get("messageAckRate", 0.0)
+        session.send(answer)
+
+    async def _last_message_id(self, session: Session, request: pb.CommandGetLastMessageId) -> None:
+        consumer = self._consumer(session, request.consumer_id)
+        topic = consumer.subscription.topic_log
+        last = topic.last
+        answer = C(type=C.GET_LAST_MESSAGE_ID_RESPONSE)
+        response = answer.getLastMessageIdResponse
+        response.request_id = request.request_id
+        position = response.last_message_id
+        position.ledgerId, position.entryId = _unsigned(last[0]), _unsigned(last[1])
+        position.partition = consumer.partition
+        position.batch_index = -1
+        if last[1] >= 0:
+            _, entries = await topic.read(last, 1, 1)
+            metadata = parse_metadata(entries[0][2])
+            if metadata.HasField("num_messages_in_batch"):
+                position.batch_index = metadata.num_messages_in_batch - 1
+        marked = response.consumer_mark_delete_position
+        before = consumer.subscription.mark_delete
+        marked.ledgerId, marked.entryId = _unsigned(before[0]), _unsigned(before[1])
+        session.send(answer)
+
+    # -- schemas
+
+    async def _get_schema(self, session: Session, request: pb.CommandGetSchema) -> None:
+        answer = C(type=C.GET_SCHEMA_RESPONSE)
+        response = answer.getSchemaResponse
+        response.request_id = request.request_id
+        try:
+            version, schema = await self._broker.schemas.get(
+                _topic_name(request.topic), request.schema_version or None
+            )
+            response.schema.CopyFrom(schema.to_wire())
+            response.schema_version = schemas.version_bytes(version)
+        except AnabranchError as error:
+            response.error_code = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
+            response.error_message = str(error)
+        session.send(answer)
+
+    async def _get_or_create_schema(self, session: Session, request: pb.CommandGetOrCreateSchema) -> None:
+        answer = C(type=C.GET_OR_CREATE_SCHEMA_RESPONSE)
+        response = answer.getOrCreateSchemaResponse
+        response.request_id = request.request_id
+        try:
+            name = _topic_name(request.topic)
+            await self._broker.topic(name, create=True)
+            version = await self._broker.schemas.add(name, schemas.from_wire(request.schema))
+            response.schema_version = b"" if version is None else schemas.version_bytes(version)
+        except AnabranchError as error:
+            response.error_code = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
+            response.error_message = str(error)
+        session.send(answer)
+
+
+class ConsumerNotFoundError(BrokerError):
+    code = pb.ConsumerNotFound
+
+
+def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | None) -> None:
+    if not request.HasField("request_id"):
+        return
+    answer = C(type=C.ACK_RESPONSE)
+    answer.ackResponse.consumer_id = request.consumer_id
+    answer.ackResponse.request_id = request.request_id
+    if error is not None:
+        answer.ackResponse.error = getattr(error, "code", None) or pb.UnknownError
+        answer.ackResponse.message = str(error)
+    session.send(answer)
+
+
+def _topic_name(text: str) -> TopicName:
+    """A topic this broker can serve, from a peer's text."""
+    name = TopicName.parse(text)
+    if name.domain is not Domain.PERSISTENT:
+        raise NotAllowedError(f"{name}: only persistent:// topics are served")
+    return name
+
+
+def _without_domain(text: str) -> str:
+    return text.split("://", 1)[-1]
+
+
+def _without_partition(text: str) -> str:
+    return re.sub(r"-partition-\d+$", "", text)
+
+
+def _signed(value: int) -> int:
+    """Ids are unsigned on the wire; clients write -1 (earliest) and the largest long (latest) into them."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _unsigned(value: int) -> int:
+    return value & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,53 @@
+"""Which entries of a topic may go: a decision over figures, and the little reading it needs. No clock of its own.
+
+An entry goes when every durable subscription has acknowledged it (or there is none) and retention does not keep it.
+Retention keeps the newest entries: those younger than its time and within its size, -1 being no bound. Without
+retention, consumed entries still linger for a while, so that a seek back or a reader that comes a moment later finds
+them; when too many bytes linger, or the disk is low, they do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.model.position import Position
+from anabranch.storage.topic_log import TopicLog
+
+MEGABYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What stays of the consumed entries. None is no bound; both bounds must be met to stay."""
+
+    seconds: float | None
+    bytes: int | None
+
+
+NOTHING = Keep(0, 0)
+
+
+def keep_of(minutes: int, megabytes: int, linger: Keep) -> Keep:
+    """Pulsar's retention policy (-1 for ever, 0 nothing) as a bound; zero gives way to the lingering time."""
+    if minutes == 0 or megabytes == 0:
+        return linger
+    return Keep(
+        None if minutes < 0 else minutes * 60,
+        None if megabytes < 0 else megabytes * MEGABYTE,
+    )
+
+
+async def trim_target(log: TopicLog, consumed: Position, keep: Keep, now_ms: int) -> Position:
+    """The position below which everything may go; `log.first` or less if nothing may."""
+    consumed = min(log.normalise(consumed), log.end)
+    if consumed <= log.first or (keep.seconds is None and keep.bytes is None):
+        return log.first
+    if keep.seconds == 0 or keep.bytes == 0:
+        return consumed
+    by_age = by_size = log.first
+    if keep.bytes is not None and log.size_bytes > keep.bytes:
+        share = 1 - keep.bytes / log.size_bytes
+        by_size = log.position_at(int(log.entries * share))
+    if keep.seconds is not None:
+        by_age = await log.find_by_publish_time(int(now_ms - keep.seconds * 1000))
+    return min(consumed, max(by_age, by_size))

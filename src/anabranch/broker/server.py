@@ -1,0 +1,155 @@
+"""A whole broker in one process: opens the stores, listens, serves until told to stop.
+
+The binary port opens first and the admin REST, whose libraries take most of a second to load, right after it: clients
+can publish before the page is up. `/admin/v2/brokers/health` answers once both are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.policies import Cluster
+from anabranch.broker.resources import Resources
+from anabranch.broker.session import Session
+from anabranch.errors import AnabranchError
+from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.storage.file import FileLogStore
+
+log = logging.getLogger(__name__)
+
+# A finished sync must not wait for a busy loop to give up the interpreter: 5 ms, the default, would be most of a
+# publish's latency.
+SWITCH_INTERVAL_S = 0.0001
+BACKLOG = 1024
+
+
+class StartError(AnabranchError):
+    """The broker cannot start; the message is one line for a person."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, made early so that a taken port is found before anything is opened."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(f"port {port} on {host} is in use by another program") from None
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+def _advertised(config: BrokerConfig) -> str:
+    if config.advertised_address:
+        return config.advertised_address
+    return socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
+
+
+def _make_folder(data: Path) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"cannot use {data}: {error.strerror or error}") from None
+
+
+@contextlib.asynccontextmanager
+async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
+    """A broker that serves its binary port. Leaving the context ends it cleanly."""
+    loop = asyncio.get_running_loop()
+    binary = listen(config.bind_address, config.broker_service_port)
+    data = Path(config.data_dir)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(binary.close)
+        _make_folder(data)
+        service = await SqliteMetadata.open(data / "metadata.sqlite", clock_ms=now_ms)
+        stack.push_async_callback(service.close)
+        metadata = await service.connect()
+        host = _advertised(config)
+        service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
+        resources = Resources(
+            metadata, config.cluster_name, bundles=config.default_number_of_namespace_bundles
+        )
+        await resources.start()
+        stack.push_async_callback(resources.close)
+        http_url = f"http://{host}:{config.web_service_port}"
+        await resources.bootstrap(Cluster(service_url=http_url, broker_service_url=service_url))
+        store = FileLogStore(
+            data / "log",
+            clock=now_ms,
+            file_bytes=config.log_file_bytes,
+            checkpoint_bytes=config.log_checkpoint_bytes,
+            cache_bytes=config.log_cache_bytes,
+            disk_reserve_bytes=config.log_disk_reserve_bytes,
+        )
+        await store.start()
+        broker = Broker(
+            config, metadata, store, resources, service_url=service_url, http_url=http_url, now_ms=now_ms
+        )
+        await broker.start()
+        stack.push_async_callback(broker.close)
+        server = await loop.create_server(lambda: Session(broker), sock=binary, backlog=BACKLOG)
+        stack.callback(server.close)
+        log.info("serving %s from %s", service_url, data)
+        yield broker
+
+
+async def _serve(config: BrokerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    web = listen(config.bind_address, config.web_service_port)
+    try:
+        async with running(config) as broker:
+            # Imported here: see the module's docstring.
+            from anabranch.broker.admin import serve_admin
+
+            async with serve_admin(broker, web):
+                print(
+                    f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
+                    flush=True,
+                )
+                await stop.wait()
+                log.info("stopping")
+    finally:
+        web.close()
+
+
+def run_standalone(config: BrokerConfig) -> int:
+    """Serves until SIGINT or SIGTERM; the process's exit code. Errors are one line on standard error."""
+    import uvloop
+
+    logging.basicConfig(
+        level=os.environ.get("ANABRANCH_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config))
+    except AnabranchError as error:
+        print(f"anabranch: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,257 @@
+"""Data plane: one client's connection. Bytes in, publishes and requests out; answers and messages back.
+
+The session owns the socket's flow in both directions. Reading stops while the log has too much unconfirmed; dispatch
+stops while the socket's buffer is over its limit. Garbage costs the peer its own connection and nothing else.
+What each request means is in `requests.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.producer import Producer
+from anabranch.errors import AnabranchError, PeerError
+from anabranch.storage.port import Buffer
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.connection import PING_FRAME, Beat, Connection, Role, State
+from anabranch.wire.encode import encode_command
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+SEND = pb.BaseCommand.SEND
+# Bytes queued for a socket before dispatch to it pauses, and where it resumes.
+WRITE_BYTES_HIGH = 4 * 1024 * 1024
+WRITE_BYTES_LOW = 1024 * 1024
+# What is queued beyond the point where even answers may not grow: a peer that asks and never reads is cut off.
+WRITE_BYTES_MAX = 64 * 1024 * 1024
+PEER_ALIVE_TIMEOUT_S = 5.0
+REQUESTS_MAX = 5_000
+
+
+class Session(asyncio.BufferedProtocol):
+    """Implements `ConsumerLink` and `ProducerLink`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.producers: dict[int, Producer | None] = {}
+        self.consumers: dict[int, Consumer | None] = {}
+        self.address = ""
+        self.is_open = False
+        self.is_writable = True
+        self.connection = Connection(
+            Role.BROKER,
+            now=broker.loop.time(),
+            keep_alive_s=broker.config.keep_alive_interval_seconds,
+            message_bytes_max=broker.config.max_message_size,
+        )
+        # asyncio asks for a buffer before each read: straight to the decoder's own.
+        self._writable = self.connection.writable
+        self._transport: asyncio.Transport
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alive: list[asyncio.Future[bool]] = []
+        self._is_paused = False
+
+    @property
+    def client_version(self) -> str:
+        return self.connection.peer_name
+
+    # -- the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the interface of asyncio.Transport without being one.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "local"
+        self.is_open = True
+        self.broker.session_opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self.is_writable = False
+        self.connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for waiter in self._alive:
+            if not waiter.done():
+                waiter.set_result(False)
+        producers = [p for p in self.producers.values() if p is not None]
+        consumers = [c for c in self.consumers.values() if c is not None]
+        self.producers.clear()
+        self.consumers.clear()
+        for producer in producers:
+            producer.is_closed = True
+            if producer.topic is not None:
+                producer.topic.remove_producer(producer)
+        for consumer in consumers:
+            consumer.subscription.remove_consumer(consumer)
+        self.broker.session_closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._alive:
+            for waiter in self._alive:
+                if not waiter.done():
+                    waiter.set_result(True)
+            self._alive.clear()
+        try:
+            producers = self.producers
+            for frame in self.connection.received(nbytes, self.broker.loop.time()):
+                if frame[0] == SEND:
+                    producer = producers.get(frame[1])
+                    # A SEND may still be on its way when its producer has been closed: the client sends it again.
+                    if producer is not None and not producer.is_closed:
+                        assert producer.topic is not None
+                        producer.topic.publish(producer, frame[2], frame[4], frame[3], frame[5], frame[6])
+                else:
+                    self.broker.requests.perform(self, frame[0], frame[1])
+        except PeerError as error:
+            self.refuse(error)
+            return
+        if owed := self.connection.to_send():
+            self._transport.write(owed)
+        if not self._is_paused and self.broker.is_congested:
+            self.broker.pause(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        for subscription in {c.subscription for c in self.consumers.values() if c is not None}:
+            subscription.link_writable(self)
+
+    def pause_reading(self) -> None:
+        if self.is_open and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            if self.is_open:
+                self._transport.resume_reading()
+
+    def refuse(self, error: AnabranchError) -> None:
+        """The peer broke the protocol: it is told why if it can still listen, and disconnected."""
+        log.warning("closing connection from %s: %s", self.address, error)
+        if self.is_open and self.connection.state is not State.CLOSED:
+            self._transport.write(self.connection.refuse(error.code or pb.UnknownError, str(error)))
+            self.close()
+
+    def close(self) -> None:
+        if self.is_open:
+            self._transport.close()
+            # A peer that never reads would keep a closing transport, and its buffer, forever.
+            self.broker.loop.call_later(5, self._transport.abort)
+
+    def abort(self) -> None:
+        if self.is_open:
+            self._transport.abort()
+
+    # -- sending
+
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        if self.is_open:
+            self._transport.writelines(pieces)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        if self.is_open:
+            self._transport.write(encode_command(command))
+            if not self.is_writable and self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+                log.warning("closing connection from %s: it does not read its answers", self.address)
+                self.abort()
+
+    def send_error(self, request_id: int, error: BaseException) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+        command.error.request_id = request_id & 0xFFFFFFFFFFFFFFFF
+        command.error.error = getattr(error, "code", None) or pb.UnknownError
+        command.error.message = str(error) or type(error).__name__
+        self.send(command)
+
+    def send_success(self, request_id: int) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+        command.success.request_id = request_id
+        self.send(command)
+
+    def tick(self, now: float) -> None:
+        """Probes a silent peer and gives up on one that stays silent."""
+        beat = self.connection.tick(now, reading=not self._is_paused)
+        if beat is Beat.DEAD:
+            log.info("closing connection from %s: it does not answer", self.address)
+            self.abort()
+        elif beat is Beat.PROBE:
+            self.write((self.connection.to_send(),))
+
+    async def is_alive(self) -> bool:
+        if not self.is_open:
+            return False
+        waiter = self.broker.loop.create_future()
+        self._alive.append(waiter)
+        self.write((PING_FRAME,))
+        try:
+            return await asyncio.wait_for(waiter, PEER_ALIVE_TIMEOUT_S)
+        except TimeoutError:
+            self.abort()
+            return False
+
+    # -- requests
+
+    def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a request that has to wait. Its failure is answered; it ends with the connection."""
+        if len(self._tasks) >= REQUESTS_MAX:
+            work.close()
+            error = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+            error.error.request_id = request_id
+            error.error.error = pb.TooManyRequests
+            error.error.message = f"more than {REQUESTS_MAX} requests are waiting on this connection"
+            self.send(error)
+            return
+        # Held in `_tasks` and cancelled by `connection_lost`.
+        task = self.broker.loop.create_task(self._run(request_id, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except AnabranchError as error:
+            log.info("request %s from %s refused: %s", request_id, self.address, error)
+            self.send_error(request_id, error)
+        except Exception as error:
+            log.exception("request %s from %s failed", request_id, self.address)
+            self.send_error(request_id, error)
+
+    def attach_producer(self, producer: Producer) -> None:
+        self.producers[producer.id] = producer
+
+    # -- what the broker closes
+
+    def producer_closed(self, producer: Producer) -> None:
+        producer.is_closed = True
+        if self.producers.get(producer.id) is producer:
+            del self.producers[producer.id]
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = producer.id
+        command.close_producer.request_id = 0xFFFFFFFFFFFFFFFF
+        self.send(command)
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        if self.consumers.get(consumer.id) is consumer:
+            del self.consumers[consumer.id]
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = consumer.id
+        command.close_consumer.request_id = 0xFFFFFFFFFFFFFFFF
+        self.send(command)

@@ -1,0 +1,106 @@
+"""A topic's figures in the shape of Pulsar's TopicStats and PersistentTopicInternalStats JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.model.position import Position
+
+if TYPE_CHECKING:
+    from anabranch.broker.topic import Topic
+
+_ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+
+
+def topic_stats(topic: Topic) -> dict[str, Any]:
+    publishing = topic.publishing
+    subscriptions = {name: s.stats() for name, s in topic.subscriptions.items()}
+    rate_in, throughput_in = topic.rates_in
+    size, entries = topic.log.size_bytes, topic.log.entries
+    slowest = min((s.next for s in topic.subscriptions.values()), default=topic.log.end)
+    backlog_bytes = size * topic.log.count(slowest, topic.log.end) // entries if entries else 0
+    return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "msgRateOut": sum(s.get("msgRateOut", 0.0) for s in subscriptions.values()),
+        "msgThroughputOut": sum(s.get("msgThroughputOut", 0.0) for s in subscriptions.values()),
+        "bytesInCounter": publishing.bytes_in,
+        "msgInCounter": publishing.messages_in,
+        "bytesOutCounter": sum(s.get("bytesOutCounter", 0) for s in subscriptions.values()),
+        "msgOutCounter": sum(s.get("msgOutCounter", 0) for s in subscriptions.values()),
+        "averageMsgSize": throughput_in / rate_in if rate_in else 0.0,
+        "msgChunkPublished": False,
+        "storageSize": size,
+        "backlogSize": backlog_bytes,
+        "offloadedStorageSize": 0,
+        "publishers": [
+            {
+                "accessMode": _ACCESS_MODES[producer.access_mode],
+                "producerId": producer.id,
+                "producerName": producer.name,
+                "msgRateIn": producer.rates_in[0],
+                "msgThroughputIn": producer.rates_in[1],
+                "averageMsgSize": producer.rates_in[1] / producer.rates_in[0]
+                if producer.rates_in[0]
+                else 0.0,
+                "chunkedMessageRate": 0.0,
+                "address": producer.link.address,
+                "connectedSince": producer.created_ms,
+                "clientVersion": producer.link.client_version,
+                "metadata": producer.metadata,
+            }
+            for producer in topic.producers.values()
+        ],
+        "waitingPublishers": len(topic.admission.waiting),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled" if publishing.is_deduplicating else "Disabled",
+        "topicEpoch": topic.admission.epoch,
+        "nonContiguousDeletedMessagesRanges": 0,
+        "ownerBroker": topic.broker.service_url.removeprefix("pulsar://"),
+    }
+
+
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    log, record = topic.log, topic.log.topic_record
+    ledgers = []
+    for ledger in record.ledgers:
+        is_open = ledger.id == log.ledger
+        ledgers.append(
+            {
+                "ledgerId": ledger.id,
+                "entries": log.confirmed_end if is_open else ledger.end or 0,
+                "size": ledger.bytes,
+                "timestamp": ledger.created_ms,
+                "offloaded": False,
+                "incarnation": ledger.incarnation,
+            }
+        )
+    return {
+        "entriesAddedCounter": topic.publishing.entries_in,
+        "numberOfEntries": log.entries,
+        "totalSize": log.size_bytes,
+        "currentLedgerEntries": log.confirmed_end,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": log.next_entry - log.confirmed_end,
+        "lastConfirmedEntry": _shown(log.last),
+        "state": "Terminated" if topic.is_sealed else "LedgerOpened",
+        "ledgers": ledgers,
+        "cursors": {
+            name: {
+                "markDeletePosition": _shown(s.mark_delete),
+                "readPosition": _shown(s.dispatcher.read_at if s.dispatcher is not None else s.next),
+                "numberOfEntriesSinceFirstNotAckedMessage": s.backlog(),
+                "state": "Open",
+                "properties": {},
+            }
+            for name, s in topic.subscriptions.items()
+        },
+        "schemaLedgers": [],
+        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False},
+    }
+
+
+def _shown(at: Position) -> str:
+    return f"{at[0]}:{at[1]}"
