@@ -1,0 +1,1 @@
+"""The benchmark: Anabranch beside Apache Pulsar and Apache Kafka on one machine, in one run."""

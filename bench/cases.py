@@ -1,0 +1,185 @@
+"""The loads: what each case does to a broker, and which of its figures the table shows.
+
+Every case runs on topics of its own. Client settings are those of a user who wants throughput: entries of up to 128 KB
+(the client's default), a publish delay long enough for them to fill, and enough messages outstanding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.javaclient import JavaClient, Outcome, run_python
+from bench.systems import System
+
+LINGER_US = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things take: the full run and the quick one differ in nothing else."""
+
+    warmup: float
+    seconds: float
+    backlog: int
+    """Messages of 1 KB in a catch-up run."""
+
+
+FULL = Pace(warmup=4, seconds=8, backlog=2_000_000)
+QUICK = Pace(warmup=3, seconds=5, backlog=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a case's result, by its key, and what a broker should reach compared with Pulsar."""
+
+    key: str
+    title: str
+    unit: str
+    lower_is_better: bool = False
+    scale: float = 1.0
+    digits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A running system and everything a case needs to load it."""
+
+    system: System
+    java: JavaClient
+    pace: Pace
+    unique: Callable[[], int] = itertools.count(1).__next__
+
+    def topic(self, case: str) -> str:
+        name = f"{case}-{self.unique()}"
+        return name if self.system.client == "kafka" else f"persistent://public/default/{name}"
+
+    def load(self, kind: str, timeout: float = 120.0, **options: object) -> Outcome:
+        where = {"system": self.system.client, "url": self.system.url}
+        return self.java.run(self.system.pid, timeout, kind, **where, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    title: str
+    run: Callable[[Session], Outcome]
+    figures: tuple[Figure, ...]
+    skips: tuple[str, ...] = ()
+    """Kinds of client this case does not exist for."""
+
+
+def produce(name: str, size: int, pending: int, batched: bool = True) -> Callable[[Session], Outcome]:
+    def run(session: Session) -> Outcome:
+        return session.load(
+            "produce",
+            topic=session.topic(name),
+            size=size,
+            pending=pending,
+            batched=batched,
+            linger_us=LINGER_US,
+            io_threads=1 if batched else 2,
+            warmup=session.pace.warmup,
+            seconds=session.pace.seconds,
+        )
+
+    return run
+
+
+def fill(session: Session, case: str, count: int) -> str:
+    """A topic with a backlog that each of the subscriptions of this file has still to read."""
+    topic = session.topic(case)
+    session.load("fill", topic=topic, count=count, size=1024, linger_us=LINGER_US, subscriptions="java,raw")
+    return topic
+
+
+def consume_java(session: Session) -> Outcome:
+    warm_count = session.pace.backlog // 4
+    warm = fill(session, "warm", warm_count)
+    topic = fill(session, "backlog", session.pace.backlog)
+    return session.load(
+        "consume",
+        topic=topic,
+        count=session.pace.backlog,
+        warm_topic=warm,
+        warm_count=warm_count,
+        subscription="java",
+    )
+
+
+def consume_raw(session: Session) -> Outcome:
+    topic = fill(session, "raw", session.pace.backlog)
+    where = ["--port", str(session.system.port), "--topic", topic, "--subscription", "raw"]
+    return run_python(
+        session.system.pid, 120, "bench.rawreader", *where, "--count", str(session.pace.backlog)
+    )
+
+
+def latency(session: Session) -> Outcome:
+    outcome = session.load(
+        "latency",
+        topic=session.topic("latency"),
+        rate=1_000,
+        size=1024,
+        linger_us=1_000 if session.system.client == "pulsar" else 0,
+        warmup=session.pace.warmup,
+        seconds=session.pace.seconds + 2,
+    )
+    return outcome
+
+
+RATE = Figure("per_second", "messages", "k msg/s", scale=1e-3)
+MEGABYTES = Figure("mb_per_second", "bytes", "MB/s")
+CPU = Figure("broker_cpu_us", "broker CPU per message", "µs", lower_is_better=True, digits=2)
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case("produce-1k", "produce 1 KB, batched", produce("p1k", 1024, 20_000), (RATE, CPU)),
+        Case("produce-10k", "produce 10 KB, batched", produce("p10k", 10_240, 2_000), (MEGABYTES, CPU)),
+        Case("produce-100b", "produce 100 B, batched", produce("p100", 100, 50_000), (RATE, CPU)),
+        Case(
+            "produce-1k-unbatched",
+            "produce 1 KB, unbatched, 1,000 pending",
+            produce("pun", 1024, 1_000, batched=False),
+            (RATE, CPU),
+        ),
+        Case("consume-1k", "catch-up 1 KB, batched, Java client", consume_java, (RATE, CPU)),
+        Case(
+            "consume-1k-raw",
+            "catch-up 1 KB, batched, raw reader",
+            consume_raw,
+            (MEGABYTES, RATE, CPU),
+            ("kafka",),
+        ),
+        Case(
+            "latency-1k",
+            "1,000 msg/s of 1 KB",
+            latency,
+            (
+                Figure("publish_p50_ms", "publish p50", "ms", lower_is_better=True, digits=2),
+                Figure("publish_p99_ms", "publish p99", "ms", lower_is_better=True, digits=2),
+                Figure("end_to_end_p50_ms", "end to end p50", "ms", lower_is_better=True, digits=2),
+                Figure("end_to_end_p99_ms", "end to end p99", "ms", lower_is_better=True, digits=2),
+            ),
+        ),
+    )
+}
+
+
+def metrics(outcome: Outcome) -> dict[str, float]:
+    """The flat numbers of an outcome: nested latency figures get their parent's name in front."""
+    flat: dict[str, float] = {}
+    for key, value in outcome.result.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{name}": float(figure) for name, figure in value.items()}
+        elif isinstance(value, (int, float)):
+            flat[key] = float(value)
+    messages: Any = outcome.result["messages"]
+    flat["broker_cpu_us"] = outcome.broker_cpu_seconds * 1e6 / messages
+    flat["client_cpu_us"] = outcome.client_cpu_seconds * 1e6 / messages
+    flat["broker_cores"] = outcome.broker_cpu_seconds / outcome.timed_seconds
+    flat["client_cores"] = outcome.client_cpu_seconds / outcome.timed_seconds
+    flat["others_cores"] = outcome.others_cores
+    return flat
