@@ -124,8 +124,10 @@ class FrameDecoder:
         pending = end - start
         capacity = self._size
         if self._need > capacity:
-            # Grow with the bytes that really came: a header alone must not make us allocate its claim.
-            capacity = min(max(capacity, pending * 2), self._need)
+            # Grow with the bytes that really came (a header alone must not make us allocate its claim),
+            # and only when full, so that a large frame in small reads is copied a few times, not each time.
+            full = pending >= self._capacity
+            capacity = max(capacity, min(pending * 2, self._need) if full else self._capacity)
         if capacity > self._capacity or (capacity < self._capacity and pending < capacity >> 1):
             buffer = bytearray(capacity + _SLACK)
             buffer[:pending] = self._view[start:end]

@@ -250,6 +250,16 @@ def test_a_large_frame_is_received_whole_and_its_memory_given_back() -> None:
     assert decoder.buffer_bytes <= 16 * 1024
 
 
+def test_a_large_frame_in_small_reads_is_not_copied_at_each_of_them() -> None:
+    decoder = FrameDecoder()
+    stream = encode_send(entry(b"x" * (2 * 1024 * 1024)), producer_id=1, sequence_id=1)
+    sizes = set()
+    for at in range(0, len(stream) - 1000, 1000):
+        read(decoder, stream[at : at + 1000])
+        sizes.add(decoder.buffer_bytes)
+    assert len(sizes) <= 10
+
+
 def test_a_header_alone_does_not_allocate_what_it_claims() -> None:
     decoder = FrameDecoder()
     read(decoder, struct.pack(">II", 5 * 1024 * 1024, 20) + b"x" * 1000)
@@ -262,7 +272,7 @@ def test_the_buffer_grows_only_while_reads_fill_it() -> None:
     for _ in range(50):
         read(decoder, flow(1))
     assert decoder.buffer_bytes == 16 * 1024
-    read(decoder, flow(1) * 500_000)
+    read(decoder, encode_send(entry(b"x" * 1000), producer_id=1, sequence_id=1) * 3000)
     decoder.writable()
     assert decoder.buffer_bytes == 1024 * 1024
     decoder.release()
