@@ -1,0 +1,89 @@
+"""The admin application: which routers it has, how paths are read, how errors are answered."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import anabranch
+from anabranch.broker import metrics
+from anabranch.broker.admin import (
+    brokers,
+    clusters,
+    errors,
+    lookup,
+    messages,
+    namespaces,
+    schemas,
+    settings,
+    subscriptions,
+    tenants,
+    topics,
+)
+from anabranch.broker.admin.params import BrokerDep
+from anabranch.broker.broker import Broker
+
+_SLASHES = re.compile(rb"/+")
+
+
+class EncodedPaths:
+    """Routes on the path as it was sent.
+
+    The server decodes it before routing, and `persistent/public/default/a%2Fb` would have one segment too many.
+    Doubled and trailing slashes are dropped on the way, as Pulsar's own server does.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")
+        if scope["type"] == "http" and raw:
+            path = _SLASHES.sub(b"/", raw.partition(b"?")[0])
+            scope = {**scope, "path": (path.rstrip(b"/") or b"/").decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+def create_app(broker: Broker) -> FastAPI:
+    app = FastAPI(
+        title="Anabranch admin",
+        version=anabranch.__version__,
+        description="Pulsar's v2 admin REST, as far as this broker serves it.",
+        redirect_slashes=False,
+    )
+    app.state.broker = broker
+    errors.install(app)
+    app.add_middleware(EncodedPaths)
+    app.include_router(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
+    app.include_router(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])
+    # Settings before namespaces: both have routes of the shape /{tenant}/{namespace}/{word}.
+    app.include_router(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
+    for router in (topics.router, subscriptions.router, messages.router):
+        app.include_router(
+            router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
+        )
+    app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
+    app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
+    app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])
+    app.add_api_route(
+        "/status.html", _status, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
+    )
+    app.add_api_route(
+        "/metrics", _metrics, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
+    )
+    return app
+
+
+async def _status() -> str:
+    """For load balancers: the broker is up."""
+    return "OK"
+
+
+async def _metrics(broker: BrokerDep) -> PlainTextResponse:
+    """Prometheus text."""
+    return PlainTextResponse(await metrics.render(broker), media_type=metrics.CONTENT_TYPE)

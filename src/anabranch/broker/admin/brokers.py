@@ -1,0 +1,93 @@
+"""`/admin/v2/brokers`: health, and what this broker is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.params import BrokerDep
+from anabranch.broker.config import FIELDS
+
+router = APIRouter()
+
+
+@router.get("/health", response_class=PlainTextResponse)
+async def health(broker: BrokerDep) -> str:
+    """`ok` once clients can connect: this port opens after the binary one."""
+    return "ok"
+
+
+@router.get("/ready", response_class=PlainTextResponse)
+async def ready(broker: BrokerDep) -> str:
+    return "ok"
+
+
+@router.get("/version", response_class=PlainTextResponse)
+async def version(broker: BrokerDep) -> str:
+    return broker.server_version
+
+
+@router.get("/leaderBroker")
+async def leader(broker: BrokerDep) -> dict[str, str]:
+    return {"brokerId": _broker_id(broker.http_url), "serviceUrl": broker.http_url}
+
+
+@router.get("/configuration")
+async def dynamic_settings() -> list[str]:
+    """The settings that can change while the broker runs: none yet."""
+    return []
+
+
+@router.get("/configuration/values")
+async def dynamic_values() -> dict[str, str]:
+    return {}
+
+
+@router.get("/configuration/runtime")
+async def runtime_settings(broker: BrokerDep) -> dict[str, str]:
+    """Every setting as text, as Pulsar gives them."""
+    return {name: _as_text(getattr(broker.config, name)) for name in FIELDS}
+
+
+@router.post("/configuration/{name}/{value}")
+@router.delete("/configuration/{name}")
+async def change_setting(name: str) -> None:
+    raise RestError(
+        412, f"{name} cannot be changed while the broker runs; set it in its configuration and restart"
+    )
+
+
+@router.get("/internal-configuration")
+async def internal_configuration() -> dict[str, Any]:
+    return {"stateStorageServiceUrl": None, "bookkeeperMetadataServiceUri": None}
+
+
+@router.get("")
+async def list_brokers(broker: BrokerDep) -> list[str]:
+    return [_broker_id(broker.http_url)]
+
+
+@router.get("/{cluster}")
+async def brokers_of_cluster(broker: BrokerDep, cluster: str) -> list[str]:
+    await broker.resources.cluster_data(cluster)
+    return [_broker_id(broker.http_url)] if cluster == broker.resources.cluster else []
+
+
+@router.get("/{cluster}/{broker_id}/ownedNamespaces")
+async def owned_namespaces(broker: BrokerDep, cluster: str, broker_id: str) -> dict[str, Any]:
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return {
+        f"{namespace}/0x00000000_0xffffffff": status for namespace in {n.namespace for n in broker.loaded()}
+    }
+
+
+def _broker_id(url: str) -> str:
+    return url.partition("://")[2]
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,96 @@
+"""How refusals become HTTP answers: Pulsar's status codes and its body, `{"reason": "..."}`."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from anabranch.broker import errors as broker_errors
+from anabranch.broker.policies import InvalidValue
+from anabranch.broker.resources import ResourceError
+from anabranch.broker.schemas import SchemaNotFoundError
+from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import StoreUnavailable, ValueTooLarge
+from anabranch.model.names import InvalidName
+from anabranch.storage.port import LogFullError
+
+log = logging.getLogger(__name__)
+
+
+class RestError(AnabranchError):
+    """A refusal decided by the REST layer itself."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+# The first class that fits wins.
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (InvalidName, 412),
+    (InvalidValue, 412),
+    (SchemaNotFoundError, 404),
+    (broker_errors.TopicNotFoundError, 404),
+    (broker_errors.SubscriptionNotFoundError, 404),
+    (broker_errors.TopicTerminatedError, 405),
+    (broker_errors.SubscriptionBusyError, 412),
+    (broker_errors.ConsumerBusyError, 412),
+    (broker_errors.ProducerBusyError, 412),
+    (broker_errors.IncompatibleSchemaError, 409),
+    (broker_errors.NotAllowedError, 409),
+    (broker_errors.NotReadyError, 503),
+    (ValueTooLarge, 413),
+    (StoreUnavailable, 503),
+    (LogFullError, 503),
+)
+
+
+def status_of(error: Exception) -> int:
+    if isinstance(error, ResourceError | RestError):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def reason(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"reason": text}, status_code=status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(AnabranchError, _refused)
+    app.add_exception_handler(InvalidValue, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _broken)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    status = status_of(error)
+    if status >= 500:
+        log.warning("%s %s answered %d: %s", request.method, request.url.path, status, error)
+    return reason(status, str(error))
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    """A query or path parameter that is no number or no boolean."""
+    assert isinstance(error, RequestValidationError)
+    faults = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+    return reason(400, f"Invalid parameter: {faults}")
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    texts = {
+        404: f"No such resource: {request.method} {request.url.path}",
+        405: f"{request.method} is not possible on {request.url.path}",
+    }
+    headers = dict(error.headers) if error.headers else None
+    return reason(error.status_code, texts.get(error.status_code, str(error.detail)), headers)
+
+
+async def _broken(request: Request, error: Exception) -> JSONResponse:
+    # Logged by the server with its traceback, since it raises the error again after this answer.
+    return reason(500, f"{type(error).__name__}: {error}")

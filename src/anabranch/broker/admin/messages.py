@@ -1,0 +1,120 @@
+"""`/admin/v2/persistent/…`: looking at single messages. The body is the payload; what is known of it is in headers.
+
+A batch is answered whole, with its number of messages in `X-Pulsar-num-batch-message`: the client takes it apart.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Response
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep
+from anabranch.broker.admin.partitions import single
+from anabranch.errors import UnsupportedCompression
+from anabranch.model.position import Position
+from anabranch.storage.port import Buffer
+from anabranch.storage.topic_log import TopicLog
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import decompress, open_entry
+
+router = APIRouter()
+
+
+@router.get("/subscription/{subscription}/position/{position}")
+async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, position: int) -> Response:
+    """The n-th entry, from 1, that the subscription has not acknowledged."""
+    found = (await single(broker, topic)).subscriptions.get(subscription)
+    if found is None:
+        raise RestError(404, f"Subscription {subscription} not found on topic {topic}")
+    if position < 1:
+        raise RestError(412, "Message positions start at 1")
+    entries = await found.peek(position)
+    if len(entries) < position:
+        raise RestError(404, "Message not found")
+    at, entry = entries[-1]
+    return _answer(at, entry[2])
+
+
+@router.get("/ledger/{ledger}/entry/{entry}")
+async def message_by_id(broker: BrokerDep, topic: TopicDep, ledger: int, entry: int) -> Response:
+    return await _read((await single(broker, topic)).log, (ledger, entry))
+
+
+@router.get("/examinemessage")
+async def examine(
+    broker: BrokerDep,
+    topic: TopicDep,
+    initialPosition: Literal["earliest", "latest"] = "latest",
+    messagePosition: int = 1,
+) -> Response:
+    """The n-th entry, from 1, counted from either end of the log."""
+    log = (await single(broker, topic)).log
+    index = max(messagePosition, 1) - 1
+    if index >= log.entries:
+        raise RestError(404, "Message not found")
+    return await _read(
+        log, log.position_at(index if initialPosition == "earliest" else log.entries - 1 - index)
+    )
+
+
+async def _read(log: TopicLog, at: Position) -> Response:
+    if log.normalise(at) != at or at >= log.end:
+        raise RestError(404, "Message not found")
+    ledger, entries = await log.read(at, 1, 1)
+    return _answer((ledger, entries[0][0]), entries[0][2])
+
+
+def _answer(at: Position, entry: Buffer) -> Response:
+    metadata, payload = open_entry(entry)
+    data = bytes(payload)
+    is_encrypted = bool(metadata.encryption_keys)
+    packing = {}
+    if metadata.compression != pb.NONE:
+        try:
+            # What is encrypted was packed first: only its reader can unpack it.
+            data = (
+                data if is_encrypted else decompress(metadata.compression, data, metadata.uncompressed_size)
+            )
+        except UnsupportedCompression:
+            packing = {"X-Pulsar-compression": pb.CompressionType.Name(metadata.compression)}
+    headers = {
+        **packing,
+        "X-Pulsar-Message-ID": f"{at[0]}:{at[1]}",
+        "X-Pulsar-PROPERTY": json.dumps({item.key: item.value for item in metadata.properties}),
+        "X-Pulsar-Is-Encrypted": str(is_encrypted).lower(),
+        "X-Pulsar-producer-name": quote(metadata.producer_name, safe=" !#$&'()*+,/:;=?@[]~"),
+        "X-Pulsar-sequence-id": str(metadata.sequence_id),
+        "X-Pulsar-publish-time": _time(metadata.publish_time),
+    }
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+        headers["X-Pulsar-batch-size"] = str(len(data))
+    if metadata.event_time:
+        headers["X-Pulsar-event-time"] = _time(metadata.event_time)
+    if metadata.HasField("deliver_at_time"):
+        headers["X-Pulsar-deliver-at-time"] = _time(metadata.deliver_at_time)
+    if metadata.HasField("partition_key") and metadata.partition_key.isascii():
+        headers["X-Pulsar-partition-key"] = metadata.partition_key
+        headers["X-Pulsar-partition-key-b64-encoded"] = str(metadata.partition_key_b64_encoded).lower()
+    if metadata.HasField("schema_version"):
+        headers["X-Pulsar-Base64-schema-version"] = base64.b64encode(metadata.schema_version).decode()
+    if metadata.HasField("chunk_id"):
+        headers["X-Pulsar-chunk-id"] = str(metadata.chunk_id)
+        headers["X-Pulsar-num-chunks-from-msg"] = str(metadata.num_chunks_from_msg)
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _time(ms: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError):
+        # A producer's clock may say anything.
+        return str(ms)

@@ -1,0 +1,136 @@
+"""`/admin/v2/namespaces`: making, listing, deleting namespaces, and what is done to all of a namespace's topics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
+from anabranch.broker.broker import Broker
+from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.policies import Bundles, Policies
+from anabranch.broker.resources import NotFound
+from anabranch.model.names import NamespaceName, TopicName
+
+router = APIRouter()
+
+
+@router.get("/{tenant}")
+async def list_namespaces(broker: BrokerDep, tenant: str) -> list[str]:
+    return [str(namespace) for namespace in await broker.resources.namespaces(unquote(tenant))]
+
+
+@router.get("/{tenant}/{namespace}")
+@router.get("/{tenant}/{namespace}/policies")
+async def get_policies(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
+    return (await broker.resources.policies(namespace)).builtins()
+
+
+@router.put("/{tenant}/{namespace}", status_code=204)
+async def create_namespace(broker: BrokerDep, namespace: NamespaceDep, request: Request) -> None:
+    default = Policies(bundles=Bundles.even(broker.config.default_number_of_namespace_bundles))
+    policies = await body(request, Policies, default)
+    if policies.bundles == Bundles():
+        policies = msgspec.structs.replace(policies, bundles=default.bundles)
+    await broker.resources.create_namespace(namespace, msgspec.structs.replace(policies, deleted=False))
+
+
+@router.delete("/{tenant}/{namespace}", status_code=204)
+async def delete_namespace(broker: BrokerDep, namespace: NamespaceDep, force: bool = False) -> None:
+    if force and not broker.config.force_delete_namespace_allowed:
+        raise RestError(405, "Broker doesn't allow forced deletion of namespaces")
+    await remove_namespace(broker, namespace, force=force)
+
+
+async def remove_namespace(broker: Broker, namespace: NamespaceName, *, force: bool) -> None:
+    """Deletes the namespace, by force with every topic in it."""
+    for topic in await broker.resources.begin_delete_namespace(namespace, force=force):
+        try:
+            if await broker.resources.partitions(topic):
+                await broker.resources.delete_partitioned(topic)
+            else:
+                await broker.delete_topic(topic, force=True)
+        except (TopicNotFoundError, NotFound):
+            # Somebody else deletes the same namespace; what counts is that it is gone.
+            continue
+    await broker.resources.delete_namespace(namespace)
+
+
+@router.get("/{tenant}/{namespace}/topics")
+async def namespace_topics(
+    broker: BrokerDep,
+    namespace: NamespaceDep,
+    mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
+    includeSystemTopic: bool = False,
+) -> list[str]:
+    """Topics by name, partitions one by one. There are no non-persistent ones."""
+    topics = await broker.topics(namespace)
+    return [] if mode == "NON_PERSISTENT" else shown(topics, includeSystemTopic)
+
+
+def shown(topics: list[str], include_system: bool) -> list[str]:
+    return [t for t in topics if include_system or not t.rpartition("/")[2].startswith("__")]
+
+
+@router.get("/{tenant}/{namespace}/bundles")
+async def bundles(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
+    return (await broker.resources.policies(namespace)).bundles.builtins()
+
+
+@router.put("/{tenant}/{namespace}/unload", status_code=204)
+@router.put("/{tenant}/{namespace}/{bundle}/unload", status_code=204)
+async def unload(broker: BrokerDep, namespace: NamespaceDep) -> None:
+    """Closes the namespace's open topics; clients come back and open them again. A bundle means all of them here."""
+    await broker.resources.policies(namespace)
+    for topic in _loaded(broker, namespace):
+        await broker.unload_topic(topic)
+
+
+def _loaded(broker: Broker, namespace: NamespaceName) -> list[TopicName]:
+    return sorted(name for name in broker.loaded() if name.namespace == namespace)
+
+
+# -- backlogs and subscriptions of every topic
+
+
+@router.post("/{tenant}/{namespace}/clearBacklog", status_code=204)
+async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep) -> None:
+    for name in await broker.topics(namespace):
+        topic = await broker.topic(TopicName.parse(name))
+        for subscription in list(topic.subscriptions.values()):
+            await subscription.skip_all()
+
+
+@router.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status_code=204)
+async def clear_backlog_of(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
+    for name in await broker.topics(namespace):
+        topic = await broker.topic(TopicName.parse(name))
+        if (found := topic.subscriptions.get(subscription)) is not None:
+            await found.skip_all()
+
+
+@router.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status_code=204)
+async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
+    for name in await broker.topics(namespace):
+        topic = await broker.topic(TopicName.parse(name))
+        if subscription in topic.subscriptions:
+            await topic.delete_subscription(subscription, force=False)
+
+
+# -- permissions: shown, not enforced
+
+
+@router.get("/{tenant}/{namespace}/permissions")
+async def permissions(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, list[str]]:
+    return (await broker.resources.policies(namespace)).auth_policies.namespace_auth
+
+
+@router.post("/{tenant}/{namespace}/permissions/{role}")
+@router.delete("/{tenant}/{namespace}/permissions/{role}")
+async def change_permissions(broker: BrokerDep, namespace: NamespaceDep, role: str) -> None:
+    await broker.resources.policies(namespace)
+    raise RestError(501, "Authorization is not enabled")

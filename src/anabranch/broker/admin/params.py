@@ -1,0 +1,96 @@
+"""What a request names and carries: the broker, topics and namespaces from the path, JSON from the body.
+
+Paths reach the routes still percent-encoded (see `app.py`), so that `a%2Fb` is one path segment; names are decoded
+here. Topic and subscription names come from Java's URLEncoder, which writes a space as `+`.
+
+Bodies are read liberally, whatever the content type: admin clients send a bare `4`, `true`, an object or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote, unquote_plus
+
+import msgspec
+from fastapi import Depends, Request
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.broker import Broker
+from anabranch.model.names import Domain, NamespaceName, TopicName
+
+T = TypeVar("T")
+
+BODY_BYTES_MAX = 1 << 20
+
+
+def _broker(request: Request) -> Broker:
+    broker: Broker = request.app.state.broker
+    return broker
+
+
+def _namespace(tenant: str, namespace: str) -> NamespaceName:
+    return NamespaceName(unquote(tenant), unquote(namespace))
+
+
+def _topic(domain: Domain, tenant: str, namespace: str, topic: str) -> TopicName:
+    return TopicName(domain, _namespace(tenant, namespace), decoded(topic))
+
+
+def _persistent(tenant: str, namespace: str, topic: str) -> TopicName:
+    return _topic(Domain.PERSISTENT, tenant, namespace, topic)
+
+
+def _subscription(subscription: str) -> str:
+    name = decoded(subscription)
+    if not name:
+        raise RestError(412, "Subscription name is empty")
+    return name
+
+
+def decoded(text: str) -> str:
+    try:
+        return unquote_plus(text, errors="strict")
+    except UnicodeDecodeError:
+        raise RestError(400, f"{text} is not percent-encoded UTF-8") from None
+
+
+BrokerDep = Annotated[Broker, Depends(_broker)]
+NamespaceDep = Annotated[NamespaceName, Depends(_namespace)]
+TopicDep = Annotated[TopicName, Depends(_persistent)]
+AnyTopicDep = Annotated[TopicName, Depends(_topic)]
+SubscriptionDep = Annotated[str, Depends(_subscription)]
+
+
+async def body(request: Request, kind: type[T], default: T | None = None) -> T:
+    """The request's JSON as `kind`; `default` for an empty body or null. Unset fields may be sent as null."""
+    value: T = await body_of(request, kind, default)
+    return value
+
+
+async def body_of(request: Request, kind: Any, default: Any = None) -> Any:
+    """The same for a union, which is no type to the type checker."""
+    data = await _read(request)
+    if not data.strip() or data.strip() == b"null":
+        if default is None:
+            raise RestError(400, "The request has no body")
+        return default
+    try:
+        value = _without_nulls(msgspec.json.decode(data))
+        return msgspec.convert(value, kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RestError(400, f"Invalid request body: {error}") from None
+
+
+async def _read(request: Request) -> bytes:
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > BODY_BYTES_MAX:
+            raise RestError(413, f"The request body is over {BODY_BYTES_MAX} bytes")
+    return bytes(data)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value

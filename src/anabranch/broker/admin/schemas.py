@@ -1,0 +1,110 @@
+"""`/admin/v2/schemas`: the versions of a topic's schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.params import BrokerDep, TopicDep, body
+from anabranch.broker.schemas import StoredSchema, version_bytes
+from anabranch.model.names import TopicName
+from anabranch.wire import pulsar_pb2 as pb
+
+router = APIRouter()
+
+_PATH = "/{tenant}/{namespace}/{topic}"
+# The protocol writes AutoConsume where the REST writes AUTO_CONSUME, and so on.
+_NAMES = {number: name.upper() for name, number in pb.Schema.Type.items()}
+_NAMES |= {
+    pb.Schema.KeyValue: "KEY_VALUE",
+    pb.Schema.ProtobufNative: "PROTOBUF_NATIVE",
+    pb.Schema.LocalDate: "LOCAL_DATE",
+    pb.Schema.LocalTime: "LOCAL_TIME",
+    pb.Schema.LocalDateTime: "LOCAL_DATE_TIME",
+    pb.Schema.AutoConsume: "AUTO_CONSUME",
+}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+
+
+class Posted(msgspec.Struct, rename="camel"):
+    type: str
+    schema: str = ""
+    properties: dict[str, str] = {}
+
+
+@router.get(_PATH + "/schema")
+async def latest(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    return _shown(*await broker.schemas.get(topic, None))
+
+
+@router.get(_PATH + "/schema/{version}")
+async def one_version(broker: BrokerDep, topic: TopicDep, version: int) -> dict[str, Any]:
+    if not 0 <= version < 2**63:
+        raise RestError(404, f"{topic} has no schema version {version}")
+    return _shown(*await broker.schemas.get(topic, version_bytes(version)))
+
+
+@router.get(_PATH + "/schemas")
+async def all_versions(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    versions = await broker.schemas.versions(topic)
+    return {"getSchemaResponses": [_shown(number, schema) for number, schema in enumerate(versions)]}
+
+
+@router.post(_PATH + "/schema")
+async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
+    await broker.resources.policies(topic.namespace)
+    version = await broker.schemas.add(topic, await _posted(request, await broker.metadata.now_ms(), topic))
+    return {"version": {"version": -1 if version is None else version}}
+
+
+@router.post(_PATH + "/compatibility")
+async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
+    posted = await _posted(request, 0, topic)
+    versions = await broker.schemas.versions(topic)
+    return {
+        "compatibility": not versions or versions[-1].type == posted.type,
+        "schemaCompatibilityStrategy": "UNDEFINED",
+    }
+
+
+@router.post(_PATH + "/version")
+async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
+    posted = await _posted(request, 0, topic)
+    for number, schema in enumerate(await broker.schemas.versions(topic)):
+        if schema.matches(posted):
+            return {"version": number}
+    raise RestError(404, f"{topic} has no such schema")
+
+
+@router.delete(_PATH + "/schema")
+async def delete(broker: BrokerDep, topic: TopicDep, force: bool = False) -> dict[str, Any]:
+    versions = await broker.schemas.versions(topic)
+    await broker.schemas.delete(topic)
+    return {"version": {"version": len(versions)}}
+
+
+async def _posted(request: Request, now_ms: int, topic: TopicName) -> StoredSchema:
+    posted = await body(request, Posted)
+    number = _NUMBERS.get(posted.type.upper())
+    if number is None:
+        raise RestError(422, f"Unknown schema type {posted.type!r}")
+    return StoredSchema(
+        type=number,
+        name=topic.base.local,
+        data=posted.schema.encode(),
+        properties=posted.properties,
+        timestamp_ms=now_ms,
+    )
+
+
+def _shown(version: int, schema: StoredSchema) -> dict[str, Any]:
+    return {
+        "version": version,
+        "type": _NAMES.get(schema.type, "NONE"),
+        "timestamp": schema.timestamp_ms,
+        "data": schema.data.decode(errors="replace"),
+        "properties": schema.properties,
+    }

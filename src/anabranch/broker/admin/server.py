@@ -1,0 +1,52 @@
+"""Serves the admin application on a socket that already listens, inside the broker's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator
+
+import uvicorn
+
+from anabranch.broker.admin.app import create_app
+from anabranch.broker.broker import Broker
+
+STOP_MAX_S = 3
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves. Signals belong to the broker, which ends this server itself."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_serving = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_serving.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_admin(broker: Broker, listening: socket.socket) -> AsyncIterator[None]:
+    """Serving from entry to exit; requests under way get a moment to finish."""
+    config = uvicorn.Config(
+        create_app(broker),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=STOP_MAX_S,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listening]))  # Awaited below.
+    try:
+        await server.is_serving.wait()
+        yield
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,288 @@
+"""`/admin/v2/persistent`: making, listing, deleting and describing topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.namespaces import shown
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
+from anabranch.broker.admin.partitions import each, merged, parts, single
+from anabranch.broker.broker import Broker
+from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.topic_stats import internal_stats, topic_stats
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import Position
+
+listing = APIRouter()
+router = APIRouter()
+
+
+# -- lists
+
+
+@listing.get("/persistent/{tenant}/{namespace}")
+async def list_topics(
+    broker: BrokerDep, namespace: NamespaceDep, includeSystemTopic: bool = False
+) -> list[str]:
+    return shown(await broker.topics(namespace), includeSystemTopic)
+
+
+@listing.get("/persistent/{tenant}/{namespace}/partitioned")
+async def list_partitioned(
+    broker: BrokerDep, namespace: NamespaceDep, includeSystemTopic: bool = False
+) -> list[str]:
+    await broker.resources.policies(namespace)
+    names = await broker.resources.partitioned_names(namespace, (Domain.PERSISTENT,))
+    return shown([str(name) for name in names], includeSystemTopic)
+
+
+@listing.get("/non-persistent/{tenant}/{namespace}")
+@listing.get("/non-persistent/{tenant}/{namespace}/partitioned")
+async def list_non_persistent(broker: BrokerDep, namespace: NamespaceDep) -> list[str]:
+    """Always none: this broker serves persistent topics."""
+    await broker.resources.policies(namespace)
+    return []
+
+
+# -- one topic
+
+
+@router.put("", status_code=204)
+async def create_topic(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
+    properties = await body(request, dict[str, str], {})
+    if await broker.resources.partitions(topic) or not await broker.create_topic(topic, properties):
+        raise RestError(409, "This topic already exists")
+
+
+@router.delete("", status_code=204)
+async def delete_topic(broker: BrokerDep, topic: TopicDep, force: bool = False) -> None:
+    await single(broker, topic)
+    await _delete(broker, topic, force)
+
+
+async def _delete(broker: Broker, topic: TopicName, force: bool) -> None:
+    if not force:
+        found = await broker.topic(topic)
+        if found.producers or any(s.consumers for s in found.subscriptions.values()):
+            raise RestError(412, "Topic has active producers/subscriptions")
+        if found.subscriptions:
+            raise RestError(
+                412, f"Topic has {len(found.subscriptions)} subscriptions; delete them first, or force"
+            )
+    await broker.delete_topic(topic, force=force)
+
+
+@router.put("/unload", status_code=204)
+async def unload(broker: BrokerDep, topic: TopicDep) -> None:
+    for part in await each(broker, topic):
+        await broker.unload_topic(part.name)
+
+
+@router.post("/terminate")
+async def terminate(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
+    """No more messages, for good. The id of the last one."""
+    if not topic.is_partition and await broker.resources.partitions(topic):
+        raise RestError(405, "Termination of a partitioned topic is not allowed; use terminate/partitions")
+    await single(broker, topic)
+    return message_id(topic, await broker.terminate_topic(topic))
+
+
+@router.post("/terminate/partitions")
+async def terminate_partitions(broker: BrokerDep, topic: TopicDep) -> dict[str, dict[str, int]]:
+    if not await broker.resources.partitions(topic):
+        raise RestError(
+            405, "Termination of a non-partitioned topic is not allowed using partitioned-terminate"
+        )
+    # A partition that was never used must be sealed too, so it is made first.
+    for part in await parts(broker, topic):
+        await broker.create_topic(part)
+    return {
+        str(part.partition_index): message_id(part, await broker.terminate_topic(part))
+        for part in await parts(broker, topic)
+    }
+
+
+@router.post("/skip-damage")
+async def skip_damage(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
+    """Gives up the damaged entries that readers have met, so that they can go on behind them."""
+    return {
+        "skippedEntries": sum([await broker.skip_damage(part.name) for part in await each(broker, topic)])
+    }
+
+
+@router.get("/properties")
+async def properties(broker: BrokerDep, topic: TopicDep) -> dict[str, str]:
+    if await broker.resources.partitions(topic):
+        return (await broker.resources.partitioned_topic(topic)).properties
+    return dict((await single(broker, topic)).log.topic_record.properties)
+
+
+@router.get("/permissions")
+async def permissions(broker: BrokerDep, topic: TopicDep) -> dict[str, list[str]]:
+    """Those of the namespace and, over them, those of the topic."""
+    auth = (await broker.resources.policies(topic.namespace)).auth_policies
+    return {**auth.namespace_auth, **auth.destination_auth.get(str(topic.base), {})}
+
+
+@router.post("/permissions/{role}")
+@router.delete("/permissions/{role}")
+async def change_permissions(broker: BrokerDep, topic: TopicDep, role: str) -> None:
+    raise RestError(501, "Authorization is not enabled")
+
+
+@router.put("/compaction")
+@router.get("/compaction")
+async def compaction(broker: BrokerDep, topic: TopicDep) -> None:
+    raise RestError(501, "Keyed compaction is not supported yet")
+
+
+@router.put("/offload")
+@router.get("/offload")
+async def offload(broker: BrokerDep, topic: TopicDep) -> None:
+    raise RestError(501, "There is no tiered storage to offload to")
+
+
+# -- partitioned topics
+
+
+class _Partitioned(msgspec.Struct):
+    partitions: int
+    properties: dict[str, str] = {}
+
+
+@router.put("/partitions", status_code=204)
+async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
+    """The body is a number, or an object with `partitions` and `properties`."""
+    asked: int | _Partitioned = await body_of(request, int | _Partitioned)
+    wanted = asked if isinstance(asked, _Partitioned) else _Partitioned(asked)
+    _check_count(broker, wanted.partitions, 406)
+    await broker.resources.create_partitioned(topic, wanted.partitions, wanted.properties)
+    for index in range(wanted.partitions):
+        await broker.create_topic(topic.partition(index))
+
+
+@router.post("/partitions", status_code=204)
+async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
+    count = await body(request, int)
+    _check_count(broker, count, 422)
+    before = await broker.resources.update_partitioned(topic, count)
+    # Subscriptions of the topic exist on its new partitions too, from their start: nothing published there is missed.
+    names: dict[str, None] = {}
+    for part in await each_existing(broker, topic, before):
+        names |= dict.fromkeys(name for name, s in part.subscriptions.items() if s.is_durable)
+    for index in range(before, count):
+        await broker.create_topic(topic.partition(index))
+        if names:
+            part = await broker.topic(topic.partition(index))
+            for name in names:
+                await part.create_subscription(name, "earliest", {})
+
+
+async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[Any]:
+    found = []
+    for index in range(count):
+        try:
+            found.append(await broker.topic(topic.partition(index)))
+        except TopicNotFoundError:
+            continue
+    return found
+
+
+def _check_count(broker: Broker, count: int, status: int) -> None:
+    most = broker.config.max_num_partitions_per_partitioned_topic
+    if most and count > most:
+        raise RestError(status, f"Number of partitions should be less than or equal to {most}")
+
+
+@router.get("/partitions")
+async def get_partitions(
+    broker: BrokerDep, topic: TopicDep, checkAllowAutoCreation: bool = False
+) -> dict[str, Any]:
+    """0 for a topic that is not partitioned. Clients that look up over HTTP set `checkAllowAutoCreation`."""
+    if checkAllowAutoCreation:
+        return {"partitions": await broker.partitions(topic, create=True)}
+    count = await broker.resources.partitions(topic)
+    if count:
+        return (await broker.resources.partitioned_topic(topic)).builtins()
+    await broker.resources.policies(topic.namespace)
+    if not await broker.resources.topic_exists(topic):
+        raise RestError(404, f"Topic {topic} not found")
+    return {"partitions": 0}
+
+
+@router.delete("/partitions", status_code=204)
+async def delete_partitioned(broker: BrokerDep, topic: TopicDep, force: bool = False) -> None:
+    count = await broker.resources.partitions(topic)
+    if not count:
+        raise RestError(404, f"Partitioned topic {topic} does not exist")
+    # By force or not at all: a partition with clients is found before the first one is deleted.
+    if not force:
+        for part in await each_existing(broker, topic, count):
+            if part.producers or part.subscriptions:
+                raise RestError(412, "Topic has active producers/subscriptions")
+    for part in await each_existing(broker, topic, count):
+        await _delete(broker, part.name, force)
+    await broker.resources.delete_partitioned(topic)
+    await broker.schemas.delete(topic)
+
+
+@router.post("/createMissedPartitions", status_code=204)
+async def create_missed_partitions(broker: BrokerDep, topic: TopicDep) -> None:
+    for part in await parts(broker, topic):
+        await broker.create_topic(part)
+
+
+# -- figures
+
+
+@router.get("/stats")
+async def stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    return topic_stats(await single(broker, topic))
+
+
+@router.get("/internalStats")
+@router.get("/internal-info")
+async def internal(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    return internal_stats(await single(broker, topic))
+
+
+@router.get("/partitioned-stats")
+async def partitioned_stats(broker: BrokerDep, topic: TopicDep, perPartition: bool = True) -> dict[str, Any]:
+    count = await _count(broker, topic)
+    found = {str(part.name): topic_stats(part) for part in await each_existing(broker, topic, count)}
+    metadata = (await broker.resources.partitioned_topic(topic)).builtins()
+    return {**merged(list(found.values())), "metadata": metadata, "partitions": found if perPartition else {}}
+
+
+@router.get("/partitioned-internalStats")
+async def partitioned_internal_stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    count = await _count(broker, topic)
+    found = {str(part.name): internal_stats(part) for part in await each_existing(broker, topic, count)}
+    return {"metadata": (await broker.resources.partitioned_topic(topic)).builtins(), "partitions": found}
+
+
+async def _count(broker: Broker, topic: TopicName) -> int:
+    count = await broker.resources.partitions(topic)
+    if not count:
+        raise RestError(404, f"Partitioned topic {topic} not found")
+    return count
+
+
+@router.get("/lastMessageId")
+async def last_message_id(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
+    return message_id(topic, (await single(broker, topic)).log.last)
+
+
+@router.get("/messageid/{timestamp}")
+async def message_id_at(broker: BrokerDep, topic: TopicDep, timestamp: int) -> dict[str, int]:
+    """The first message published at or after the time, in milliseconds since 1970."""
+    log = (await single(broker, topic)).log
+    return message_id(topic, await log.find_by_publish_time(timestamp))
+
+
+def message_id(topic: TopicName, at: Position) -> dict[str, int]:
+    return {"ledgerId": at[0], "entryId": at[1], "partitionIndex": topic.partition_index}
