@@ -38,16 +38,19 @@ class Spans:
 
     __slots__ = ("_keys", "_spans")
 
-    def __init__(self, record: TopicRecord) -> None:
+    def __init__(self, record: TopicRecord, open_end: int = 0) -> None:
+        """`open_end` is how far the record's last ledger, the one being written, is confirmed."""
         trimmed_ledger, trimmed_entry = record.trimmed
         spans: list[Span] = []
         for index, ledger in enumerate(record.ledgers):
-            first = trimmed_entry if ledger.id == trimmed_ledger else 0
             is_last = index == len(record.ledgers) - 1
-            end = ledger.end if ledger.end is not None else first
             if ledger.id < trimmed_ledger and not is_last:
                 continue
+            first = trimmed_entry if ledger.id == trimmed_ledger else 0
             skips = [s for s in record.skips if s.ledger == ledger.id]
+            end = ledger.end
+            if end is None:
+                end = max([first, open_end, *(s.next for s in skips)])
             spans += [Span(ledger.id, ledger.incarnation, a, b) for a, b in readable(first, end, skips)]
             if is_last and (not spans or (spans[-1].ledger, spans[-1].end) != (ledger.id, end)):
                 spans.append(Span(ledger.id, ledger.incarnation, end, end))

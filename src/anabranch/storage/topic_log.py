@@ -312,8 +312,7 @@ class TopicLog:
 
     def _replace_record(self, record: TopicRecord) -> None:
         self._record = record
-        self._spans = Spans(record)
-        self._spans.extend(self._confirmed_entries)
+        self._spans = Spans(record, self._confirmed_entries)
 
     async def trim(self, upto: Position) -> None:
         """Gives up every entry below `upto`. The record says so first; only then is the disk given back."""

@@ -1,0 +1,84 @@
+"""The layering of the code, as a test: what each folder may import, and what pure code may not touch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "anabranch"
+
+# Lower layers first. A module may import its own layer and those before it.
+LAYERS = ["errors", "model", "wire", "metadata", "storage", "broker", "client", "cli"]
+
+PURE_FOLDERS = ["model", "wire"]
+PURE_MODULES = [
+    "broker/cursor.py",
+    "broker/dedup.py",
+    "broker/policies.py",
+    "broker/state.py",
+    "broker/dispatch/selector.py",
+    "broker/retention.py",
+    "storage/format.py",
+    "storage/spans.py",
+    "storage/topic_record.py",
+]
+IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in SOURCE.rglob("*.py") if "_pb2" not in p.name)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Names imported when the module is loaded or run, leaving out what only type checkers see."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def layer_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "anabranch" else None
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_to_lower_layers_only(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if own == "__init__":
+        return
+    assert own in LAYERS, f"{own} has no place in the layering"
+    above = set(LAYERS[LAYERS.index(own) + 1 :])
+    wrong = [name for name in imports(path) if layer_of(name) in above]
+    assert not wrong, f"{own} must not know of {wrong}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in modules() if p.relative_to(SOURCE).parts[0] in PURE_FOLDERS]
+    + [SOURCE / name for name in PURE_MODULES],
+    ids=lambda p: str(p.relative_to(SOURCE)),
+)
+def test_pure_code_has_no_clock_no_chance_and_no_io(path: Path) -> None:
+    touched = {name.split(".")[0] for name in imports(path)} & IMPURE
+    assert not touched, f"pure code imports {sorted(touched)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").strip()
+    if text:
+        assert ast.get_docstring(ast.parse(text)), "a module opens with what it decides and what it does not"

@@ -1,0 +1,249 @@
+"""A topic's log over its ledgers, on the stores that live in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.position import Incarnation, Position
+from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.port import FencedError, LogDamagedError, LogError
+from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog
+from anabranch.storage.topic_record import TopicRecord
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry
+
+PATH = "/managed-ledgers/public/default/persistent/t"
+
+
+class Owner:
+    """A topic that counts: its state is the number of times it was told something."""
+
+    def __init__(self, state: bytes = b"state") -> None:
+        self.state = state
+        self.end = 0
+        self.error: LogError | None = None
+        self.changed = asyncio.Event()
+
+    def entries_confirmed(self, entries_end: int) -> None:
+        self.end = entries_end
+        self.changed.set()
+
+    def log_lost(self, error: LogError) -> None:
+        self.error = error
+        self.changed.set()
+
+    def encode_state(self) -> bytes:
+        return self.state
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        while not claim():
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), 5)
+
+
+class World:
+    """One metadata store and one log medium, on which brokers come and go."""
+
+    def __init__(self) -> None:
+        self.medium = MemoryMedium()
+        self.brokers = 0
+        self._metadata = MemoryMetadata(lambda: 1000)
+
+    async def broker(self) -> tuple[MemoryLogStore, MetadataStore]:
+        self.brokers += 1
+        store = MemoryLogStore(self.medium, incarnation=Incarnation(f"broker-{self.brokers}"))
+        await store.start()
+        return store, await self._metadata.connect()
+
+    async def open(self, store: MemoryLogStore, metadata: MetadataStore, owner: Owner) -> TopicLog:
+        log = await TopicLog.open(PATH, "public/default", store, metadata, LedgerIds(metadata), 1000)
+        log.start(owner)
+        return log
+
+
+def entry(n: int, publish_time: int = 0) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=n, publish_time=publish_time or n)
+    return build_entry(metadata, b"payload %d" % n)
+
+
+async def contents(log: TopicLog) -> list[Position]:
+    found, at = [], log.first
+    while at < log.end:
+        ledger, entries = await log.read(at, 2, 1 << 20)
+        found += [(ledger, number) for number, _, _ in entries]
+        at = log.normalise((ledger, entries[-1][0] + 1))
+    return found
+
+
+async def test_a_topic_is_made_once() -> None:
+    _, metadata = await World().broker()
+    assert await TopicLog.create(PATH, metadata, 1000)
+    assert not await TopicLog.create(PATH, metadata, 1000)
+
+
+async def test_an_absent_topic_cannot_be_opened() -> None:
+    store, metadata = await World().broker()
+    with pytest.raises(TopicGoneError):
+        await TopicLog.open(PATH, "public/default", store, metadata, LedgerIds(metadata), 1000)
+
+
+async def test_the_next_owner_reads_what_the_last_one_confirmed_under_larger_ledger_ids() -> None:
+    world = World()
+    first, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner()
+    log = await world.open(first, metadata, owner)
+    for n in range(5):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 5)
+    before = await contents(log)
+
+    second, metadata = await world.broker()
+    successor = await world.open(second, metadata, Owner())
+    assert await contents(successor) == before
+    assert successor.ledger > log.ledger
+    assert successor.first == before[0]
+    assert successor.last == before[-1]
+
+
+async def test_opening_a_topic_fences_its_last_owner() -> None:
+    world = World()
+    first, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner()
+    log = await world.open(first, metadata, owner)
+    second, metadata = await world.broker()
+    successor = await world.open(second, metadata, Owner())
+    try:
+        log.append(entry(0), 1)
+        await owner.until(lambda: owner.error is not None)
+    except FencedError:
+        pass
+    assert owner.end == 0
+    assert await contents(successor) == []
+
+
+async def test_state_follows_the_topic_through_owners_that_wrote_nothing() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner(b"one")
+    log = await world.open(store, metadata, owner)
+    stored = asyncio.Event()
+    log.record(b"two", lambda error: stored.set())
+    await asyncio.wait_for(stored.wait(), 5)
+    for _ in range(3):
+        # These brokers open the topic and die before their first commit.
+        broker, metadata = await world.broker()
+        await TopicLog.open(PATH, "public/default", broker, metadata, LedgerIds(metadata), 1000)
+    last, metadata = await world.broker()
+    log = await TopicLog.open(PATH, "public/default", last, metadata, LedgerIds(metadata), 1000)
+    assert log.recovered is not None
+    assert log.recovered.snapshot == b"one"
+    assert log.recovered.deltas == (b"two",)
+
+
+async def test_empty_ledgers_do_not_pile_up_in_the_record() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    for _ in range(6):
+        owner = Owner()
+        log = await world.open(store, metadata, owner)
+        stored = asyncio.Event()
+        log.record(b"x", lambda error, stored=stored: stored.set())  # type: ignore[misc]
+        await asyncio.wait_for(stored.wait(), 5)
+        store, metadata = await world.broker()
+    assert len(log.topic_record.ledgers) <= 2
+
+
+async def test_trimming_is_in_the_record_before_entries_go() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner()
+    log = await world.open(store, metadata, owner)
+    for n in range(6):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 6)
+    await log.trim((log.ledger, 4))
+    assert log.first == (log.ledger, 4)
+    assert log.entries == 2
+    found = await metadata.get(PATH)
+    assert found is not None
+    assert TopicRecord.decode(found.value).trimmed == (log.ledger, 4)
+    other, metadata = await world.broker()
+    successor = await world.open(other, metadata, Owner())
+    assert [number for _, number in await contents(successor)] == [4, 5]
+
+
+async def test_a_trim_drops_whole_ledgers_and_their_bytes() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    for _ in range(2):
+        owner = Owner()
+        log = await world.open(store, metadata, owner)
+        for n in range(3):
+            log.append(entry(n), 1)
+        await owner.until(lambda: owner.end == 3)  # noqa: B023  # Awaited within the same turn.
+        store, metadata = await world.broker()
+    log = await world.open(store, metadata, owner := Owner())
+    assert log.entries == 6
+    size = log.size_bytes
+    stored = asyncio.Event()
+    log.record(b"x", lambda error: stored.set())
+    await asyncio.wait_for(stored.wait(), 5)
+    await log.trim(log.normalise((log.topic_record.ledgers[1].id, 0)))
+    assert log.entries == 3
+    assert log.size_bytes == size // 2
+    assert len(log.topic_record.ledgers) == 2
+
+
+async def test_a_position_is_found_by_publish_time() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner()
+    log = await world.open(store, metadata, owner)
+    for n in range(50):
+        log.append(entry(n, publish_time=1000 + 10 * n), 1)
+    await owner.until(lambda: owner.end == 50)
+    assert await log.find_by_publish_time(0) == log.first
+    assert await log.find_by_publish_time(1195) == (log.ledger, 20)
+    assert await log.find_by_publish_time(1200) == (log.ledger, 20)
+    assert await log.find_by_publish_time(99_999) == log.end
+
+
+async def test_skipped_damage_is_stepped_over_for_good() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner()
+    log = await world.open(store, metadata, owner)
+    for n in range(6):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 6)
+    assert await log.skip_damage(LogDamagedError(log.ledger, 2, 4, "a file", 17)) == 2
+    assert [number for _, number in await contents(log)] == [0, 1, 4, 5]
+    other, metadata = await world.broker()
+    successor = await world.open(other, metadata, Owner())
+    assert [number for _, number in await contents(successor)] == [0, 1, 4, 5]
+
+
+async def test_a_deleted_topic_is_gone_and_may_be_made_again() -> None:
+    world = World()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    log = await world.open(store, metadata, Owner())
+    await log.delete()
+    assert await metadata.get(PATH) is None
+    await TopicLog.create(PATH, metadata, 1000)
+    again = await world.open(store, metadata, Owner())
+    assert await contents(again) == []
+    assert again.ledger > log.ledger
