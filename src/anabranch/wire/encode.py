@@ -97,7 +97,7 @@ def encode_receipts(producer_id: int, receipts: Iterable[tuple[int, int, int, in
     """SEND_RECEIPT frames, one for each (sequence id, highest sequence id, ledger, entry), in that order."""
     frames: list[bytes] = []
     start = b"\x08%b\x10" % varint(producer_id)
-    last_ledger = -1
+    last_ledger: int | None = None
     ledger_bytes = b""
     for sequence_id, highest, ledger, entry in receipts:
         if ledger != last_ledger:

@@ -84,3 +84,9 @@ def test_receipts_are_what_protobuf_would_write(
     written = encode_receipts(producer, receipts)
     assert written == b"".join(map(encode_command, frames))
     assert [frame[1] for frame in FrameDecoder().feed(written)] == frames
+
+
+def test_the_receipt_of_a_duplicate_names_no_entry() -> None:
+    (frame,) = FrameDecoder().feed(encode_receipts(1, [(5, 5, -1, -1)]))
+    receipt = frame[1].send_receipt
+    assert (receipt.message_id.ledgerId, receipt.message_id.entryId) == (2**64 - 1, 2**64 - 1)

@@ -1,0 +1,105 @@
+"""Who may publish beside whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from anabranch.broker.producer import Admission, Producer, Verdict
+from anabranch.storage.port import Buffer
+from anabranch.wire import pulsar_pb2 as pb
+
+
+class Link:
+    """A connection that is open and takes everything."""
+
+    is_open = True
+    address = "here"
+    client_version = "test"
+
+    def write(self, pieces: Sequence[Buffer]) -> None: ...
+
+    def send(self, command: pb.BaseCommand) -> None: ...
+
+    def attach_producer(self, producer: Producer) -> None: ...
+
+    def producer_closed(self, producer: Producer) -> None: ...
+
+    async def is_alive(self) -> bool:
+        return True
+
+
+LINK = Link()
+
+
+def producer(mode: int, *, claimed: int | None = None, epoch: int = 0, link: Link = LINK) -> Producer:
+    return Producer(1, "p", link, epoch=epoch, access_mode=mode, claimed_epoch=claimed)
+
+
+SHARED = producer(pb.Shared)
+
+
+@pytest.mark.parametrize(
+    ("mode", "others", "held", "verdict"),
+    [
+        (pb.Shared, [], False, Verdict.ADMIT),
+        (pb.Shared, [SHARED], False, Verdict.ADMIT),
+        (pb.Shared, [], True, Verdict.BUSY),
+        (pb.Exclusive, [], False, Verdict.ADMIT),
+        (pb.Exclusive, [SHARED], False, Verdict.FENCED),
+        (pb.Exclusive, [], True, Verdict.FENCED),
+        (pb.WaitForExclusive, [], False, Verdict.ADMIT),
+        (pb.WaitForExclusive, [SHARED], False, Verdict.WAIT),
+        (pb.WaitForExclusive, [], True, Verdict.WAIT),
+        (pb.ExclusiveWithFencing, [SHARED], True, Verdict.FENCE_OTHERS),
+        (pb.ExclusiveWithFencing, [], False, Verdict.FENCE_OTHERS),
+    ],
+)
+def test_access_modes(mode: int, others: list[Producer], held: bool, verdict: Verdict) -> None:
+    admission = Admission()
+    if held:
+        admission.hold(producer(pb.Exclusive))
+    assert admission.judge(producer(mode), others) is verdict
+
+
+def test_a_shared_producer_waits_its_turn_behind_one_that_waits_for_the_topic() -> None:
+    admission = Admission()
+    admission.waiting.append(producer(pb.WaitForExclusive))
+    assert admission.judge(producer(pb.Shared), []) is Verdict.BUSY
+
+
+def test_the_epoch_rises_with_each_new_holder() -> None:
+    admission = Admission()
+    first, second = producer(pb.Exclusive), producer(pb.Exclusive)
+    assert admission.hold(first) == 0
+    admission.release(first)
+    assert admission.hold(second) == 1
+
+
+def test_a_holder_that_comes_back_keeps_its_epoch() -> None:
+    admission = Admission()
+    first = producer(pb.Exclusive)
+    epoch = admission.hold(first)
+    admission.release(first)
+    again = producer(pb.Exclusive, claimed=epoch)
+    assert admission.judge(again, []) is Verdict.ADMIT
+    assert admission.hold(again) == epoch
+
+
+def test_a_holder_that_was_replaced_meanwhile_is_fenced() -> None:
+    admission = Admission()
+    first = producer(pb.Exclusive)
+    epoch = admission.hold(first)
+    admission.release(first)
+    second = producer(pb.Exclusive)
+    admission.hold(second)
+    admission.release(second)
+    assert admission.judge(producer(pb.Exclusive, claimed=epoch), []) is Verdict.FENCED
+
+
+def test_a_producer_replaces_its_own_earlier_self_only() -> None:
+    old = producer(pb.Shared)
+    assert producer(pb.Shared, epoch=1).replaces(old)
+    assert not producer(pb.Shared, epoch=0).replaces(old)
+    assert not producer(pb.Shared, epoch=1, link=Link()).replaces(old)

@@ -1,0 +1,210 @@
+"""From a SEND to its answer, on a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from anabranch.broker.dedup import Deduplication
+from anabranch.broker.producer import Producer
+from anabranch.broker.publishing import Publishing
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.position import Incarnation
+from anabranch.storage.memory import MemoryLogStore
+from anabranch.storage.port import Buffer, LogError
+from anabranch.storage.topic_log import LedgerIds, TopicLog
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry
+from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK, FrameDecoder
+
+
+class Link:
+    """A connection that decodes what it is sent."""
+
+    is_open = True
+    address = "here"
+    client_version = "test"
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder()
+        self.answers: list[tuple[str, int, int]] = []
+
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        for frame in self._decoder.feed(b"".join(pieces)):
+            command = frame[1]
+            if command.type == pb.BaseCommand.SEND_RECEIPT:
+                receipt = command.send_receipt
+                entry = receipt.message_id.entryId
+                self.answers.append(
+                    ("receipt", receipt.sequence_id, entry - (1 << 64) if entry >> 63 else entry)
+                )
+            else:
+                self.answers.append(("error", command.send_error.sequence_id, command.send_error.error))
+
+    def send(self, command: pb.BaseCommand) -> None: ...
+
+    def attach_producer(self, producer: Producer) -> None: ...
+
+    def producer_closed(self, producer: Producer) -> None: ...
+
+    async def is_alive(self) -> bool:
+        return True
+
+
+class Rig:
+    """A topic's publishing half and its log."""
+
+    def __init__(self) -> None:
+        self.store = MemoryLogStore(incarnation=Incarnation("one"))
+        self.link = Link()
+        self.producer = Producer(1, "p", self.link)
+        self.was_full = False
+        self.lost: LogError | None = None
+        self._told = asyncio.Event()
+
+    async def open(self, *, is_sealed: bool = False) -> Rig:
+        metadata = await MemoryMetadata(lambda: 1).connect()
+        await self.store.start()
+        await TopicLog.create("/t", metadata, 1)
+        self.log = await TopicLog.open("/t", "a/b", self.store, metadata, LedgerIds(metadata), 1)
+        self.publishing = Publishing(
+            self.log, Deduplication(), is_sealed=is_sealed, on_full=lambda: setattr(self, "was_full", True)
+        )
+        self.log.start(self)
+        return self
+
+    def entries_confirmed(self, entries_end: int) -> None:
+        self.publishing.confirmed(entries_end)
+        self._told.set()
+
+    def log_lost(self, error: LogError) -> None:
+        self.lost = error
+
+    def encode_state(self) -> bytes:
+        return b""
+
+    def send(self, sequence_id: int, *, flags: int = 0, metadata: pb.MessageMetadata | None = None) -> None:
+        metadata = metadata or pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+        entry = memoryview(build_entry(metadata, b"x"))
+        self.publishing.publish(self.producer, sequence_id, sequence_id, 1, flags, entry)
+
+    async def told(self) -> None:
+        self._told.clear()
+        await asyncio.wait_for(self._told.wait(), 5)
+
+    async def until_answered(self, count: int) -> list[tuple[str, int, int]]:
+        while len(self.link.answers) < count:
+            await self.told()
+        return self.link.answers
+
+
+async def test_receipts_come_in_order_once_entries_are_confirmed() -> None:
+    rig = await Rig().open()
+    for n in range(5):
+        rig.send(n)
+    assert rig.link.answers == []
+    assert await rig.until_answered(5) == [("receipt", n, n) for n in range(5)]
+
+
+async def test_a_duplicate_is_acknowledged_only_after_the_original_is_confirmed() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    rig.send(4)
+    rig.send(4)
+    assert rig.link.answers == []
+    assert await rig.until_answered(2) == [("receipt", 4, 0), ("receipt", 4, -1)]
+    assert rig.log.entries == 1
+
+
+async def test_a_late_duplicate_is_acknowledged_at_once() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    rig.send(4)
+    await rig.until_answered(1)
+    rig.send(3)
+    assert rig.link.answers[-1] == ("receipt", 3, -1)
+
+
+async def test_the_chunks_of_one_message_are_not_duplicates_of_each_other() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    for attempt in range(2):
+        for chunk in range(3):
+            metadata = pb.MessageMetadata(
+                producer_name="p",
+                sequence_id=7,
+                publish_time=1,
+                chunk_id=chunk,
+                num_chunks_from_msg=3,
+                uuid="u",
+            )
+            rig.send(7, flags=IS_CHUNK, metadata=metadata)
+        answers = await rig.until_answered(3 * (attempt + 1))
+    assert [entry for _, _, entry in answers] == [0, 1, 2, -1, -1, -1]
+
+
+async def test_without_deduplication_ids_may_repeat() -> None:
+    rig = await Rig().open()
+    rig.send(4)
+    rig.send(4)
+    assert await rig.until_answered(2) == [("receipt", 4, 0), ("receipt", 4, 1)]
+
+
+async def test_an_error_never_overtakes_a_receipt() -> None:
+    rig = await Rig().open()
+    rig.send(1)
+    rig.send(2, flags=BAD_CHECKSUM)
+    rig.send(3)
+    answers = await rig.until_answered(3)
+    assert answers == [("receipt", 1, 0), ("error", 2, pb.ChecksumError), ("receipt", 3, 1)]
+
+
+async def test_a_sealed_topic_answers_what_came_before_and_refuses_what_comes_after() -> None:
+    rig = await Rig().open()
+    rig.send(1)
+    rig.publishing.seal()
+    rig.send(2)
+    assert await rig.until_answered(2) == [("receipt", 1, 0), ("error", 2, pb.TopicTerminatedError)]
+
+
+async def test_a_publish_in_a_transaction_is_refused() -> None:
+    rig = await Rig().open()
+    rig.send(1, flags=EXTENDED)
+    assert rig.link.answers == [("error", 1, pb.NotAllowedError)]
+
+
+async def test_a_full_disk_closes_producers_and_answers_nothing() -> None:
+    rig = await Rig().open()
+    rig.store.set_accepting(False)
+    rig.send(1)
+    assert rig.was_full
+    assert rig.link.answers == []
+
+
+async def test_a_closed_producer_is_sent_nothing() -> None:
+    rig = await Rig().open()
+    other = Producer(2, "q", Link())
+    rig.send(1)
+    rig.producer.is_closed = True
+    entry = memoryview(
+        build_entry(pb.MessageMetadata(producer_name="q", sequence_id=0, publish_time=1), b"y")
+    )
+    rig.publishing.publish(other, 0, 0, 1, 0, entry)
+    link = other.link
+    assert isinstance(link, Link)
+    while not link.answers:
+        await rig.told()
+    assert rig.link.answers == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_nothing_is_accepted_once_stopped(count: int) -> None:
+    rig = await Rig().open()
+    for n in range(count):
+        rig.send(n)
+    rig.publishing.stop()
+    rig.send(count)
+    await rig.until_answered(count)
+    assert rig.log.next_entry == count
