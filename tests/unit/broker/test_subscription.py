@@ -267,7 +267,7 @@ def test_a_readers_subscription_survives_its_own_seek_but_not_its_absence(
     rig.consumer(EXCLUSIVE)
     rig.loop.run(rig.subscription.seek(places[1]))
     assert not rig.ended
-    consumer, link = rig.consumer(EXCLUSIVE)
+    _, link = rig.consumer(EXCLUSIVE)
     assert link.places == places[1:]
     rig.loop.run(rig.subscription.seek(places[2]))
     rig.loop.advance(61)
@@ -428,7 +428,8 @@ def test_start_positions(
         topic="t", subscription="s", subType=pb.CommandSubscribe.Exclusive, consumer_id=1, request_id=1
     )
     request.durable = durable
-    request.initialPosition = pb.CommandSubscribe.InitialPosition.Value(initial)
+    if initial == "Earliest":
+        request.initialPosition = pb.CommandSubscribe.Earliest
     if start is not None:
         request.start_message_id.ledgerId, request.start_message_id.entryId = start
     assert start_position(log, request) == expected

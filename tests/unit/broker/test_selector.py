@@ -1,0 +1,104 @@
+"""Which consumer gets which key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.broker.consumer import KEY_SHARED, Consumer
+from anabranch.broker.dispatch.selector import HashRing, KeyRanges
+from anabranch.broker.errors import ConsumerAssignError
+from anabranch.wire import pulsar_pb2 as pb
+from unit.broker.rig import RecordingLink
+
+
+def named(name: str, *ranges: tuple[int, int]) -> Consumer:
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY if ranges else pb.AUTO_SPLIT)
+    for start, end in ranges:
+        meta.hashRanges.add(start=start, end=end)
+    return Consumer(1, name, RecordingLink(), kind=KEY_SHARED, key_shared=meta)
+
+
+SLOTS = range(1, 65536, 97)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=6), st.data())
+def test_a_consumer_that_leaves_moves_only_its_own_keys(names: list[str], data: st.DataObject) -> None:
+    ring = HashRing()
+    consumers = [named(name) for name in names]
+    for consumer in consumers:
+        ring.add(consumer)
+    before = {slot: ring.select(slot) for slot in SLOTS}
+    leaving = data.draw(st.sampled_from(consumers))
+    ring.remove(leaving)
+    for slot, owner in before.items():
+        if owner is not leaving:
+            assert ring.select(slot) is owner
+        else:
+            assert ring.select(slot) is not leaving
+    ring.add(leaving)
+    for consumer in consumers:
+        ring.remove(consumer)
+    assert ring.select(5) is None
+    assert ring.ranges() == {}
+
+
+def test_the_ring_spreads_keys_fairly_even_over_equal_names() -> None:
+    ring = HashRing()
+    consumers = [named("same") for _ in range(4)]
+    for consumer in consumers:
+        ring.add(consumer)
+    shares = [sum(1 for slot in SLOTS if ring.select(slot) is consumer) for consumer in consumers]
+    assert min(shares) > len(SLOTS) / 4 * 0.6
+
+
+def test_the_ranges_shown_cover_every_slot_once_and_agree_with_the_choice() -> None:
+    ring = HashRing()
+    for name in "abc":
+        ring.add(named(name))
+    covered = sorted((start, end, owner) for owner, spans in ring.ranges().items() for start, end in spans)
+    at = 1
+    for start, end, owner in sorted(covered, key=lambda one: one[0]):
+        assert start == at
+        assert ring.select(start) is ring.select(end) is owner
+        at = end + 1
+    assert at == 65536
+
+
+def test_sticky_ranges_choose_their_owner_and_leave_gaps_to_nobody() -> None:
+    ranges = KeyRanges()
+    low, high = named("low", (0, 99)), named("high", (200, 299), (400, 65535))
+    ranges.add(low)
+    ranges.add(high)
+    assert [ranges.select(slot) for slot in (1, 99, 100, 200, 299, 300, 65535)] == [
+        low,
+        low,
+        None,
+        high,
+        high,
+        None,
+        high,
+    ]
+    ranges.remove(high)
+    assert ranges.select(250) is None
+    assert ranges.ranges() == {low: [(0, 99)]}
+
+
+@pytest.mark.parametrize(
+    "wanted", [[(50, 60)], [(99, 120)], [(0, 65535)], [(150, 199), (299, 300)], [(100, 200)]]
+)
+def test_a_range_that_overlaps_another_consumers_is_refused(wanted: list[tuple[int, int]]) -> None:
+    ranges = KeyRanges()
+    ranges.add(named("one", (0, 99), (200, 299)))
+    with pytest.raises(ConsumerAssignError) as refused:
+        ranges.add(named("two", *wanted))
+    assert refused.value.code == pb.ConsumerAssignError
+    assert len(ranges.ranges()) == 1
+
+
+@pytest.mark.parametrize("wanted", [[], [(5, 4)], [(0, 65536)], [(0, 10), (10, 20)]])
+def test_malformed_ranges_are_refused(wanted: list[tuple[int, int]]) -> None:
+    with pytest.raises(ConsumerAssignError):
+        KeyRanges().add(named("one", *wanted))
