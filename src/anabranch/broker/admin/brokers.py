@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep
-from anabranch.broker.config import FIELDS
 
 router = APIRouter()
 
@@ -50,7 +49,7 @@ async def dynamic_values() -> dict[str, str]:
 @router.get("/configuration/runtime")
 async def runtime_settings(broker: BrokerDep) -> dict[str, str]:
     """Every setting as text, as Pulsar gives them."""
-    return {name: _as_text(getattr(broker.config, name)) for name in FIELDS}
+    return {name: _as_text(value) for name, value in broker.config.spelled().items()}
 
 
 @router.post("/configuration/{name}/{value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -13,10 +14,12 @@ from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionD
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policies import Bundles, Policies
-from anabranch.broker.resources import NotFound
+from anabranch.broker.resources import Conflict, NotFound
 from anabranch.model.names import NamespaceName, TopicName
 
 router = APIRouter()
+
+FORCED_DELETES_MAX = 3
 
 
 @router.get("/{tenant}")
@@ -48,16 +51,33 @@ async def delete_namespace(broker: BrokerDep, namespace: NamespaceDep, force: bo
 
 async def remove_namespace(broker: Broker, namespace: NamespaceName, *, force: bool) -> None:
     """Deletes the namespace, by force with every topic in it."""
-    for topic in await broker.resources.begin_delete_namespace(namespace, force=force):
+    if not force:
+        await broker.resources.delete_namespace(namespace)
+        return
+    for attempt in range(FORCED_DELETES_MAX):
+        await _empty_namespace(broker, namespace)
         try:
+            await broker.resources.delete_namespace(namespace)
+            return
+        except Conflict:
+            # A topic was closed between being opened and being deleted, or an earlier deletion was cut short by a
+            # crash. Either way this refusal has opened the namespace again, and a second round finds all its topics.
+            if attempt == FORCED_DELETES_MAX - 1:
+                raise
+
+
+async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
+    # Opened while it still may be: once its deletion has begun, the namespace opens and creates no more topics, and
+    # the clients of the deleted ones cannot bring them back.
+    for topic in await broker.resources.topic_names(namespace):
+        with contextlib.suppress(TopicNotFoundError, NotFound):
+            await broker.topic(topic)
+    for topic in await broker.resources.begin_delete_namespace(namespace, force=True):
+        with contextlib.suppress(TopicNotFoundError, NotFound):
             if await broker.resources.partitions(topic):
                 await broker.resources.delete_partitioned(topic)
             else:
                 await broker.delete_topic(topic, force=True)
-        except (TopicNotFoundError, NotFound):
-            # Somebody else deletes the same namespace; what counts is that it is gone.
-            continue
-    await broker.resources.delete_namespace(namespace)
 
 
 @router.get("/{tenant}/{namespace}/topics")

@@ -1,0 +1,231 @@
+"""A client's end of one connection: requests matched with their answers, everything else handed to its owner.
+
+It never reconnects: a lost connection fails what waits on it, and its owner decides what then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import anabranch
+from anabranch.errors import AnabranchError, PeerError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.connection import Beat, Connection, Role
+from anabranch.wire.frames import Frame
+
+C = pb.BaseCommand
+
+DEFAULT_PORT = 6650
+CONNECT_MAX_S = 10.0
+TICK_S = 5.0
+
+
+class ConnectionLost(AnabranchError):
+    """The broker went away, or could not be reached."""
+
+    retryable = True
+
+
+class RequestRefused(AnabranchError):
+    """The broker's error answer; `error` is the protocol's number for it."""
+
+    def __init__(self, error: int, message: str) -> None:
+        super().__init__(f"{pb.ServerError.Name(error)}: {message}")
+        self.error = error
+
+
+class Part(Protocol):
+    """A producer or consumer of this connection."""
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None: ...
+
+    def lost(self, error: Exception) -> None: ...
+
+
+# Where a command that answers no request names its producer or consumer: (field of the command, is it a producer).
+_TO_PART = {
+    C.SEND_RECEIPT: ("send_receipt", True),
+    C.SEND_ERROR: ("send_error", True),
+    C.CLOSE_PRODUCER: ("close_producer", True),
+    C.MESSAGE: ("message", False),
+    C.CLOSE_CONSUMER: ("close_consumer", False),
+    C.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", False),
+    C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", False),
+}
+_ANSWERS = {
+    field.number: field.name
+    for field in C.DESCRIPTOR.fields
+    if field.number not in _TO_PART
+    and field.message_type is not None
+    and "request_id" in field.message_type.fields_by_name
+}
+
+
+def host_and_port(service_url: str) -> tuple[str, int]:
+    url = urlsplit(service_url)
+    if url.scheme != "pulsar" or not url.hostname:
+        raise ConnectionLost(f"{service_url!r} is no service URL: expected pulsar://host:port")
+    return url.hostname, url.port or DEFAULT_PORT
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """Made by `open`. Bound to the loop it was opened on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wire = Connection(Role.CLIENT, now=self._loop.time())
+        self._transport: asyncio.Transport
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._next_request = 0
+        self._parts: dict[tuple[bool, int], Part] = {}
+        self._next_part = 0
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._ticking: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, service_url: str) -> ClientConnection:
+        host, port = host_and_port(service_url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_MAX_S):
+                _, self = await loop.create_connection(cls, host, port)
+                await asyncio.shield(self._connected)
+        except TimeoutError:
+            raise ConnectionLost(f"no answer from {service_url} within {CONNECT_MAX_S:.0f} s") from None
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {service_url}: {error.strerror or error}") from None
+        return self
+
+    # -- the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._wire.connect(f"Anabranch-{anabranch.__version__}"))
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._wire.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._wire.received(nbytes, self._loop.time()):
+                self._act(frame)
+        except PeerError as error:
+            self._fail(error)
+            self._transport.abort()
+            return
+        if owed := self._wire.to_send():
+            self._transport.write(owed)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wire.close()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._writable.set()
+        self._fail(ConnectionLost(f"the connection was lost{f': {exc}' if exc else ''}"))
+        self._closed.set_result(None)
+
+    def _tick(self) -> None:
+        match self._wire.tick(self._loop.time()):
+            case Beat.DEAD:
+                self._transport.abort()
+                return
+            case Beat.PROBE:
+                self._transport.write(self._wire.to_send())
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._requests = self._requests, {}
+        for future in (*waiting.values(), self._connected):
+            if not future.done():
+                future.set_exception(error)
+                # Nobody may be waiting any more, and that is no mistake.
+                future.exception()
+        parts, self._parts = self._parts, {}
+        for part in parts.values():
+            part.lost(error)
+
+    async def close(self) -> None:
+        self._transport.close()
+        await self._closed
+
+    # -- frames
+
+    def _act(self, frame: Frame) -> None:
+        kind, command, payload = frame
+        if kind == C.CONNECTED:
+            self._connected.set_result(None)
+        elif kind in _TO_PART:
+            field, is_producer = _TO_PART[kind]
+            body = getattr(command, field)
+            part = self._parts.get((is_producer, body.producer_id if is_producer else body.consumer_id))
+            if part is not None:
+                part.received(kind, body, payload)
+        elif kind == C.ERROR and not self._connected.done():
+            self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
+        elif kind in _ANSWERS:
+            body = getattr(command, _ANSWERS[kind])
+            waiter = self._requests.pop(body.request_id, None)
+            if waiter is not None and not waiter.done():
+                _settle(waiter, kind, body)
+
+    # -- sending
+
+    async def request(self, kind: int, field: str, **fields: Any) -> Any:
+        """The answer to a request; RequestRefused if it is an error."""
+        request_id = self._next_request
+        self._next_request += 1
+        waiter = self._requests[request_id] = self._loop.create_future()
+        self.send(kind, field, request_id=request_id, **fields)
+        try:
+            return await waiter
+        finally:
+            self._requests.pop(request_id, None)
+
+    def send(self, kind: int, field: str, **fields: Any) -> None:
+        if self._transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        command = C(type=kind)  # type: ignore[arg-type]  # An int of the enum.
+        body = getattr(command, field)
+        body.SetInParent()
+        body.MergeFrom(type(body)(**fields))
+        self._transport.write(self._wire.send(command))
+
+    async def write(self, frame: bytes) -> None:
+        """Sends bytes, waiting while the socket has too many."""
+        await self._writable.wait()
+        if self._transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        self._transport.write(frame)
+
+    def attach(self, is_producer: bool, make: Callable[[int], Part]) -> Part:
+        """Gives a new producer or consumer its id on this connection."""
+        number = self._next_part
+        self._next_part += 1
+        part = self._parts[is_producer, number] = make(number)
+        return part
+
+    def detach(self, is_producer: bool, number: int) -> None:
+        self._parts.pop((is_producer, number), None)
+
+
+def _settle(waiter: asyncio.Future[Any], kind: int, body: Any) -> None:
+    """Errors come in several shapes: a command of their own, or fields of the usual answer."""
+    is_lookup = kind in (C.LOOKUP_RESPONSE, C.PARTITIONED_METADATA_RESPONSE)
+    if kind == C.ERROR or (is_lookup and body.HasField("error")):
+        waiter.set_exception(RequestRefused(body.error, body.message))
+    else:
+        waiter.set_result(body)

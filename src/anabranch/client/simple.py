@@ -1,0 +1,348 @@
+"""Produce and consume the plain way: no batching, no reconnecting, a connection for each broker a lookup names."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.client.connection import ClientConnection, ConnectionLost, RequestRefused
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_message, encode_send, open_entry, unpack
+
+C = pb.BaseCommand
+
+PENDING_MAX = 1000
+RECEIVE_QUEUE = 1000
+LOOKUPS_MAX = 20
+
+
+class EndOfTopic(AnabranchError):
+    """The topic was terminated and everything in it has been consumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `index` is its place in a batch, or -1; `size` the batch's."""
+
+    topic: str
+    ledger: int
+    entry: int
+    index: int
+    size: int
+    payload: bytes
+    key: str | None
+    properties: Mapping[str, str]
+    producer: str
+    sequence_id: int
+    publish_time_ms: int
+    event_time_ms: int
+    redeliveries: int
+    partition: int = -1
+
+    @property
+    def id(self) -> str:
+        return f"{self.ledger}:{self.entry}:{self.partition}:{self.index}"
+
+
+class Client:
+    """Connections are opened as lookups name brokers, and closed together."""
+
+    def __init__(self, service_url: str) -> None:
+        self._url = service_url
+        self._connections: dict[str, ClientConnection] = {}
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.close()
+
+    async def _to(self, url: str) -> ClientConnection:
+        if url not in self._connections:
+            self._connections[url] = await ClientConnection.open(url)
+        return self._connections[url]
+
+    async def partitions(self, topic: str) -> list[str]:
+        """The topics that hold the messages: the partitions, or the topic itself."""
+        name = TopicName.parse(topic)
+        connection = await self._to(self._url)
+        answer = await connection.request(
+            C.PARTITIONED_METADATA, "partitionMetadata", topic=str(name), metadata_auto_creation_enabled=True
+        )
+        return [str(name.partition(index)) for index in range(answer.partitions)] or [str(name)]
+
+    async def _owner(self, topic: str) -> ClientConnection:
+        url, authoritative = self._url, False
+        for _ in range(LOOKUPS_MAX):
+            connection = await self._to(url)
+            answer = await connection.request(
+                C.LOOKUP, "lookupTopic", topic=topic, authoritative=authoritative
+            )
+            url = answer.brokerServiceUrl or url
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                return await self._to(url)
+            authoritative = answer.authoritative
+        raise ConnectionLost(f"{LOOKUPS_MAX} lookups did not find the owner of {topic}")
+
+    async def producer(self, topic: str, name: str | None = None) -> Producer:
+        """A producer to one topic that is not partitioned, or to one partition."""
+        topic = str(TopicName.parse(topic))
+        connection = await self._owner(topic)
+        producer = connection.attach(True, lambda number: Producer(connection, number, topic))
+        assert isinstance(producer, Producer)
+        await producer.open(name)
+        return producer
+
+    async def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        kind: int = pb.CommandSubscribe.Exclusive,
+        earliest: bool = False,
+        queue: asyncio.Queue[Message | Exception] | None = None,
+    ) -> Consumer:
+        """A consumer of one topic that is not partitioned, or of one partition. Several may share a queue."""
+        topic = str(TopicName.parse(topic))
+        connection = await self._owner(topic)
+        consumer = connection.attach(False, lambda number: Consumer(connection, number, topic, queue))
+        assert isinstance(consumer, Consumer)
+        await consumer.open(subscription, kind, earliest)
+        return consumer
+
+
+class Producer:
+    """Sends messages one by one; receipts come back in order."""
+
+    def __init__(self, connection: ClientConnection, number: int, topic: str) -> None:
+        self.topic = topic
+        self.name = ""
+        self._connection = connection
+        self._number = number
+        self._pending: deque[tuple[int, asyncio.Future[tuple[int, int]]]] = deque()
+        self._room = asyncio.Semaphore(PENDING_MAX)
+        self._next_sequence = 0
+        self._error: Exception | None = None
+
+    async def open(self, name: str | None) -> None:
+        try:
+            answer = await self._connection.request(
+                C.PRODUCER, "producer", topic=self.topic, producer_id=self._number, producer_name=name
+            )
+        except BaseException:
+            self._connection.detach(True, self._number)
+            raise
+        self.name = answer.producer_name
+        self._next_sequence = answer.last_sequence_id + 1
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> asyncio.Future[tuple[int, int]]:
+        """Sends one message, waiting while too many have no receipt. The future is its (ledger, entry)."""
+        await self._room.acquire()
+        if self._error is not None:
+            self._room.release()
+            raise self._error
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        metadata = pb.MessageMetadata(
+            producer_name=self.name,
+            sequence_id=sequence,
+            publish_time=time.time_ns() // 1_000_000,
+            partition_key=key,
+        )
+        for item in (properties or {}).items():
+            metadata.properties.add(key=item[0], value=item[1])
+        receipt: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        self._pending.append((sequence, receipt))
+        frame = encode_send(
+            build_message(metadata, payload), producer_id=self._number, sequence_id=sequence, num_messages=1
+        )
+        await self._connection.write(frame)
+        return receipt
+
+    async def flush(self) -> None:
+        """Waits for every receipt; raises the first error."""
+        while self._pending:
+            await self._pending[-1][1]
+        if self._error is not None:
+            raise self._error
+
+    async def close(self) -> None:
+        await self.flush()
+        await self._connection.request(C.CLOSE_PRODUCER, "close_producer", producer_id=self._number)
+        self._connection.detach(True, self._number)
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.SEND_RECEIPT:
+            while self._pending and self._pending[0][0] <= body.sequence_id:
+                self._answer((body.message_id.ledgerId, body.message_id.entryId))
+        elif kind == C.SEND_ERROR:
+            self.lost(RequestRefused(body.error, body.message))
+        elif kind == C.CLOSE_PRODUCER:
+            self.lost(ConnectionLost("the broker closed the producer"))
+
+    def _answer(self, result: tuple[int, int] | Exception) -> None:
+        _, receipt = self._pending.popleft()
+        self._room.release()
+        if receipt.done():
+            return
+        if isinstance(result, Exception):
+            receipt.set_exception(result)
+            receipt.exception()  # The error is also raised by `flush` and the next `send`.
+        else:
+            receipt.set_result(result)
+
+    def lost(self, error: Exception) -> None:
+        self._error = self._error or error
+        while self._pending:
+            self._answer(error)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Which messages of an entry the user has acknowledged: an entry is acknowledged whole."""
+
+    left: set[int] = field(default_factory=set)
+
+
+class Consumer:
+    """Receives messages of one topic. Batches are taken apart; chunked and encrypted messages are refused."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        number: int,
+        topic: str,
+        queue: asyncio.Queue[Message | Exception] | None = None,
+    ) -> None:
+        self.topic = topic
+        self._connection = connection
+        self._number = number
+        self._partition = TopicName.parse(topic).partition_index
+        self._queue: asyncio.Queue[Message | Exception] = queue or asyncio.Queue()
+        self._taken = 0
+        self._batches: dict[tuple[int, int], _Batch] = {}
+
+    async def open(self, subscription: str, kind: int, earliest: bool) -> None:
+        place = pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
+        try:
+            await self._connection.request(
+                C.SUBSCRIBE,
+                "subscribe",
+                topic=self.topic,
+                subscription=subscription,
+                subType=kind,
+                consumer_id=self._number,
+                initialPosition=place,
+                durable=True,
+                force_topic_creation=True,
+            )
+        except BaseException:
+            self._connection.detach(False, self._number)
+            raise
+        self._flow(RECEIVE_QUEUE)
+
+    def _flow(self, permits: int) -> None:
+        self._connection.send(C.FLOW, "flow", consumer_id=self._number, messagePermits=permits)
+
+    async def receive(self) -> Message:
+        """The next message. Whoever reads a queue that consumers share calls `taken` of the right one instead."""
+        found = await self._queue.get()
+        if isinstance(found, Exception):
+            raise found
+        self.taken()
+        return found
+
+    def taken(self) -> None:
+        """One message left the queue: the broker may send another."""
+        self._taken += 1
+        if self._taken >= RECEIVE_QUEUE // 2:
+            self._flow(self._taken)
+            self._taken = 0
+
+    async def ack(self, message: Message) -> None:
+        """Returns once the broker has stored it. A message of a batch waits for the others."""
+        if message.index >= 0:
+            batch = self._batches[message.ledger, message.entry]
+            batch.left.discard(message.index)
+            if batch.left:
+                return
+            del self._batches[message.ledger, message.entry]
+        answer = await self._connection.request(
+            C.ACK,
+            "ack",
+            consumer_id=self._number,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[pb.MessageIdData(ledgerId=message.ledger, entryId=message.entry)],
+        )
+        if answer.HasField("error"):
+            raise RequestRefused(answer.error, answer.message)
+
+    async def unsubscribe(self) -> None:
+        await self._connection.request(C.UNSUBSCRIBE, "unsubscribe", consumer_id=self._number)
+        self._connection.detach(False, self._number)
+
+    async def close(self) -> None:
+        await self._connection.request(C.CLOSE_CONSUMER, "close_consumer", consumer_id=self._number)
+        self._connection.detach(False, self._number)
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.MESSAGE and payload is not None:
+            try:
+                self._take(body, payload)
+            except (AnabranchError, ValueError) as error:
+                self._queue.put_nowait(error)
+        elif kind == C.CLOSE_CONSUMER:
+            self.lost(ConnectionLost("the broker closed the consumer"))
+        elif kind == C.REACHED_END_OF_TOPIC:
+            self.lost(EndOfTopic(f"{self.topic} was terminated and has been consumed"))
+
+    def _take(self, body: pb.CommandMessage, payload: memoryview) -> None:
+        metadata, packed = open_entry(payload)
+        if metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
+            raise ValueError(f"{self.topic}: chunked and encrypted messages are not supported by this client")
+        at = (body.message_id.ledgerId, body.message_id.entryId)
+        singles = unpack(metadata, packed)
+        in_batch = metadata.HasField("num_messages_in_batch")
+        if in_batch:
+            self._batches[at] = _Batch(set(range(len(singles))))
+        for index, (single, data) in enumerate(singles):
+            self._queue.put_nowait(
+                Message(
+                    topic=self.topic,
+                    ledger=at[0],
+                    entry=at[1],
+                    index=index if in_batch else -1,
+                    size=len(singles),
+                    payload=bytes(data),
+                    key=single.partition_key if single.HasField("partition_key") else None,
+                    properties={item.key: item.value for item in single.properties},
+                    producer=metadata.producer_name,
+                    sequence_id=single.sequence_id
+                    if single.HasField("sequence_id")
+                    else metadata.sequence_id,
+                    publish_time_ms=metadata.publish_time,
+                    event_time_ms=single.event_time,
+                    redeliveries=body.redelivery_count,
+                    partition=self._partition,
+                )
+            )
+
+    def lost(self, error: Exception) -> None:
+        self._queue.put_nowait(error)
