@@ -110,9 +110,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     force_delete_tenant_allowed: bool = True
 
     # -- our log
-    log_file_bytes: int = 256 * MIB
+    log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
-    log_checkpoint_bytes: int = 64 * MIB
     # Consumed entries that no retention keeps stay this long, or until a topic has this many bytes of them: a consumer
     # that seeks back a moment, or subscribes a moment late, still finds them. A full disk ends this at once.
     log_linger_seconds: int = 60
@@ -152,7 +151,6 @@ _AT_LEAST: Mapping[str, int] = {
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
-    "logCheckpointBytes": 64 * 1024,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
     "backlogQuotaDefaultLimitBytes": -1,

@@ -25,7 +25,7 @@ from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.errors import AnabranchError
 from anabranch.metadata.sqlite import SqliteMetadata
-from anabranch.storage.file import FileLogStore
+from anabranch.storage.file_store import FileLogStore
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +96,9 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         await resources.bootstrap(Cluster(service_url=http_url, broker_service_url=service_url))
         store = FileLogStore(
             data / "log",
-            clock=now_ms,
+            clock_ms=now_ms,
             file_bytes=config.log_file_bytes,
-            checkpoint_bytes=config.log_checkpoint_bytes,
             cache_bytes=config.log_cache_bytes,
-            disk_reserve_bytes=config.log_disk_reserve_bytes,
         )
         await store.start()
         broker = Broker(
