@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.file_store import FileLogStore
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.storage.port import (
     Buffer,
@@ -31,7 +32,12 @@ def memory_medium(_: Path) -> Opener:
     return lambda: MemoryLogStore(medium, incarnation=Incarnation(f"m{next(names)}"))
 
 
-MEDIA = {"memory": memory_medium}
+def file_medium(root: Path) -> Opener:
+    # Small files, so that a few entries are enough to fill several.
+    return lambda: FileLogStore(root, clock_ms=lambda: 1_000, is_shared=True, file_bytes=256 << 10)
+
+
+MEDIA = {"memory": memory_medium, "file": file_medium}
 
 
 class Owner:
@@ -265,6 +271,17 @@ async def test_closing_the_store_confirms_everything_first(open_store: Opener) -
     assert owner.entries_end == 50
     with pytest.raises(LogError):
         writer.append(b"x", 1)
+
+
+async def test_an_owner_that_closed_its_ledger_is_not_told_that_the_log_ended(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"x", 1)
+    writer.close()
+    await owner.until(1)
+    await store.close()
+    assert owner.error is None
 
 
 # -- state records

@@ -164,10 +164,11 @@ class _Writer:
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
 
-    def lose(self, error: LogError) -> None:
+    def lose(self, error: LogError, *, is_told: bool) -> None:
         if self.error is None:
             self.error = error
-            self.listener.lost(error)
+            if is_told:
+                self.listener.lost(error)
 
 
 class MemoryLogStore:
@@ -255,8 +256,6 @@ class MemoryLogStore:
         done, self._confirming = self._confirming, None
         self._unconfirmed_bytes = 0
         self._commits += 1
-        for writer in pending:
-            writer.is_pending = False
         if self._wal.is_fenced:
             self._end(FencedError(f"incarnation {self._incarnation} was taken by another broker"))
         for writer in pending:
@@ -272,14 +271,18 @@ class MemoryLogStore:
                 ):
                     data.fold(writer.listener.snapshot())
         for writer in pending:
+            writer.is_pending = False
+        for writer in pending:
             if writer.error is None:
                 writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
         assert done is not None
         done.set()
 
     def _drop(self, writer: _Writer, error: LogError) -> None:
+        is_settled = not writer.is_open and not writer.is_pending
         writer.data.void()
-        writer.lose(error)
+        # An owner that let go and has had all its answers is not bothered.
+        writer.lose(error, is_told=not is_settled)
 
     async def _flush(self) -> None:
         while self._confirming is not None:

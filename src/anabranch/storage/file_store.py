@@ -1,0 +1,342 @@
+"""The log on local files: puts writing, reading, taking over and giving disk back together behind the port.
+
+    root/lock                                   one process at a time (or several that say so)
+    root/wal/<incarnation>/NNNNNNNN.wal         what this or another incarnation wrote
+                          /fences, /taken       who may no longer write, and what was found then
+    root/ledgers/<namespace>/*.led              what is still wanted of files that were mostly dead
+
+Nothing here blocks the event loop: files are touched by the sync thread, a helper thread and a few reader threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage import fences, takeover
+from anabranch.storage.cache import EntryCache
+from anabranch.storage.catalog import Catalog
+from anabranch.storage.files import Files, OsFiles
+from anabranch.storage.live import Liveness
+from anabranch.storage.port import (
+    Entry,
+    LedgerListener,
+    LedgerState,
+    LedgerWriter,
+    LogError,
+    LogInUseError,
+    LogMissingError,
+    ReadPlan,
+)
+from anabranch.storage.reader import Reader
+from anabranch.storage.takeover import Known
+from anabranch.storage.wal import WriteAheadLog
+
+__all__ = ["FileLogStore"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READER_THREADS = 4
+
+
+def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
+    """A name that sorts by time and is never used again."""
+    return Incarnation(f"{clock_ms():013d}-{secrets.token_hex(6)}")
+
+
+class FileLogStore:
+    """`is_shared` lets several processes write logs under one root; each takes only what it fences."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock_ms: Callable[[], int],
+        files: Files | None = None,
+        incarnation: Incarnation | None = None,
+        is_shared: bool = False,
+        file_bytes: int = 64 << 20,
+        cache_bytes: int = 64 << 20,
+        commit_bytes_max: int = 8 << 20,
+        plan_ms: int = 60_000,
+        idle_seconds: float = 0.05,
+    ) -> None:
+        self._root = root
+        self._clock_ms = clock_ms
+        self._files: Files = files or OsFiles()
+        self._incarnation = incarnation or new_incarnation(clock_ms)
+        self._is_shared = is_shared
+        self._plan_ms = plan_ms
+        self._folder = root / "wal" / self._incarnation
+        self._catalog = Catalog()
+        self._cache = EntryCache(cache_bytes)
+        self._live = Liveness(self._incarnation)
+        self._reader = Reader(self._files, self._catalog)
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
+        self._known: dict[Incarnation, Known] = {}
+        self._knowing = asyncio.Lock()
+        self._locks: list[int] = []
+        self._is_started = False
+        self._accepting_callbacks: list[Callable[[bool], None]] = []
+        self._wal = WriteAheadLog(
+            self._folder,
+            self._incarnation,
+            secrets.randbits(64),
+            self._files,
+            self._helper,
+            self._catalog,
+            self._cache,
+            file_bytes=file_bytes,
+            commit_bytes_max=commit_bytes_max,
+            idle_seconds=idle_seconds,
+            on_file=self._file_changed,
+        )
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._incarnation
+
+    @property
+    def is_accepting(self) -> bool:
+        return not self._wal.is_refusing
+
+    def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
+        self._accepting_callbacks.append(callback)
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        return self._wal.unconfirmed_bytes
+
+    # -- life
+
+    async def start(self) -> None:
+        await self._in_helper(self._prepare_folders)
+        try:
+            await self._wal.start()
+        except OSError as error:
+            raise LogError(f"cannot write the log in {self._folder}: {error}") from error
+        self._is_started = True
+
+    def _prepare_folders(self) -> None:
+        files = self._files
+        try:
+            files.make_folder(self._root)
+            files.refuse_network(self._root)
+            self._lock(self._root / takeover.LOCK, is_shared=self._is_shared)
+            for folder in (self._folder / fences.FENCES, self._folder / fences.TAKEN, self._root / "ledgers"):
+                files.make_folder(folder)
+        except OSError as error:
+            raise LogInUseError(f"cannot use {self._root} for the log: {error}") from error
+        self._lock(self._folder / takeover.LOCK, is_shared=False)
+
+    def _lock(self, path: Path, *, is_shared: bool) -> None:
+        lock = self._files.lock(path, is_shared=is_shared)
+        if lock is None:
+            raise LogInUseError(f"{self._root} is in use by another process")
+        self._locks.append(lock)
+
+    async def close(self) -> None:
+        if not self._is_started:
+            self._release()
+            return
+        self._is_started = False
+        is_whole = self._wal.error is None
+        await self._wal.flush()
+        states = self._local_states(self._wal.writers)
+        is_whole = is_whole and self._wal.error is None
+        await self._wal.close()
+        if is_whole:
+            await self._in_helper(self._hand_over, states)
+        self._release()
+
+    def _hand_over(self, states: dict[LedgerId, LedgerState]) -> None:
+        """The answer that whoever takes this incarnation over would find, so that nobody needs to look for it."""
+        found = fences.load_taken(self._files, self._folder)
+        new = {ledger: state for ledger, state in states.items() if ledger not in found.states}
+        names = {ledger: self._wal.writers[ledger].namespace for ledger in new}
+        answer = fences.Taken(states=new, namespaces=names, is_final=True)
+        fences.store_taken(self._files, self._folder, answer, found.results)
+
+    def _release(self) -> None:
+        self._helper.shutdown()
+        self._readers.shutdown()
+        for lock in reversed(self._locks):
+            self._files.close(lock)
+        self._locks.clear()
+
+    async def _in_helper(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._helper, call, *args)
+
+    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *args)
+
+    def _file_changed(self) -> None:
+        """A file was begun or finished."""
+
+    # -- writing
+
+    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+        writer = self._wal.open_ledger(ledger, listener, namespace)
+        self._live.open(ledger, namespace)
+        return writer
+
+    # -- taking over
+
+    async def take(
+        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
+    ) -> Mapping[LedgerId, LedgerState]:
+        if incarnation == self._incarnation:
+            await self._wal.flush()
+            wanted = self._wal.writers if ledgers is None else ledgers
+            if not any(
+                one in self._wal.writers and self._wal.writers[one].error is not None for one in wanted
+            ):
+                closed = [
+                    one for one in wanted if one in self._wal.writers and not self._wal.writers[one].is_open
+                ]
+                return self._local_states(closed)
+            # Somebody else took some of them: what counts is the answer they stored.
+        known = await self._know(incarnation, lambda known: _has(known, ledgers), ledgers, is_taking=True)
+        if known is None:
+            return {}
+        states = known.taken.states
+        found = states if ledgers is None else {one: states[one] for one in ledgers if one in states}
+        for ledger in found:
+            self._live.want(ledger, incarnation)
+        return dict(found)
+
+    def _local_states(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerState]:
+        """As appended, which after a flush is as confirmed. A ledger nothing was ever written to is left out."""
+        writers = {ledger: self._wal.writers[ledger] for ledger in ledgers}
+        return {
+            ledger: LedgerState(one.entries_end, one.snapshot, tuple(one.deltas), one.bytes)
+            for ledger, one in writers.items()
+            if one.error is None and (one.next_entry or one.next_state)
+        }
+
+    async def _know(
+        self,
+        incarnation: Incarnation,
+        is_enough: Callable[[Known], bool],
+        ledgers: Collection[LedgerId] | None,
+        *,
+        is_taking: bool,
+    ) -> Known | None:
+        """What is known of an incarnation, read or taken from its folder if that is not enough. None if it has none."""
+        known = self._known.get(incarnation)
+        if known is not None and is_enough(known):
+            return known
+        async with self._knowing:
+            known = self._known.get(incarnation)
+            if known is not None and is_enough(known):
+                return known
+            folder = self._root / "wal" / incarnation
+            try:
+                if is_taking:
+                    found = await self._in_reader(takeover.take, self._files, folder, incarnation, ledgers)
+                else:
+                    found = await self._in_reader(takeover.look_up, self._files, folder, incarnation)
+            except FileNotFoundError:
+                return None
+            if incarnation != self._incarnation:
+                await self._exchange(known, found)
+            self._known[incarnation] = found
+            return found
+
+    async def _exchange(self, old: Known | None, new: Known) -> None:
+        """Puts an incarnation's files into the catalog, in place of what was known of them before."""
+        if old is not None:
+            self._catalog.remove(old.files)
+        for file in new.files:
+            self._catalog.add_indexed(file)
+            await asyncio.sleep(0)
+
+    # -- reading
+
+    def read_cached(
+        self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int
+    ) -> list[Entry] | None:
+        writer = self._wal.writers.get(ledger)
+        if writer is None:
+            return None
+        if first >= writer.entries_end:
+            return []
+        return self._cache.read(ledger, first, writer.entries_end, entries_max, bytes_max)
+
+    async def read(
+        self,
+        ledger: LedgerId,
+        incarnation: Incarnation,
+        first: int,
+        end: int,
+        entries_max: int,
+        bytes_max: int,
+    ) -> list[Entry]:
+        end = await self._readable_end(ledger, incarnation, first, end)
+        return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+
+    async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
+        if self._live.is_gone(ledger, first):
+            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
+        if incarnation != self._incarnation:
+            known = await self._know(incarnation, lambda known: True, None, is_taking=False)
+            if known is None and not self._catalog.files_of(ledger):
+                raise LogMissingError(f"ledger {ledger}: the log has nothing of incarnation {incarnation}")
+        elif (writer := self._wal.writers.get(ledger)) is not None:
+            end = min(end, writer.entries_end)
+        if first >= end:
+            raise LogMissingError(f"ledger {ledger} has no entry {first}")
+        return end
+
+    async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
+        end = await self._readable_end(ledger, incarnation, first, end)
+        runs = await self._in_reader(self._reader.runs, ledger, first, end)
+        return ReadPlan(ledger, first, end, tuple(runs), self._clock_ms() + self._plan_ms)
+
+    # -- giving disk back
+
+    def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
+        self._live.trim(ledger, incarnation, first_live)
+
+    def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
+        self._live.delete(ledger)
+        self._cache.drop(ledger)
+        writer = self._wal.writers.get(ledger)
+        if writer is not None and not writer.is_open:
+            del self._wal.writers[ledger]
+
+    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
+        self._live.retain(live)
+
+    async def reclaim(self) -> None:
+        """One pass."""
+
+    def stats(self) -> Mapping[str, float]:
+        syncs, seconds = self._wal.sync_figures
+        files = list(self._catalog.files.values())
+        return {
+            "files": len(files),
+            "disk_bytes": sum(file.disk_bytes for file in files),
+            "live_bytes": sum(row.size for file in files for row in self._live.rows(file)),
+            "cache_bytes": self._cache.bytes,
+            "unconfirmed_bytes": self._wal.unconfirmed_bytes,
+            "commits": self._wal.commits,
+            "syncs": syncs,
+            "sync_seconds": seconds,
+        }
+
+
+def _has(known: Known, ledgers: Collection[LedgerId] | None) -> bool:
+    taken = known.taken
+    if taken.is_final:
+        return True
+    return ledgers is not None and all(one in taken.states or one in taken.absent for one in ledgers)

@@ -1,0 +1,221 @@
+"""Every call the log makes on a file system, so that a test can be the disk.
+
+All of these may block: they are called from the log's own threads, never from the event loop. Nothing here truncates,
+renames over or punches holes, because the log never does.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from anabranch.storage.port import Buffer, LogInUseError
+
+# Linux refuses more buffers than this in one call.
+IOV_MAX = 1024
+
+# One coherent file system is what fences rest on; these are not.
+_NETWORK_TYPES = frozenset(
+    [
+        *(
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "smbfs",
+            "9p",
+            "afs",
+            "ceph",
+            "glusterfs",
+            "lustre",
+            "gpfs",
+            "ocfs2",
+            "gfs2",
+        ),
+        *("orangefs", "beegfs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.ceph"),
+    ]
+)
+
+
+class Files(Protocol):
+    def make_folder(self, path: Path) -> None:
+        """Makes `path` and its parents, and syncs every folder that got a new child."""
+
+    def create(self, path: Path, size: int) -> int:
+        """A new file with `size` bytes allocated, open for writing; FileExistsError if it is there already."""
+
+    def open(self, path: Path) -> int:
+        """An existing file, open for reading and syncing."""
+
+    def close(self, fd: int) -> None: ...
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        """Writes all of the buffers one behind the other. Not durable until `sync`."""
+
+    def sync(self, fd: int) -> None: ...
+
+    def sync_folder(self, path: Path) -> None: ...
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the file's end."""
+
+    def map(self, path: Path, offset: int, size: int) -> memoryview:
+        """A read-only view of part of a file, loaded as it is touched."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for a file; FileExistsError if the name is taken."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def remove_folder(self, path: Path) -> None:
+        """Removes a folder and what is in it."""
+
+    def list(self, path: Path) -> list[str]:
+        """The names in a folder; FileNotFoundError if it is not there."""
+
+    def size(self, path: Path) -> int: ...
+
+    def disk_bytes(self, path: Path) -> int:
+        """What the file takes on the disk, preallocated space included."""
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def lock(self, path: Path, *, is_shared: bool) -> int | None:
+        """Locks a file (made if absent) until the returned handle is closed; None if somebody else holds it."""
+
+    def refuse_network(self, path: Path) -> None:
+        """Raises LogInUseError if `path` lies on a network file system."""
+
+
+class OsFiles:
+    """The real thing."""
+
+    def make_folder(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_folder(path.parent)
+
+    def create(self, path: Path, size: int) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        if size:
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    os.close(fd)
+                    path.unlink()
+                    raise
+        return fd
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        if len(buffers) > IOV_MAX // 2:
+            # Many buffers are small ones: one copy is cheaper than thousands of pointers.
+            buffers = [b"".join(buffers)]
+        total = sum(len(one) for one in buffers)
+        done = os.pwritev(fd, buffers, offset)
+        if done < total:
+            rest = memoryview(b"".join(buffers))
+            while done < total:
+                done += os.pwrite(fd, rest[done:], offset + done)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < size and (data := os.pread(fd, size - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def map(self, path: Path, offset: int, size: int) -> memoryview:
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        fd = self.open(path)
+        try:
+            whole = mmap.mmap(fd, offset - start + size, prot=mmap.PROT_READ, offset=start)
+        finally:
+            os.close(fd)
+        return memoryview(whole)[offset - start :]
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, path: Path) -> None:
+        for child in list(path.iterdir()):
+            if child.is_dir() and not child.is_symlink():
+                self.remove_folder(child)
+            else:
+                child.unlink()
+        path.rmdir()
+        self.sync_folder(path.parent)
+
+    def list(self, path: Path) -> list[str]:
+        return os.listdir(path)
+
+    def size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def disk_bytes(self, path: Path) -> int:
+        return os.stat(path).st_blocks * 512
+
+    def free_bytes(self, path: Path) -> int:
+        seen = os.statvfs(path)
+        return seen.f_bavail * seen.f_frsize
+
+    def lock(self, path: Path, *, is_shared: bool) -> int | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def refuse_network(self, path: Path) -> None:
+        kind = _mount_type(path)
+        if kind in _NETWORK_TYPES:
+            raise LogInUseError(f"{path} is on a network file system ({kind}): the log needs a local disk")
+
+
+def _mount_type(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The type of the file system `path` lies on, or "" where the system does not say."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    place = str(path.resolve())
+    for line in lines:
+        _, where, what, *_ = line.split(" ")
+        where = where.encode().decode("unicode_escape")
+        inside = place == where or place.startswith(where.rstrip("/") + "/")
+        if inside and len(where) >= len(best):
+            best, kind = where, what
+    return kind

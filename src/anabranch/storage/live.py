@@ -1,0 +1,96 @@
+"""Which entries are still wanted, and so which files are. Pure bookkeeping over what the log's callers said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.catalog import LogFile
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Entries [first, end) of a ledger are live; `end` is None while its writer may still be at work."""
+
+    incarnation: Incarnation
+    first: int
+    end: int | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    ledger: int
+    first: int
+    end: int
+    size: int
+
+
+class Liveness:
+    """Says nothing is dead until `retain` has been called, except what was trimmed or deleted by name."""
+
+    def __init__(self, own: Incarnation) -> None:
+        self._own = own
+        self._wanted: dict[int, Wanted] = {}
+        self._dead: set[int] = set()
+        self.is_retained = False
+
+    def open(self, ledger: LedgerId, namespace: str) -> None:
+        self._wanted[ledger] = Wanted(self._own, 0, None, namespace)
+
+    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
+        # What was taken before the records were read counts only if a record names it.
+        self._wanted = {ledger: one for ledger, one in self._wanted.items() if one.incarnation == self._own}
+        for ledger, incarnation, first, end, namespace in live:
+            self._wanted[ledger] = Wanted(incarnation, first, end, namespace)
+            self._dead.discard(ledger)
+        self.is_retained = True
+
+    def want(self, ledger: LedgerId, incarnation: Incarnation) -> None:
+        """Somebody took the ledger: it is in a record that came after `retain`."""
+        if ledger not in self._dead:
+            self._wanted.setdefault(ledger, Wanted(incarnation, 0, None, ""))
+
+    def trim(self, ledger: LedgerId, incarnation: Incarnation, first: int) -> None:
+        wanted = self._wanted.setdefault(ledger, Wanted(incarnation, 0, None, ""))
+        wanted.first = max(wanted.first, first)
+
+    def delete(self, ledger: LedgerId) -> None:
+        self._wanted.pop(ledger, None)
+        self._dead.add(ledger)
+
+    def namespace(self, ledger: int) -> str:
+        wanted = self._wanted.get(ledger)
+        return wanted.namespace if wanted else ""
+
+    def is_gone(self, ledger: int, entry: int) -> bool:
+        """True if the entry has been trimmed or its ledger deleted: it is not to be served, wherever it still lies."""
+        wanted = self._wanted.get(ledger)
+        if wanted is None:
+            return ledger in self._dead or self.is_retained
+        return entry < wanted.first
+
+    def incarnations(self) -> set[Incarnation]:
+        return {wanted.incarnation for wanted in self._wanted.values()}
+
+    def rows(self, file: LogFile) -> list[LiveRow]:
+        """The live stretches of a file, with their bytes."""
+        found = []
+        for ledger, first, count, size in file.index.rows():
+            wanted = self._wanted.get(ledger)
+            if wanted is None:
+                if self.is_retained or ledger in self._dead:
+                    continue
+                found.append(LiveRow(ledger, first, first + count, size))
+                continue
+            start = max(first, wanted.first)
+            stop = first + count if wanted.end is None else min(first + count, wanted.end)
+            if start >= stop:
+                continue
+            if stop - start < count:
+                places = file.index.places(ledger, start, stop - start)
+                assert places is not None
+                size = sum(places[2])
+            found.append(LiveRow(ledger, start, stop, size))
+        return found

@@ -1,0 +1,128 @@
+"""The one thread that writes and syncs commits, in order. Data plane, but per commit: nothing here runs per entry.
+
+It takes every commit that is ready, writes them in one call, syncs once, and looks for fences before it says so. The
+loop is told from `call_soon_threadsafe`. A write or sync that fails is never tried again: the thread says so and ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from anabranch.storage import format as fmt
+from anabranch.storage.catalog import LogFile
+from anabranch.storage.commit import Commit
+from anabranch.storage.fences import FenceWatch
+from anabranch.storage.files import Files
+from anabranch.storage.port import Buffer
+
+
+class WalFile(LogFile):
+    """A file of this incarnation's log. `handle` is ready once it is made, allocated and its folder synced."""
+
+    __slots__ = ("allocated", "checkpoint_start", "data_end", "handle")
+
+    def __init__(self, log_file: tuple[Path, int, str], allocated: int) -> None:
+        path, number, incarnation = log_file
+        super().__init__(path, number, incarnation)  # type: ignore[arg-type]
+        self.handle: Future[int] = Future()
+        self.allocated = allocated
+        self.disk_bytes = allocated
+        self.data_end = 0
+        self.checkpoint_start = 0
+
+
+class SyncThread:
+    """`done(commits)` and `failed(error)` are called on this thread; the log passes them on to its loop."""
+
+    def __init__(
+        self,
+        files: Files,
+        nonce: int,
+        fences: FenceWatch,
+        done: Callable[[list[Commit], bool], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._nonce = nonce
+        self._fences = fences
+        self._done = done
+        self._failed = failed
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        # What is synced: file number and offset.
+        self._synced = (0, 0)
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self._thread = threading.Thread(target=self._work, name="anabranch-sync", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, commit: Commit) -> None:
+        self._queue.put(commit)
+
+    @property
+    def has_waiting(self) -> bool:
+        """True while a commit waits that the thread has not picked up."""
+        return not self._queue.empty()
+
+    def stop(self) -> None:
+        """Ends the thread once everything submitted is through. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._write(batch)
+                self._done(batch, self._fences.look())
+        except BaseException as error:
+            self._failed(error)
+
+    def _next_batch(self) -> list[Commit] | None:
+        """Ready commits of one file, as many as there are; the last call before the end gives None."""
+        commit = self._carried or self._queue.get()
+        self._carried = None
+        if commit is None:
+            return None
+        batch = [commit]
+        while True:
+            try:
+                commit = self._queue.get_nowait()
+            except Empty:
+                return batch
+            if commit is None:
+                # Put back behind nothing: `stop` is the last thing submitted.
+                self._queue.put(None)
+                return batch
+            if commit.file is not batch[0].file:
+                self._carried = commit
+                return batch
+            batch.append(commit)
+
+    _carried: Commit | None = None
+
+    def _write(self, batch: list[Commit]) -> None:
+        file = batch[0].file
+        assert isinstance(file, WalFile)
+        fd = file.handle.result()
+        buffers: list[Buffer] = []
+        for commit in batch:
+            buffers.append(self._header(commit, file))
+            buffers += [run.buffer for run in commit.runs]
+            buffers += commit.parts
+        started = time.perf_counter()
+        self._files.write(fd, buffers, batch[0].at)
+        self._files.sync(fd)
+        self.sync_seconds += time.perf_counter() - started
+        self.syncs += 1
+        self._synced = (file.number, batch[-1].end)
+
+    def _header(self, commit: Commit, file: WalFile) -> bytes:
+        rows = [(run.writer.ledger, run.first, len(run.offsets), run.size) for run in commit.runs]
+        head = fmt.CommitHeader(commit.number, commit.flags, commit.length, len(rows), *self._synced)
+        return fmt.encode_commit_header(self._nonce, file.number, head, rows)
