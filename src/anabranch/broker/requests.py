@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import schemas
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError
+from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, NotAllowedError, NotReadyError
 from anabranch.broker.producer import Producer
 from anabranch.broker.session import Session
 from anabranch.broker.unsupported import refuse_unsupported
@@ -23,6 +23,7 @@ from anabranch.wire.entry import parse_metadata
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.topic import Topic
 
 C = pb.BaseCommand
 Handler = Callable[[Session, Any], None]
@@ -98,6 +99,8 @@ class Requests:
         response.request_id = request.request_id
         try:
             await self._broker.check_lookup(_topic_name(request.topic))
+            if request.advertised_listener_name:
+                raise NotAllowedError(f"this broker has no listener named {request.advertised_listener_name}")
             response.response = pb.CommandLookupTopicResponse.Connect
             response.brokerServiceUrl = self._broker.service_url
             response.authoritative = True
@@ -152,10 +155,9 @@ class Requests:
                 raise NotReadyError(
                     "the disk is full: only its reserve is left; publishing resumes by itself"
                 )
-            version = b""
-            if request.HasField("schema"):
-                number = await broker.schemas.add(name, schemas.from_wire(request.schema, broker.now_ms()))
-                version = b"" if number is None else schemas.version_bytes(number)
+            version = await self._producer_schema(
+                name, request.schema if request.HasField("schema") else None
+            )
             if request.initial_subscription_name:
                 await topic.create_subscription(request.initial_subscription_name, "earliest", {})
             producer = Producer(
@@ -203,8 +205,7 @@ class Requests:
             name = _topic_name(request.topic)
             topic = await broker.topic(name, create=request.force_topic_creation)
             if request.HasField("schema"):
-                stored = schemas.from_wire(request.schema, broker.now_ms())
-                await broker.schemas.add(name, stored)
+                await self._consumer_schema(topic, request.schema)
             consumer = await topic.subscribe(session, request)
             if request.consumer_id not in session.consumers:
                 # The client closed it, or went away, while it was being made.
@@ -315,6 +316,30 @@ class Requests:
 
     # -- schemas
 
+    async def _producer_schema(self, name: TopicName, schema: pb.Schema | None) -> bytes:
+        """The version a producer's schema has, which may be new; empty for none."""
+        broker = self._broker
+        policies = await broker.resources.policies(name.namespace)
+        if schema is None:
+            if policies.schema_validation_enforced and await broker.schemas.versions(name):
+                raise IncompatibleSchemaError(f"{name} has a schema, and producers here must name theirs")
+            return b""
+        number = await broker.schemas.add(name, schemas.from_wire(schema, broker.now_ms()), policies)
+        return b"" if number is None else schemas.version_bytes(number)
+
+    async def _consumer_schema(self, topic: Topic, schema: pb.Schema) -> None:
+        """A consumer must be able to read what is there; on a topic that nobody uses yet it brings the schema."""
+        if schema.type == pb.Schema.AutoConsume:
+            return
+        broker, name = self._broker, topic.name
+        policies = await broker.resources.policies(name.namespace)
+        stored = schemas.from_wire(schema, broker.now_ms())
+        if await broker.schemas.check_consumer(name, stored, policies):
+            return
+        if topic.is_used:
+            raise IncompatibleSchemaError(f"{name} is in use without a schema")
+        await broker.schemas.add(name, stored, policies)
+
     async def _get_schema(self, session: Session, request: pb.CommandGetSchema) -> None:
         answer = C(type=C.GET_SCHEMA_RESPONSE)
         response = answer.getSchemaResponse
@@ -337,8 +362,7 @@ class Requests:
         try:
             name = _topic_name(request.topic)
             await self._broker.topic(name, create=True)
-            version = await self._broker.schemas.add(name, schemas.from_wire(request.schema))
-            response.schema_version = b"" if version is None else schemas.version_bytes(version)
+            response.schema_version = await self._producer_schema(name, request.schema)
         except AnabranchError as error:
             response.error_code = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
             response.error_message = str(error)

@@ -1,14 +1,15 @@
 """The schemas that producers and consumers name: stored per topic, versioned from 0, given back on request.
 
-Compatibility is judged by type alone here: a topic keeps the type of its first schema. Rules between definitions of one
-type belong to the schema registry that follows.
+Who may follow whom is decided in `schema_compat.py`; the strategy is the namespace's.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from anabranch.broker import schema_compat
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError
+from anabranch.broker.policies import Policies
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
@@ -26,7 +27,7 @@ class StoredSchema(msgspec.Struct, frozen=True):
     timestamp_ms: int = 0
 
     def matches(self, other: StoredSchema) -> bool:
-        return self.type == other.type and self.data == other.data
+        return schema_compat.is_same(self, other)
 
     def to_wire(self) -> pb.Schema:
         schema = pb.Schema(name=self.name, schema_data=self.data, type=self.type)  # type: ignore[arg-type]
@@ -40,7 +41,10 @@ def from_wire(schema: pb.Schema, now_ms: int = 0) -> StoredSchema:
         type=schema.type,
         name=schema.name,
         data=schema.schema_data,
-        properties={item.key: item.value for item in schema.properties},
+        properties={
+            item.key: item.value  # type: ignore[attr-defined]  # The stub takes the enum's KeyValue for the message.
+            for item in schema.properties
+        },
         timestamp_ms=now_ms,
     )
 
@@ -63,21 +67,22 @@ class Schemas:
         found = await self._metadata.get(_path(topic))
         return [] if found is None else msgspec.json.decode(found.value, type=list[StoredSchema])
 
-    async def add(self, topic: TopicName, schema: StoredSchema) -> int | None:
+    async def add(
+        self, topic: TopicName, schema: StoredSchema, policies: Policies | None = None
+    ) -> int | None:
         """The version of this schema, a new one if it was not known. None for types that have no definition."""
         if schema.type in _DEFERRED:
             return None
+        policies = policies or Policies()
         while True:
             found = await self._metadata.get(_path(topic))
             known = [] if found is None else msgspec.json.decode(found.value, type=list[StoredSchema])
             for version, old in enumerate(known):
                 if old.matches(schema):
                     return version
-            if known and known[-1].type != schema.type:
-                raise IncompatibleSchemaError(
-                    f"{topic} has a schema of type {pb.Schema.Type.Name(known[-1].type)}, "
-                    f"not {pb.Schema.Type.Name(schema.type)}"
-                )
+            if policies.is_allow_auto_update_schema is False:
+                raise IncompatibleSchemaError(f"{topic}: producers may not add schemas in this namespace")
+            _refuse(topic, schema_compat.objection(known, schema, _strategy(policies)))
             value = msgspec.json.encode([*known, schema])
             try:
                 if found is None:
@@ -87,6 +92,12 @@ class Schemas:
             except (AlreadyExists, VersionConflict):
                 continue
             return len(known)
+
+    async def check_consumer(self, topic: TopicName, schema: StoredSchema, policies: Policies) -> bool:
+        """Raises if a consumer with this schema cannot read the topic; False if the topic has none to compare."""
+        known = await self.versions(topic)
+        _refuse(topic, schema_compat.consumer_objection(known, schema, _strategy(policies)))
+        return bool(known)
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[int, StoredSchema]:
         """A version of the topic's schema, the latest for None."""
@@ -98,6 +109,16 @@ class Schemas:
 
     async def delete(self, topic: TopicName) -> None:
         await self._metadata.delete(_path(topic))
+
+
+def _strategy(policies: Policies) -> str:
+    strategy = policies.schema_compatibility_strategy
+    return schema_compat.DEFAULT_STRATEGY if strategy == "UNDEFINED" else strategy
+
+
+def _refuse(topic: TopicName, objection: str | None) -> None:
+    if objection is not None:
+        raise IncompatibleSchemaError(f"{topic}: {objection}")
 
 
 def _path(topic: TopicName) -> str:

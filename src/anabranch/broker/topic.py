@@ -143,6 +143,15 @@ class Topic:
     def is_sealed(self) -> bool:
         return self._publishing.is_sealed
 
+    @property
+    def is_used(self) -> bool:
+        """Somebody is attached, or something was published and is kept."""
+        return (
+            bool(self.producers)
+            or self.log.entries > 0
+            or any(subscription.consumers for subscription in self.subscriptions.values())
+        )
+
     async def add_producer(self, producer: Producer, request_id: int) -> None:
         """Attaches the producer and answers its request, or raises why not. A waiting one is answered twice."""
         if self._publishing.is_sealed:

@@ -1,0 +1,265 @@
+"""Whether a topic's next schema may follow the ones before it, by the strategies Pulsar's users know. Pure.
+
+Avro, JSON and Protobuf schemas are Avro records on the wire: compatibility there is whether a reader with one schema
+can read what was written with another (Avro specification, "Schema Resolution"). Records are matched by their fields,
+not by their names: clients name a record after a class, and renaming a class changes no byte. Key/value schemas are
+judged part by part, native Protobuf ones by their root message, and all others only have a type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from anabranch.wire import pulsar_pb2 as pb
+
+DEFAULT_STRATEGY: Final = "FULL"
+
+_AVRO_TYPES: Final = frozenset({pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf})
+_PROMOTIONS: Final = {
+    "long": {"int"},
+    "float": {"int", "long"},
+    "double": {"int", "long", "float"},
+    "string": {"bytes"},
+    "bytes": {"string"},
+}
+_PART_TYPES: Final = {name.upper(): number for name, number in pb.Schema.Type.items()}
+
+
+class Definition(Protocol):
+    @property
+    def type(self) -> int: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+class _Part(NamedTuple):
+    """The key's or the value's schema inside a key/value schema."""
+
+    type: int
+    data: bytes
+    properties: Mapping[str, str]
+
+
+class Unreadable(ValueError):
+    """A definition that is no schema of its type."""
+
+
+def is_same(one: Definition, other: Definition) -> bool:
+    """Whether both say the same. Spacing and order of JSON members do not count."""
+    if one.type != other.type:
+        return False
+    if one.data == other.data:
+        return True
+    if one.type not in _AVRO_TYPES:
+        return False
+    try:
+        return bool(json.loads(one.data) == json.loads(other.data))
+    except ValueError:
+        return False
+
+
+def objection(before: Sequence[Definition], new: Definition, strategy: str) -> str | None:
+    """Why `new` may not follow the versions `before` (oldest first), or None if it may."""
+    if strategy == "ALWAYS_COMPATIBLE" or not before:
+        return None
+    if strategy == "ALWAYS_INCOMPATIBLE":
+        return "this namespace allows no change of a schema"
+    compared = before if strategy.endswith("_TRANSITIVE") else before[-1:]
+    direction = strategy.removesuffix("_TRANSITIVE")
+    for old in compared:
+        if old.type != new.type:
+            return f"the topic's schema is of type {_name(old.type)}, not {_name(new.type)}"
+        try:
+            reason = _compare(old, new, direction)
+        except Unreadable as error:
+            return str(error)
+        if reason is not None:
+            return reason
+    return None
+
+
+def consumer_objection(before: Sequence[Definition], reader: Definition, strategy: str) -> str | None:
+    """Why a consumer with this schema may not read the topic, or None if it may."""
+    if strategy in ("BACKWARD_TRANSITIVE", "FULL_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"):
+        return objection(before, reader, strategy)
+    return objection(before, reader, "BACKWARD")
+
+
+def _name(type: int) -> str:
+    return pb.Schema.Type.Name(type) if type in pb.Schema.Type.values() else str(type)
+
+
+def _compare(old: Definition, new: Definition, direction: str) -> str | None:
+    if old.type in _AVRO_TYPES:
+        older, newer = _parse(old.data), _parse(new.data)
+        reason = None
+        if direction in ("BACKWARD", "FULL"):
+            reason = _mismatch(newer, older, "", set())
+        if reason is None and direction in ("FORWARD", "FULL"):
+            reason = _mismatch(older, newer, "", set())
+        return reason
+    if old.type == pb.Schema.KeyValue:
+        for old_part, new_part in zip(_parts(old), _parts(new), strict=True):
+            if old_part.type != new_part.type:
+                return f"a part of type {_name(old_part.type)} became {_name(new_part.type)}"
+            reason = _compare(old_part, new_part, direction)
+            if reason is not None:
+                return reason
+    if old.type == pb.Schema.ProtobufNative:
+        before, after = _root_message(old.data), _root_message(new.data)
+        return None if before == after else f"the root message {before} became {after}"
+    return None
+
+
+def _parts(schema: Definition) -> tuple[_Part, _Part]:
+    data = schema.data
+    size = int.from_bytes(data[:4], "big", signed=True)
+    key = data[4 : 4 + max(size, 0)]
+    rest = data[4 + len(key) :]
+    size = int.from_bytes(rest[:4], "big", signed=True)
+    value = rest[4 : 4 + max(size, 0)]
+    return (
+        _Part(_part_type(schema, "key.schema.type"), key, {}),
+        _Part(_part_type(schema, "value.schema.type"), value, {}),
+    )
+
+
+def _part_type(schema: Definition, property: str) -> int:
+    return _PART_TYPES.get(schema.properties.get(property, "").replace("_", ""), -1)
+
+
+def _root_message(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["rootMessageTypeName"])
+    except (ValueError, TypeError, KeyError):
+        raise Unreadable("the schema is no description of a native Protobuf message") from None
+
+
+# -- Avro
+
+
+class _Named:
+    """A named type, resolved: `kind` is record, enum or fixed."""
+
+    __slots__ = ("fields", "kind", "name", "node")
+
+    def __init__(self, kind: str, name: str, node: Mapping[str, Any]) -> None:
+        self.kind = kind
+        self.name = name
+        self.node = node
+        # (name, aliases, type, has a default) of a record's fields.
+        self.fields: list[tuple[str, frozenset[str], Any, bool]] = []
+
+
+_PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
+def _parse(data: bytes) -> Any:
+    """A tree of primitive names, ("array", item), ("map", value), lists (unions) and `_Named`."""
+    try:
+        return _resolve(json.loads(data), {}, "")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"the schema is no Avro definition: {error!r}") from None
+
+
+def _resolve(node: Any, names: dict[str, _Named], space: str) -> Any:
+    if isinstance(node, str):
+        if node in _PRIMITIVES:
+            return node
+        found = names.get(node) or names.get(f"{space}.{node}")
+        if found is None:
+            raise ValueError(f"unknown type {node}")
+        return found
+    if isinstance(node, list):
+        return [_resolve(branch, names, space) for branch in node]
+    kind = node["type"]
+    if kind == "array":
+        return ("array", _resolve(node["items"], names, space))
+    if kind == "map":
+        return ("map", _resolve(node["values"], names, space))
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _resolve(kind, names, space)
+    name = str(node.get("name", ""))
+    space = name.rpartition(".")[0] or str(node.get("namespace") or space)
+    full = name if "." in name or not space else f"{space}.{name}"
+    named = names[full] = names[name] = _Named("record" if kind == "error" else kind, full, node)
+    if named.kind == "record":
+        named.fields = [
+            (
+                field["name"],
+                frozenset(field.get("aliases", ())),
+                _resolve(field["type"], names, space),
+                "default" in field,
+            )
+            for field in node["fields"]
+        ]
+    return named
+
+
+def _mismatch(reader: Any, writer: Any, path: str, seen: set[tuple[int, int]]) -> str | None:
+    """Why `reader` cannot read what `writer` wrote, with the path of the first field that is in the way."""
+    if isinstance(writer, list):
+        for branch in writer:
+            reason = _mismatch(reader, branch, path, seen)
+            if reason is not None:
+                return reason
+        return None
+    if isinstance(reader, list):
+        if any(_mismatch(branch, writer, path, set(seen)) is None for branch in reader):
+            return None
+        return _say(path, reader, writer)
+    if isinstance(reader, tuple):
+        if not isinstance(writer, tuple) or reader[0] != writer[0]:
+            return _say(path, reader, writer)
+        return _mismatch(reader[1], writer[1], f"{path}[]", seen)
+    if isinstance(reader, _Named):
+        if not isinstance(writer, _Named) or reader.kind != writer.kind:
+            return _say(path, reader, writer)
+        return _named_mismatch(reader, writer, path, seen)
+    if isinstance(writer, str) and (reader == writer or writer in _PROMOTIONS.get(reader, ())):
+        return None
+    return _say(path, reader, writer)
+
+
+def _named_mismatch(reader: _Named, writer: _Named, path: str, seen: set[tuple[int, int]]) -> str | None:
+    if reader.kind == "fixed":
+        is_same_size = reader.node.get("size") == writer.node.get("size")
+        return None if is_same_size else f"{path or 'the value'}: fixed sizes differ"
+    if reader.kind == "enum":
+        unknown = set(writer.node["symbols"]) - set(reader.node["symbols"])
+        if unknown and "default" not in reader.node:
+            return f"{path or 'the value'}: the enum lacks {', '.join(sorted(unknown))}"
+        return None
+    if (id(reader), id(writer)) in seen:
+        # Already being compared further up: a recursive record.
+        return None
+    seen.add((id(reader), id(writer)))
+    written = {name: type for name, _, type, _ in writer.fields}
+    for name, aliases, type, has_default in reader.fields:
+        source = next((known for known in (name, *aliases) if known in written), None)
+        where = f"{path}.{name}" if path else name
+        if source is not None:
+            reason = _mismatch(type, written[source], where, seen)
+            if reason is not None:
+                return reason
+        elif not has_default:
+            return f"field {where} is missing on one side and has no default"
+    return None
+
+
+def _say(path: str, reader: Any, writer: Any) -> str:
+    return f"{path or 'the value'}: {_show(writer)} cannot be read as {_show(reader)}"
+
+
+def _show(node: Any) -> str:
+    if isinstance(node, list):
+        return "[" + ", ".join(_show(branch) for branch in node) + "]"
+    if isinstance(node, tuple):
+        return f"{node[0]} of {_show(node[1])}"
+    return f"{node.kind} {node.name}" if isinstance(node, _Named) else str(node)
