@@ -13,13 +13,14 @@ from typing import Any
 
 import anabranch
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.errors import BrokerError, NotAllowedError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
+from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
@@ -270,7 +271,7 @@ class Broker:
         for topic in list(self.loaded().values()):
             try:
                 await topic.maintain()
-            except (BrokerError, OSError):
+            except (AnabranchError, OSError):
                 log.exception("upkeep of %s failed", topic.name)
 
     async def _update_rates(self) -> None:

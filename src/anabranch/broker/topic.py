@@ -167,6 +167,8 @@ class Topic:
         if verdict is Verdict.WAIT:
             self.admission.waiting.append(producer)
             self._waiting[producer] = request_id
+            # Known to its connection, so that it can be closed; its publishes do not count before it is admitted.
+            producer.is_closed = True
             self._attach(producer)
             self._answer(producer, request_id, is_ready=False)
             return
@@ -196,6 +198,7 @@ class Topic:
         if producer.wants_all:
             self.admission.hold(producer)
             self.log.store_snapshot()
+        producer.is_closed = False
         self.producers[producer.name] = producer
         self._attach(producer)
         self._answer(producer, request_id, is_ready=True)

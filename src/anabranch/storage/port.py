@@ -31,6 +31,9 @@ Entry = tuple[int, int, memoryview]
 class LogError(AnabranchError):
     """The log could not do what was asked."""
 
+    # ServiceNotReady: the client looks the topic up again and tries there.
+    code = 6
+
 
 class FencedError(LogError):
     """Another broker has taken this ledger (or the whole incarnation); nothing more will be confirmed here."""
