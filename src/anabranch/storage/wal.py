@@ -11,6 +11,7 @@ them says where the first one lies. Recovery starts there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -113,7 +114,11 @@ class WriteAheadLog:
         self.end(LogFailedError("the log is closed"))
         if clean:
             self._file.data_end = self._at
-            await self._loop.run_in_executor(self._helper, self._finish, self._file)
+            try:
+                await self._loop.run_in_executor(self._helper, self._finish, self._file)
+            except OSError as error:
+                # Everything is confirmed; only the index is missing, and whoever reads the file makes one.
+                log.warning("could not finish %s: %s", self._file.path, error)
         await self._loop.run_in_executor(self._helper, self._close_files)
 
     def _close_files(self) -> None:
@@ -127,7 +132,8 @@ class WriteAheadLog:
                 continue
             self._files.close(file.handle.result())
             if file is self._spare:
-                self._files.unlink(file.path)
+                with contextlib.suppress(OSError):
+                    self._files.unlink(file.path)
 
     def end(self, error: LogError) -> None:
         """Nothing more is confirmed. Every owner is told."""
