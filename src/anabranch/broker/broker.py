@@ -24,7 +24,7 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
-from anabranch.storage.port import LogStore
+from anabranch.storage.port import LogError, LogStore
 from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog, finish_delete
 from anabranch.storage.topic_record import TopicRecord
 
@@ -69,6 +69,8 @@ class Broker:
         self._paused: set[Session] = set()
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
+        self.failed: asyncio.Future[LogError] = self.loop.create_future()
 
     # -- life
 
@@ -127,6 +129,11 @@ class Broker:
                     )
                 )
         self.log.retain(live)
+
+    def log_lost(self) -> None:
+        """A topic has lost its ledger. If that is because the whole log is over, so is this broker."""
+        if self.log.ended is not None and not self._is_closing and not self.failed.done():
+            self.failed.set_result(self.log.ended)
 
     # -- topics
 

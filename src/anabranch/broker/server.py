@@ -38,7 +38,7 @@ GC_THRESHOLDS = (100_000, 50, 100)
 
 
 class StartError(AnabranchError):
-    """The broker cannot start; the message is one line for a person."""
+    """The broker cannot start or go on; the message is one line for a person."""
 
 
 def now_ms() -> int:
@@ -130,7 +130,11 @@ async def _serve(config: BrokerConfig) -> None:
                     f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
                     flush=True,
                 )
-                await stop.wait()
+                stopped = loop.create_task(stop.wait())
+                await asyncio.wait({stopped, broker.failed}, return_when=asyncio.FIRST_COMPLETED)
+                stopped.cancel()
+                if broker.failed.done():
+                    raise StartError(f"the log has ended, start again to recover: {broker.failed.result()}")
                 log.info("stopping")
     finally:
         web.close()

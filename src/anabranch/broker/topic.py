@@ -124,6 +124,7 @@ class Topic:
         for _, then in closings:
             then()
         self._finish_close()
+        self.broker.log_lost()
 
     def encode_state(self) -> bytes:
         extra = dict(self._extra)

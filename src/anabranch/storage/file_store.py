@@ -106,6 +106,10 @@ class FileLogStore:
         return self._incarnation
 
     @property
+    def ended(self) -> LogError | None:
+        return self._wal.error
+
+    @property
     def is_accepting(self) -> bool:
         return not self._wal.is_refusing
 

@@ -193,6 +193,10 @@ class MemoryLogStore:
         return self._incarnation
 
     @property
+    def ended(self) -> LogError | None:
+        return self._error
+
+    @property
     def is_accepting(self) -> bool:
         return self._is_accepting
 

@@ -168,6 +168,10 @@ class LogStore(Protocol):
         """This writer's name, never used before or again."""
 
     @property
+    def ended(self) -> LogError | None:
+        """Why this incarnation is over and nothing more can be written under it; None while it lives."""
+
+    @property
     def is_accepting(self) -> bool:
         """False while only the reserve of disk is left. `append` then raises `LogFullError`; everything else works."""
 

@@ -9,6 +9,7 @@ This module decides nothing about cursors: the state is bytes to it, kept by the
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -94,6 +95,8 @@ class TopicLog:
         self._spans = Spans(record)
         self._journal: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
         self._lost: LogError | None = None
+        # Changes of the record wait for each other: each must build on the one before.
+        self._changing = asyncio.Lock()
         self._has_stored_state = False
         self._appended_bytes = 0
         self._confirmed_entries = 0
@@ -305,10 +308,11 @@ class TopicLog:
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         """Compare-and-set. A conflict means somebody else has opened the topic: this log is not ours any more."""
-        changed = change(self._record)
-        stored = await self._metadata.put(self._path, changed.encode(), if_version=self._version)
-        self._version = stored.version
-        self._replace_record(changed)
+        async with self._changing:
+            changed = change(self._record)
+            stored = await self._metadata.put(self._path, changed.encode(), if_version=self._version)
+            self._version = stored.version
+            self._replace_record(changed)
 
     def _replace_record(self, record: TopicRecord) -> None:
         self._record = record
