@@ -130,9 +130,8 @@ async def _serve(config: BrokerConfig) -> None:
                     f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
                     flush=True,
                 )
-                stopped = loop.create_task(stop.wait())
-                await asyncio.wait({stopped, broker.failed}, return_when=asyncio.FIRST_COMPLETED)
-                stopped.cancel()
+                broker.failed.add_done_callback(lambda _: stop.set())
+                await stop.wait()
                 if broker.failed.done():
                     raise StartError(f"the log has ended, start again to recover: {broker.failed.result()}")
                 log.info("stopping")
