@@ -23,6 +23,15 @@ test: setup  ## format, types and every test that needs nothing but Python
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q
 
+bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one of 21 or later, Maven; PEERS_DIR, BENCH="--quick")
+	@bench/run $(BENCH)
+
+soak: setup  ## kill -9 fifty times under load and check every history (about 15 minutes; SOAK="--rounds 5")
+	@$(BIN)/python -m soak kill $(SOAK)
+
+interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven)
+	@$(BIN)/pytest -q tests/interop -m java --override-ini addopts=""
+
 fmt: setup  ## format and fix what can be fixed
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
