@@ -26,9 +26,12 @@ class Pace:
     backlog: int
     """Messages of 1 KB in a catch-up run."""
 
+    broker_warmup: float = 0.0
+    """Seconds of small entries after each start."""
 
-FULL = Pace(warmup=4, seconds=8, backlog=2_000_000)
-QUICK = Pace(warmup=3, seconds=5, backlog=1_000_000)
+
+FULL = Pace(warmup=4, seconds=8, backlog=2_000_000, broker_warmup=12)
+QUICK = Pace(warmup=3, seconds=5, backlog=1_000_000, broker_warmup=8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,9 @@ def chart(results: Results, path: Path) -> None:
 
     drawn = [row for _, row in rows(results) if REFERENCE in row.values and row.figure.key != "broker_cpu_us"]
     systems = [s for s in SYSTEMS if s != REFERENCE and any(s in row.values for row in drawn)]
+    if not systems:
+        print("bench: no chart, it shows ratios to stock Pulsar")
+        return
     figure, axes = pyplot.subplots(figsize=(10, 0.55 * len(drawn) + 1.6))
     height = 0.8 / max(1, len(systems))
     colours = {OURS: "#1b7f79", "pulsar-synced": "#8a9ba8", "kafka": "#c9a45c"}

@@ -37,9 +37,7 @@ def wait_gone(pid: int, seconds: float) -> bool:
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+        if not usage.is_running(pid):
             return True
         time.sleep(0.05)
     return False

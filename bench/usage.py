@@ -45,6 +45,14 @@ def started_at(pid: int) -> float:
     return int(stat[19]) / HZ
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process still does anything; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Resident megabytes: all of it, and the part that is not pages of files."""
