@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import anabranch
@@ -34,6 +34,7 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 # Never past the keep-alive: pings, acks and flow share the socket with publishes.
 PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
+TOPICS_PER_TURN = 100
 
 
 class Broker:
@@ -274,15 +275,22 @@ class Broker:
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
 
+    async def _in_turns(self) -> AsyncIterator[Topic]:
+        """Every open topic, a few at a time: ten thousand idle ones must not hold up a busy one."""
+        for number, topic in enumerate(self.loaded().values()):
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            yield topic
+
     async def _maintain_topics(self) -> None:
-        for topic in list(self.loaded().values()):
+        async for topic in self._in_turns():
             try:
                 await topic.maintain()
             except (AnabranchError, OSError):
                 log.exception("upkeep of %s failed", topic.name)
 
     async def _update_rates(self) -> None:
-        for topic in self.loaded().values():
+        async for topic in self._in_turns():
             topic.update_rates(RATES_SECONDS)
 
     # -- connections
