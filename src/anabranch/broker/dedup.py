@@ -42,6 +42,10 @@ class Deduplication:
         """-1 for a producer never seen, as the protocol has it."""
         return self.confirmed.get(producer, -1)
 
+    def is_behind(self, producer: str) -> bool:
+        """Whether entries of this producer are appended and not yet confirmed."""
+        return self.pushed.get(producer, -1) > self.last_confirmed(producer)
+
     def forget(self, producer: str) -> None:
         self.pushed.pop(producer, None)
         self.confirmed.pop(producer, None)
@@ -50,7 +54,8 @@ class Deduplication:
         """Learns from an entry read back from the log what `push` and `confirm` knew when it was written."""
         if not counts(metadata):
             return
-        highest = max(metadata.sequence_id, metadata.highest_sequence_id)
+        covered = metadata.sequence_id + max(metadata.num_messages_in_batch, 1) - 1
+        highest = max(covered, metadata.highest_sequence_id)
         self.push(metadata.producer_name, highest)
         self.confirm(metadata.producer_name, highest)
 

@@ -109,6 +109,7 @@ class Publishing:
         if self.is_stopped:
             return
         refusal: tuple[int, str] | None = None
+        is_last = False
         if flags & BAD_CHECKSUM:
             refusal = (pb.ChecksumError, "the message's checksum does not match its bytes")
         elif flags & EXTENDED:
@@ -117,16 +118,19 @@ class Publishing:
             refusal = (pb.TopicTerminatedError, "the topic was already terminated")
         elif self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
+            # Ids of a batch rise, so it covers at least one for each message: some clients name only the first.
+            highest_id = max(highest_id, sequence_id + messages - 1)
             if self.dedup.is_duplicate(producer.name, sequence_id):
                 refusal = _DUPLICATE
-            elif is_last:
-                self.dedup.push(producer.name, highest_id)
         if refusal is None:
             try:
                 number = self._log.append(entry, messages)
             except LogError as error:
                 self._append_failed(error)
                 return
+            # Only what is in the log is a duplicate when it comes again: a refused append leaves no trace.
+            if is_last:
+                self.dedup.push(producer.name, highest_id)
             self.entries_in += 1
             self.messages_in += messages
             self.bytes_in += len(entry)

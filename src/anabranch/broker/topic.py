@@ -158,6 +158,12 @@ class Topic:
         if self._publishing.is_sealed:
             raise _terminated(self.name)
         await self._make_way(producer)
+        if self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):
+            # The answer says what is stored. Were more on its way, the client would send that again cut into other
+            # batches, and a batch that is a duplicate in part can be neither stored nor dropped.
+            await self._confirmed_so_far()
+            if self.is_closed:
+                raise NotReadyError(f"{self.name} is closing")
         others = [p for p in self.producers.values() if p is not producer]
         verdict = self.admission.judge(producer, others)
         if verdict is Verdict.BUSY:
@@ -410,6 +416,9 @@ class Topic:
     async def _settle(self) -> None:
         """Stops accepting publishes and waits until what was accepted is confirmed and answered, or lost."""
         self._publishing.stop()
+        await self._confirmed_so_far()
+
+    async def _confirmed_so_far(self) -> None:
         done: asyncio.Future[None] = self.broker.loop.create_future()
         self._when_confirmed(self.log.next_entry, lambda: _finish(done))
         await done

@@ -56,6 +56,23 @@ def test_a_batch_counts_up_to_its_highest_id() -> None:
     assert table.last_confirmed("p") == 9
 
 
+def test_a_batch_that_names_only_its_first_id_counts_one_id_for_each_message() -> None:
+    table = Deduplication()
+    batch = metadata(5)
+    batch.num_messages_in_batch = 4
+    table.replay(batch)
+    assert table.last_confirmed("p") == 8
+
+
+def test_a_producer_is_behind_while_something_it_appended_is_unconfirmed() -> None:
+    table = Deduplication()
+    assert not table.is_behind("p")
+    table.push("p", 7)
+    assert table.is_behind("p")
+    table.confirm("p", 7)
+    assert not table.is_behind("p")
+
+
 def test_the_producer_silent_longest_is_forgotten_first() -> None:
     table = Deduplication()
     for n in range(dedup.PRODUCERS_MAX):

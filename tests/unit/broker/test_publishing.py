@@ -183,6 +183,16 @@ async def test_a_full_disk_closes_producers_and_answers_nothing() -> None:
     assert rig.link.answers == []
 
 
+async def test_what_a_full_disk_refused_is_not_a_duplicate_when_it_comes_again() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    rig.store.set_accepting(False)
+    rig.send(1)
+    rig.store.set_accepting(True)
+    rig.send(1)
+    assert await rig.until_answered(1) == [("receipt", 1, 0)]
+
+
 async def test_a_closed_producer_is_sent_nothing() -> None:
     rig = await Rig().open()
     other = Producer(2, "q", Link())
