@@ -1,0 +1,1 @@
+"""Test support that starts real processes and speaks the raw protocol."""

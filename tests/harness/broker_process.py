@@ -1,0 +1,210 @@
+"""A broker in a process of its own: started, stopped, killed, paused and restarted on the same ports."""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_MAX_S = 30.0
+STOP_MAX_S = 15.0
+# Below the ports that the system hands to outgoing connections, which would race with ours.
+_PORTS = range(20_000, 32_000)
+
+
+class RestFailed(AssertionError):
+    """The broker answered a REST request with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+
+
+def free_port() -> int:
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def until(met: Callable[[], Any], within_s: float = 10.0, every_s: float = 0.02) -> Any:
+    """Polls until `met` returns something true, which is returned; fails loudly after `within_s`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = met()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not met within {within_s} s: {met}")
+        time.sleep(every_s)
+
+
+class BrokerProcess:
+    """`anabranch standalone` in `folder`. A context manager: nothing of it outlives the test.
+
+    `settings` are the broker's own (`brokerDeduplicationEnabled=True`). Ports stay the same over restarts.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.http_port = free_port()
+        self.settings = dict(settings or {})
+        self._log_path = folder / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.kill)
+
+    # -- life
+
+    def start(self) -> Self:
+        """Returns once clients can connect to either port."""
+        assert self._process is None, "already started"
+        command = [sys.executable, "-m", "anabranch.cli", "standalone"]
+        command += ["--data-dir", str(self.folder / "data")]
+        command += ["--port", str(self.port), "--http-port", str(self.http_port)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        with self._log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+            )
+        try:
+            until(self._is_healthy, within_s=START_MAX_S)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _is_healthy(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(
+                f"the broker ended with code {self._process.returncode}:\n{self.log[-4000:]}"
+            )
+        try:
+            return bool(self.get("brokers/health") == "ok")
+        except (OSError, http.client.HTTPException, RestFailed):
+            return False
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        process = self._taken()
+        process.terminate()
+        try:
+            return process.wait(STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"SIGTERM did not end the broker:\n{self.log[-4000:]}") from None
+
+    def kill(self) -> None:
+        """SIGKILL; does nothing if it is not running."""
+        if self._process is not None:
+            process = self._taken()
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """SIGKILL, then start on the same ports and data."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _taken(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not running"
+        process, self._process = self._process, None
+        return process
+
+    def __enter__(self) -> Self:
+        return self.start() if self._process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        atexit.unregister(self.kill)
+
+    # -- looking at it
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the process."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) * 1024
+
+    # -- admin REST
+
+    def rest(self, method: str, path: str, body: object = None) -> Any:
+        """The JSON answer (or text) of a path below /admin/v2/."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=15)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, f"/admin/v2/{path}", text, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise RestFailed(answer.status, content)
+        try:
+            return json.loads(content) if content else None
+        except ValueError:
+            return content
+
+    def get(self, path: str) -> Any:
+        return self.rest("GET", path)
+
+    def put(self, path: str, body: object = None) -> Any:
+        return self.rest("PUT", path, body)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self.rest("POST", path, body)
+
+    def stats(self, topic: str) -> Any:
+        """The stats of a topic, named as clients name it."""
+        return self.get(f"{rest_path(topic)}/stats")
+
+
+def rest_path(topic: str) -> str:
+    """`persistent/tenant/namespace/name` of a topic in any of its spellings."""
+    name = topic.removeprefix("persistent://")
+    return "persistent/" + (name if "/" in name else f"public/default/{name}")
