@@ -1,0 +1,269 @@
+"""kill -9 at random moments under a mixed load, many times in a row, and a judgement of what the clients saw."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import pulsar
+
+from soak.broker import BrokerProcess
+from soak.checker import ProducerHistory, Rules, SubscriptionHistory, Violations, audit
+from soak.history import Follower
+from soak.workload import BROKER_SETTINGS, KEPT, LEAN, ONCE, Topic, Workload, lane_of, mixed, read_payload
+
+ROOT = Path(__file__).resolve().parent.parent
+QUIET_SECONDS_MAX = 45.0
+# Of a hundred rounds: killed again while it starts, before it serves.
+KILLED_STARTING_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    rounds: int
+    seed: int
+    seconds: float
+    folder: Path
+
+
+class Judge:
+    """Follows every history as it grows."""
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        self.violations = Violations()
+        self.workload = workload
+        self.producers = {
+            plan.name: ProducerHistory(plan.name, self.violations, partial(lane_of, plan))
+            for plan in workload.producers
+        }
+        self.subscriptions = [
+            (plan, SubscriptionHistory(f"{plan.topic.name}/{plan.name}", plan.rules, self.violations))
+            for plan in workload.subscriptions
+        ]
+        self._follow: list[tuple[Follower, ProducerHistory | SubscriptionHistory]] = [
+            *((Follower(folder / f"producer-{name}.log"), one) for name, one in self.producers.items()),
+            *((Follower(folder / plan.file), one) for plan, one in self.subscriptions),
+        ]
+
+    def read(self) -> None:
+        for follower, history in self._follow:
+            for event in follower.new():
+                history.feed(event)
+
+    def of(self, topic: Topic) -> list[ProducerHistory]:
+        return [self.producers[plan.name] for plan in self.workload.producers_of(topic)]
+
+    def outstanding(self) -> int:
+        """Messages still to come or to be acknowledged."""
+        return sum(
+            sum(1 for _ in history.missing(self.of(plan.topic))) + sum(1 for _ in history.unacked())
+            for plan, history in self.subscriptions
+        )
+
+    def figures(self) -> str:
+        receipts = sum(len(one.receipts) for one in self.producers.values())
+        received = sum(history.received for _, history in self.subscriptions)
+        answered = sum(history.answered for _, history in self.subscriptions)
+        return (
+            f"{receipts:,} receipts, {received:,} deliveries, {answered:,} acks answered, "
+            f"{self.violations.count} violations"
+        )
+
+    def finish(self) -> None:
+        for producer in self.producers.values():
+            producer.finish()
+        for plan, history in self.subscriptions:
+            history.finish(self.of(plan.topic))
+
+
+def prepare(broker: BrokerProcess, workload: Workload) -> None:
+    for namespace in (KEPT, ONCE, LEAN):
+        broker.rest("PUT", f"namespaces/{namespace}", {})
+    for namespace in (KEPT, ONCE):
+        keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        broker.rest("POST", f"namespaces/{namespace}/retention", keep)
+    broker.rest("POST", f"namespaces/{ONCE}/deduplication", True)
+    for topic in workload.topics:
+        if topic.partitions:
+            broker.rest("PUT", f"persistent/{topic.name}/partitions", topic.partitions)
+
+
+class Worker:
+    """A client process, which reports on standard output and ends when its input does."""
+
+    def __init__(self, module: str, broker: BrokerProcess, options: Options) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(options.folder / f"{module}.err").open("ab"),
+            text=True,
+        )
+
+    @property
+    def _input(self) -> IO[str]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def expect(self, word: str) -> list[str]:
+        """What it says until it says `word`."""
+        assert self._process.stdout is not None
+        said: list[str] = []
+        for line in self._process.stdout:
+            if line.strip() == word:
+                return said
+            said.append(line.strip())
+        raise RuntimeError(f"a client process ended early: {said}")
+
+    def tell(self, word: str) -> None:
+        self._input.write(word + "\n")
+        self._input.flush()
+
+    def finish(self) -> list[str]:
+        self._input.close()
+        said = self.expect("done")
+        self._process.wait(30)
+        return said
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def run(options: Options) -> int:
+    """Exit code: 0 if nothing was violated."""
+    workload = mixed()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    broker = BrokerProcess(options.folder / "data", BROKER_SETTINGS)
+    judge = Judge(workload, options.folder)
+    workers: list[Worker] = []
+    print(f"soak: {options.rounds} kills, seed {options.seed}, histories in {options.folder}", flush=True)
+    try:
+        broker.start()
+        prepare(broker, workload)
+        consumers = Worker("soak.consume", broker, options)
+        workers.append(consumers)
+        consumers.expect("ready")
+        producers = Worker("soak.produce", broker, options)
+        workers.append(producers)
+        slowest = _rounds(broker, judge, options)
+        _settle(broker, judge, producers, consumers)
+        said = consumers.finish()
+        judge.read()
+        judge.finish()
+        for topic in workload.topics:
+            if topic.is_kept:
+                _audit(broker, topic, judge)
+        print(*said, sep="\n", end="\n" if said else "")
+        return _summary(judge, options, slowest)
+    finally:
+        for worker in workers:
+            worker.end()
+        if broker.is_running:
+            broker.kill()
+
+
+def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
+    chance = random.Random(options.seed)
+    slowest = 0.0
+    for number in range(1, options.rounds + 1):
+        lived = chance.uniform(0.2, options.seconds)
+        time.sleep(lived)
+        broker.kill()
+        extra = ""
+        if chance.uniform(0, 100) < KILLED_STARTING_PERCENT:
+            broker.spawn()
+            time.sleep(chance.uniform(0, 1.0))
+            broker.kill()
+            extra = " (killed once more while starting)"
+        took = broker.start()
+        slowest = max(slowest, took)
+        judge.read()
+        print(
+            f"round {number}/{options.rounds}: killed after {lived:.2f} s{extra}, serving again in {took:.2f} s; "
+            f"{judge.figures()}",
+            flush=True,
+        )
+    return slowest
+
+
+def _settle(broker: BrokerProcess, judge: Judge, producers: Worker, consumers: Worker) -> None:
+    """Ends the load, restarts once more so that everything not acknowledged comes again, and waits for that."""
+    for line in producers.finish():
+        judge.violations.add(line)
+    consumers.tell("drain")
+    broker.kill()
+    broker.start()
+    judge.read()
+    before, changed = judge.outstanding(), time.monotonic()
+    while before and time.monotonic() - changed < QUIET_SECONDS_MAX:
+        time.sleep(1)
+        judge.read()
+        now = judge.outstanding()
+        if now != before:
+            before, changed = now, time.monotonic()
+    # One more life: nothing whose ack was answered may come back now.
+    broker.kill()
+    broker.start()
+    time.sleep(3)
+    judge.read()
+
+
+def _audit(broker: BrokerProcess, topic: Topic, judge: Judge) -> None:
+    """Reads the whole log with Pulsar's own reader and compares it with every receipt."""
+    by_key = any(plan.style == "keyed-batches" for plan in judge.workload.producers_of(topic))
+    rules = Rules("key" if by_key else "producer", acks=False, single_place=topic.is_deduplicated)
+    stored = SubscriptionHistory(f"log of {topic.name}", rules, judge.violations)
+    client = pulsar.Client(
+        broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(broker.log) + ".audit")
+    )
+    try:
+        names = [f"{topic.url}-partition-{n}" for n in range(topic.partitions)] or [topic.url]
+        for partition, name in enumerate(names):
+            _read_log(client, name, partition if topic.partitions else -1, stored)
+    finally:
+        client.close()
+    stored.finish(judge.of(topic))
+    if "chunks" not in topic.name:
+        # A chunked message has the id of its last chunk in one place and of its first in the other.
+        audit(stored.name, stored, judge.of(topic), judge.violations)
+
+
+def _read_log(client: Any, name: str, partition: int, stored: SubscriptionHistory) -> None:
+    reader = client.create_reader(name, pulsar.MessageId.earliest)
+    with contextlib.closing(reader):
+        while reader.has_message_available():
+            message = reader.read_next(timeout_millis=10_000)
+            at = message.message_id()
+            producer, index, key = read_payload(message.data())
+            where = (partition, at.ledger_id(), at.entry_id(), at.batch_index())
+            stored.feed(("m", "audit", producer, str(index), key, *map(str, where)))
+
+
+def _summary(judge: Judge, options: Options, slowest: float) -> int:
+    failures = sum(one.failures for one in judge.producers.values())
+    print(f"\n{options.rounds} kills, seed {options.seed}: {judge.figures()}")
+    print(f"slowest restart {slowest:.2f} s; {failures:,} sends given up by closing clients and sent again")
+    for plan, history in judge.subscriptions:
+        wanted = sum(len(one.receipts) for one in judge.of(plan.topic))
+        lost = sum(1 for _ in history.missing(judge.of(plan.topic)))
+        print(
+            f"  {history.name:34} {plan.kind:10} {wanted:9,} receipted {history.received:9,} received "
+            f"{history.answered:9,} acks answered {lost} lost"
+        )
+    for violation in judge.violations.found:
+        print(f"VIOLATION {violation}")
+    if judge.violations.count:
+        print(f"FAILED with seed {options.seed}: {judge.violations.count} violations; see {options.folder}")
+        return 1
+    print("nothing acked was lost, reordered, doubled or skipped")
+    return 0
