@@ -23,7 +23,7 @@ GIB = 1 << 30
 ENVIRONMENT_PREFIX = "ANABRANCH_"
 
 # The variables that the command line reads itself; they are no settings of a broker.
-_NOT_SETTINGS = frozenset({"serviceurl", "adminurl"})
+_NOT_SETTINGS = frozenset({"serviceurl", "adminurl", "loglevel"})
 _ABBREVIATIONS = {"_in_mb": "InMB", "_in_gb": "InGB"}
 
 
@@ -118,6 +118,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     log_linger_bytes: int = 64 * MIB
     # Publishing stops while less than this is free, so that acks, deletes and rewriting can still free space.
     log_disk_reserve_bytes: int = 256 * MIB
+    # What the log may take of the disk, reserve included; 0: all of it.
+    log_disk_bytes_max: int = 0
 
     # -- watching it
     expose_topic_level_metrics_in_prometheus: bool = True

@@ -101,6 +101,8 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
             clock_ms=now_ms,
             file_bytes=config.log_file_bytes,
             cache_bytes=config.log_cache_bytes,
+            disk_reserve_bytes=config.log_disk_reserve_bytes,
+            disk_bytes_max=config.log_disk_bytes_max or None,
         )
         await store.start()
         broker = Broker(
