@@ -18,7 +18,6 @@ LEAN = "public/lean"
 BROKER_SETTINGS = {
     "maxMessageSize": 256 * 1024,
     "logFileBytes": 8 << 20,
-    "logCheckpointBytes": 1 << 20,
     "logCacheBytes": 8 << 20,
     "logLingerSeconds": 0,
     "logLingerBytes": 0,
