@@ -1,1 +1,1 @@
-
+"""The `anabranch` command."""

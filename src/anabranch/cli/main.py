@@ -1,0 +1,209 @@
+"""The command line: what can be asked, and which module does it.
+
+Plain argparse, and every command's module is imported only when that command runs: `anabranch standalone` has to serve
+its first publish within a second of being started, and the usual libraries take a good part of that to import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import anabranch
+
+SERVICE_URL = "pulsar://127.0.0.1:6650"
+ADMIN_URL = "http://127.0.0.1:8080"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the process's exit code. Errors are one line on standard error."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.module is None:
+        parser.print_help()
+        return 2
+    command = importlib.import_module(f"anabranch.cli.{arguments.module}")
+    try:
+        code: int = command.run(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        from anabranch.errors import AnabranchError
+
+        if not isinstance(error, AnabranchError):
+            raise
+        print(f"anabranch: {error}", file=sys.stderr)
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anabranch",
+        description="Messaging on Apache Pulsar's protocol: a broker, and small tools to try it.",
+        epilog="`anabranch COMMAND --help` says more about a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
+    parser.set_defaults(module=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _standalone(commands)
+    _produce(commands)
+    _consume(commands)
+    _topics(commands)
+    _demo(commands)
+    return parser
+
+
+Commands = argparse._SubParsersAction  # argparse has no public name for what `add_subparsers` returns.
+
+
+def _standalone(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "standalone",
+        help="run a whole broker in one process",
+        description="Runs a broker, its log and its metadata in one process, until SIGINT or SIGTERM ends it cleanly. "
+        "Messages are on disk before they are acknowledged.",
+        epilog="Settings come from the file, then from ANABRANCH_* variables (ANABRANCH_maxMessageSize=…), then from "
+        "the command line; later ones win.",
+    )
+    parser.set_defaults(module="standalone")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="folder for log and metadata, made if absent (default: data)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="P", help="port of Pulsar's binary protocol (default: 6650)"
+    )
+    parser.add_argument("--http-port", type=int, metavar="H", help="port of the admin REST (default: 8080)")
+    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="settings, as in Pulsar's broker.conf, or TOML if named *.toml"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting; may be repeated"
+    )
+
+
+def _client_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--service-url",
+        default=os.environ.get("ANABRANCH_SERVICE_URL", SERVICE_URL),
+        metavar="URL",
+        help=f"the broker (default: $ANABRANCH_SERVICE_URL or {SERVICE_URL})",
+    )
+
+
+def _produce(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "produce",
+        help="send messages to a topic",
+        description="Sends each MESSAGE, or each line of standard input when there is none, and ends once the "
+        "broker has stored them all.",
+    )
+    parser.set_defaults(module="produce")
+    parser.add_argument("topic", help="`t` is short for persistent://public/default/t")
+    parser.add_argument(
+        "-m", "--message", action="append", metavar="MESSAGE", help="a message; may be repeated"
+    )
+    parser.add_argument("-k", "--key", help="the key of every message")
+    parser.add_argument(
+        "-p", "--property", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    parser.add_argument(
+        "-n", "--num", type=int, default=1, metavar="N", help="send all of it N times (with -m)"
+    )
+    _client_options(parser)
+
+
+def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "consume",
+        help="receive and acknowledge messages of a topic",
+        description="Prints messages, one a line, and acknowledges each once it is printed. The subscription "
+        "stays when the command ends.",
+    )
+    parser.set_defaults(module="consume")
+    parser.add_argument("topic", help="`t` is short for persistent://public/default/t")
+    parser.add_argument("-s", "--subscription", required=True, metavar="SUB", help="name of the subscription")
+    parser.add_argument(
+        "-n", "--num", type=int, default=0, metavar="N", help="end after N messages (default: never)"
+    )
+    parser.add_argument(
+        "-t",
+        "--type",
+        choices=("exclusive", "shared", "failover", "key_shared"),
+        default="exclusive",
+        help="type of the subscription (default: exclusive)",
+    )
+    parser.add_argument(
+        "--initial-position",
+        choices=("earliest", "latest"),
+        default="latest",
+        help="where a new subscription starts (default: latest, so only what comes from now on)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON objects with id, key, properties and times"
+    )
+    _client_options(parser)
+
+
+def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "topics",
+        help="list, make, describe and delete topics",
+        description="Asks the admin REST of a broker.",
+    )
+    parser.set_defaults(module=None)
+    parser.add_argument(
+        "--admin-url",
+        default=os.environ.get("ANABRANCH_ADMIN_URL", ADMIN_URL),
+        metavar="URL",
+        help=f"the admin REST (default: $ANABRANCH_ADMIN_URL or {ADMIN_URL})",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, help: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        made.set_defaults(module="topics", action=name)
+        return made
+
+    action("list", "list the topics of a namespace").add_argument(
+        "namespace", nargs="?", default="public/default"
+    )
+    create = action("create", "make a topic")
+    create.add_argument("topic")
+    create.add_argument("--partitions", type=int, default=0, metavar="N", help="make it partitioned")
+    delete = action("delete", "delete a topic, partitioned or not")
+    delete.add_argument("topic")
+    delete.add_argument(
+        "--force", action="store_true", help="also if it has subscriptions or connected clients"
+    )
+    for name, help in (
+        ("stats", "show a topic's figures as JSON"),
+        ("subscriptions", "list a topic's subscriptions"),
+        ("unload", "close a topic; its clients come back and open it again"),
+        ("terminate", "end a topic: it takes no more messages, for good"),
+        ("skip-damage", "give up damaged entries that stop a topic's readers"),
+    ):
+        action(name, help).add_argument("topic")
+
+
+def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="watch a broker at work with Pulsar's own client",
+        description="Starts a broker in a temporary folder on free ports, produces and consumes with the pulsar-client "
+        "wheel, kills the broker with SIGKILL in the middle, and checks that nothing acknowledged was lost. Takes "
+        "about half a minute and leaves nothing behind.",
+    )
+    parser.set_defaults(module="demo")
+    parser.add_argument(
+        "--messages", type=int, default=1000, metavar="N", help="messages per step (default: 1000)"
+    )

@@ -1,0 +1,51 @@
+"""The admin REST as the command line needs it, on the standard library's HTTP client."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from anabranch.errors import AnabranchError
+
+ANSWER_MAX_S = 60.0
+
+
+class RestRefused(AnabranchError):
+    """The broker's reason, or why it could not be asked."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def call(base: str, method: str, path: str, body: Any = None, *, timeout: float = ANSWER_MAX_S) -> Any:
+    """The answer: JSON if it is, else text; None for none."""
+    if not base.startswith(("http://", "https://")):
+        raise RestRefused(0, f"{base!r} is no admin URL: expected http://host:port")
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        base.rstrip("/") + path, data, {"Content-Type": "application/json"}, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            text = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        raise RestRefused(error.code, _reason(error)) from None
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "reason", None) or error
+        raise RestRefused(0, f"cannot reach {base}: {getattr(cause, 'strerror', None) or cause}") from None
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {error.code}: {text[:200]}"
