@@ -119,6 +119,11 @@ class LogFile:
         self.damage: list[int] = []
         self.id = -1
 
+    @property
+    def generation(self) -> int:
+        """How often its entries have been rewritten, in effect: of two copies the higher one counts. 0 is the log."""
+        return int(self.path.name.partition("-")[0]) if self.is_rewritten else 0
+
 
 class Catalog:
     """Every known file, and per ledger the files that hold it, in order of entries."""

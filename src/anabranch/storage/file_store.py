@@ -11,9 +11,10 @@ Nothing here blocks the event loop: files are touched by the sync thread, a help
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,10 @@ from anabranch.storage.port import (
     ReadPlan,
 )
 from anabranch.storage.reader import Reader
+from anabranch.storage.reclaim import Policy, Reclaimer, load_rewritten
+from anabranch.storage.rewrite import Done, Job
+from anabranch.storage.rewrite_worker import rewrite_in_process
+from anabranch.storage.space import SpacePolicy
 from anabranch.storage.takeover import Known
 from anabranch.storage.wal import WriteAheadLog
 
@@ -66,8 +71,14 @@ class FileLogStore:
         file_bytes: int = 64 << 20,
         cache_bytes: int = 64 << 20,
         commit_bytes_max: int = 8 << 20,
+        disk_reserve_bytes: int = 256 << 20,
+        disk_bytes_max: int | None = None,
+        wal_bytes_max: int = 32 << 30,
+        stretch_bytes_min: int = 64 << 10,
         plan_ms: int = 60_000,
         idle_seconds: float = 0.05,
+        reclaim_seconds: float = 1.0,
+        rewriter: Callable[[Job], Awaitable[Done]] = rewrite_in_process,
     ) -> None:
         self._root = root
         self._clock_ms = clock_ms
@@ -86,6 +97,27 @@ class FileLogStore:
         self._knowing = asyncio.Lock()
         self._locks: list[int] = []
         self._is_started = False
+        self._space = SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes)
+        self._spare_bytes = file_bytes
+        self._background: asyncio.Task[None] | None = None
+        self._reclaim_seconds = reclaim_seconds
+        self._files_changed = asyncio.Event()
+        self._is_reclaim_wanted = False
+        self._reclaiming = asyncio.Lock()
+        self._loading_rewritten: asyncio.Task[None] | None = None
+        self._are_others_loaded = False
+        self._reclaimer = Reclaimer(
+            root,
+            self._incarnation,
+            self._files,
+            self._readers,
+            self._catalog,
+            self._live,
+            rewriter,
+            clock_ms,
+            Policy(file_bytes, wal_bytes_max, stretch_bytes_min),
+            is_exclusive=not is_shared,
+        )
         self._accepting_callbacks: list[Callable[[bool], None]] = []
         self._wal = WriteAheadLog(
             self._folder,
@@ -129,6 +161,9 @@ class FileLogStore:
         except OSError as error:
             raise LogError(f"cannot write the log in {self._folder}: {error}") from error
         self._is_started = True
+        # Both are awaited or cancelled by `close`.
+        self._loading_rewritten = asyncio.create_task(self._load_rewritten())
+        self._background = asyncio.create_task(self._look_after())
 
     def _prepare_folders(self) -> None:
         files = self._files
@@ -153,6 +188,10 @@ class FileLogStore:
             self._release()
             return
         self._is_started = False
+        for task in (self._background, self._loading_rewritten):
+            assert task is not None
+            task.cancel()
+            await asyncio.wait([task])
         is_whole = self._wal.error is None
         await self._wal.flush()
         states = self._local_states(self._wal.writers)
@@ -188,7 +227,71 @@ class FileLogStore:
         return await asyncio.get_running_loop().run_in_executor(self._readers, call, *args)
 
     def _file_changed(self) -> None:
-        """A file was begun or finished."""
+        """A file was begun or finished: space has shrunk, and there may be something to clear away."""
+        self._is_reclaim_wanted = True
+        self._files_changed.set()
+
+    # -- in the background
+
+    async def _look_after(self) -> None:
+        """Watches the disk's room and gives space back, until the store closes."""
+        while self._wal.error is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._reclaim_seconds):
+                    await self._files_changed.wait()
+            self._files_changed.clear()
+            try:
+                await self._check_space()
+                if self._live.is_retained and (self._is_reclaim_wanted or not self.is_accepting):
+                    self._is_reclaim_wanted = False
+                    await self._reclaim(is_thorough=not self.is_accepting)
+                    await self._check_space()
+            except (OSError, LogError) as error:
+                log.warning("giving disk back failed, and is tried again: %s", error)
+
+    async def _check_space(self) -> None:
+        free = await self._in_reader(self._files.free_bytes, self._root)
+        was = self.is_accepting
+        now = self._space.is_accepting(free=free, used=self._disk_bytes(), was_accepting=was)
+        if now != was:
+            log.warning("publishing %s: %d bytes of disk are free", "resumes" if now else "stops", free)
+            self._wal.is_refusing = not now
+            for callback in self._accepting_callbacks:
+                callback(now)
+
+    def _disk_bytes(self) -> int:
+        known = sum(file.disk_bytes for file in self._catalog.files.values())
+        return known + self._spare_bytes + self._reclaimer.doomed_bytes
+
+    async def _load_rewritten(self) -> None:
+        for file in await self._in_reader(load_rewritten, self._files, self._root):
+            self._catalog.add_indexed(file)
+
+    async def _load_others(self) -> None:
+        """Learns of everything under the root, once: only then is it known what is dead."""
+        assert self._loading_rewritten is not None
+        await self._loading_rewritten
+        if self._are_others_loaded or self._is_shared:
+            return
+        for name in sorted(await self._in_reader(self._files.list, self._root / "wal")):
+            if name != self._incarnation:
+                await self._know(Incarnation(name), lambda known: known.taken.is_final, None, is_taking=True)
+        self._are_others_loaded = True
+
+    async def _reclaim(self, *, is_thorough: bool) -> None:
+        async with self._reclaiming:
+            await self._load_others()
+            await self._reclaimer.run(is_thorough=is_thorough)
+            if not self._is_shared:
+                await self._remove_empty_folders()
+
+    async def _remove_empty_folders(self) -> None:
+        """Incarnations nothing is left of. No writer of theirs can be asleep: it would hold the lock on the root."""
+        used = {file.incarnation for file in self._catalog.files.values()} | self._live.incarnations()
+        for incarnation in [one for one in self._known if one != self._incarnation and one not in used]:
+            del self._known[incarnation]
+            with contextlib.suppress(FileNotFoundError):
+                await self._in_reader(self._files.remove_folder, self._root / "wal" / incarnation)
 
     # -- writing
 
@@ -296,6 +399,8 @@ class FileLogStore:
         if self._live.is_gone(ledger, first):
             raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
         if incarnation != self._incarnation:
+            if self._loading_rewritten is not None:
+                await self._loading_rewritten
             known = await self._know(incarnation, lambda known: True, None, is_taking=False)
             if known is None and not self._catalog.files_of(ledger):
                 raise LogMissingError(f"ledger {ledger}: the log has nothing of incarnation {incarnation}")
@@ -308,12 +413,16 @@ class FileLogStore:
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
         end = await self._readable_end(ledger, incarnation, first, end)
         runs = await self._in_reader(self._reader.runs, ledger, first, end)
-        return ReadPlan(ledger, first, end, tuple(runs), self._clock_ms() + self._plan_ms)
+        expires_at_ms = self._clock_ms() + self._plan_ms
+        self._reclaimer.planned((file for file, _ in runs), expires_at_ms)
+        return ReadPlan(ledger, first, end, tuple(run for _, run in runs), expires_at_ms)
 
     # -- giving disk back
 
     def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
         self._live.trim(ledger, incarnation, first_live)
+        self._reclaimer.touched(ledger)
+        self._is_reclaim_wanted = True
 
     def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
         self._live.delete(ledger)
@@ -321,20 +430,28 @@ class FileLogStore:
         writer = self._wal.writers.get(ledger)
         if writer is not None and not writer.is_open:
             del self._wal.writers[ledger]
+        self._reclaimer.touched(ledger)
+        self._is_reclaim_wanted = True
 
     def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
         self._live.retain(live)
+        self._reclaimer.touched_all()
+        self._is_reclaim_wanted = True
 
     async def reclaim(self) -> None:
-        """One pass."""
+        if self._live.is_retained:
+            await self._reclaim(is_thorough=True)
+        await self._check_space()
 
     def stats(self) -> Mapping[str, float]:
         syncs, seconds = self._wal.sync_figures
         files = list(self._catalog.files.values())
         return {
             "files": len(files),
-            "disk_bytes": sum(file.disk_bytes for file in files),
-            "live_bytes": sum(row.size for file in files for row in self._live.rows(file)),
+            "disk_bytes": self._disk_bytes(),
+            "live_bytes": self._reclaimer.live_bytes(),
+            "removed_files": self._reclaimer.removed_files,
+            "rewritten_bytes": self._reclaimer.rewritten_bytes,
             "cache_bytes": self._cache.bytes,
             "unconfirmed_bytes": self._wal.unconfirmed_bytes,
             "commits": self._wal.commits,

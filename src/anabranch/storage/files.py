@@ -153,6 +153,9 @@ class OsFiles:
         return b"".join(parts)
 
     def map(self, path: Path, offset: int, size: int) -> memoryview:
+        if not size:
+            # To mmap, no length means the whole file.
+            return memoryview(b"")
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         fd = self.open(path)
         try:

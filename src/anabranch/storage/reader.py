@@ -56,7 +56,7 @@ class Reader:
         found: list[Entry] = []
         at = 0
         while at < len(offsets):
-            stop = _span(offsets, lengths, at)
+            stop = span_end(offsets, lengths, at)
             base = offsets[at]
             view = memoryview(self._files.read(fd, offsets[stop - 1] + lengths[stop - 1] - base, base))
             for i in range(at, stop):
@@ -94,7 +94,7 @@ class Reader:
             return LogDamagedError(ledger, first, next_good, str(damaged[0].path), damaged[1])
         return LogMissingError(f"ledger {ledger} has no entry {first}")
 
-    def runs(self, ledger: int, first: int, end: int) -> list[FileRun]:
+    def runs(self, ledger: int, first: int, end: int) -> list[tuple[LogFile, FileRun]]:
         """Where entries [first, end) lie, for readers that go to the files themselves."""
         found = []
         while first < end:
@@ -102,7 +102,7 @@ class Reader:
             if located is None:
                 raise self._absent(ledger, first, end)
             file, (_, offsets, lengths) = located
-            found.append(FileRun(str(file.path), first, list(offsets), list(lengths)))
+            found.append((file, FileRun(str(file.path), first, list(offsets), list(lengths))))
             first += len(offsets)
         return found
 
@@ -117,7 +117,7 @@ def _within(lengths: Sequence[int], bytes_max: int) -> int:
     return len(lengths)
 
 
-def _span(offsets: Sequence[int], lengths: Sequence[int], at: int) -> int:
+def span_end(offsets: Sequence[int], lengths: Sequence[int], at: int) -> int:
     """One past the last record to be read together with the one at `at`."""
     start = offsets[at]
     end = start + lengths[at]

@@ -38,10 +38,15 @@ class Known:
 
 
 def load_file(
-    files: Files, path: Path, number: int, incarnation: Incarnation | None
+    files: Files,
+    path: Path,
+    number: int,
+    incarnation: Incarnation | None = None,
+    *,
+    is_rewritten: bool = False,
 ) -> tuple[LogFile, fmt.Trailer] | None:
     """A finished file with its index, or None if it has no footer (beside it or in it) or the footer is damaged."""
-    file = LogFile(path, number, incarnation, is_rewritten=incarnation is None)
+    file = LogFile(path, number, incarnation, is_rewritten=is_rewritten)
     for source in (path, path.with_suffix(".idx")):
         try:
             size = files.size(source)

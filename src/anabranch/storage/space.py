@@ -1,0 +1,19 @@
+"""When publishing must stop for want of disk. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpacePolicy:
+    # What publishes may not touch: acks, checkpoints and rewriting need it to free space again.
+    reserve_bytes: int
+    # The log's own limit, for a disk shared with others; None: all of the disk.
+    quota_bytes: int | None
+    # How much must come free on top of the reserve before publishing resumes, so that it does not flutter.
+    step_bytes: int
+
+    def is_accepting(self, *, free: int, used: int, was_accepting: bool) -> bool:
+        room = free if self.quota_bytes is None else min(free, self.quota_bytes - used)
+        return room >= self.reserve_bytes + (0 if was_accepting else self.step_bytes)

@@ -1,0 +1,370 @@
+"""Disk is given back: what is dead goes, what is mostly dead is rewritten, and nothing live is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.port import LogMissingError, ReadPlan
+from anabranch.storage.reclaim import Facts, Policy, choose
+from anabranch.storage.rewrite import Done, Job, Piece, plan_outputs, run_job
+from unit.storage.faulty_files import Disk, FaultyFiles
+from unit.storage.owners import Owner
+
+KB = 1 << 10
+FILE = 64 * KB
+ROOT = Path("/log")
+NS = "public/default"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def on_disk(files: FaultyFiles, clock: Clock, boot: int = 0) -> FileLogStore:
+    async def rewriter(job: Job) -> Done:
+        return await asyncio.get_running_loop().run_in_executor(None, run_job, files, job)
+
+    return FileLogStore(
+        ROOT,
+        clock_ms=clock,
+        files=files,
+        incarnation=Incarnation(f"boot{boot}"),
+        file_bytes=FILE,
+        cache_bytes=16 * KB,
+        plan_ms=500,
+        reclaim_seconds=100.0,
+        rewriter=rewriter,
+        disk_reserve_bytes=4 * FILE,
+    )
+
+
+def text(ledger: int, entry: int) -> bytes:
+    return b"%d:%d:" % (ledger, entry) + b"x" * 1000
+
+
+async def write(store: FileLogStore, ledgers: list[int], entries: int, namespace: str = NS) -> None:
+    """Entries of all the ledgers, in turns, so that they lie scattered."""
+    owners = {one: Owner() for one in ledgers}
+    writers = {one: store.open_ledger(LedgerId(one), owners[one], namespace) for one in ledgers}
+    for entry in range(entries):
+        for one in ledgers:
+            writers[one].append(text(one, entry), 1)
+        if entry % 10 == 9:
+            await owners[ledgers[-1]].until(entry + 1)
+    for one in ledgers:
+        writers[one].append_snapshot(b"state of %d" % one)
+        await owners[one].until(entries, 1)
+
+
+async def check(store: FileLogStore, ledger: int, incarnation: Incarnation, first: int, end: int) -> None:
+    while first < end:
+        for number, _, data in await store.read(LedgerId(ledger), incarnation, first, end, 100, 1 << 20):
+            assert (number, bytes(data)) == (first, text(ledger, first))
+            first += 1
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_files_in_which_nothing_is_live_are_removed(clock: Clock) -> None:
+    store = on_disk(Disk(1).boot(), clock)
+    await store.start()
+    await write(store, [1], 400)
+    before = store.stats()
+    store.retain([])
+    store.trim(LedgerId(1), store.incarnation, 400)
+    await store.reclaim()
+    after = store.stats()
+    assert before["files"] > 6
+    # The file being written and the one with the last checkpoint stay.
+    assert after["files"] == 2
+    assert after["live_bytes"] == 0
+    await store.close()
+
+
+async def test_nothing_is_removed_before_the_records_were_read(clock: Clock) -> None:
+    store = on_disk(Disk(1).boot(), clock)
+    await store.start()
+    await write(store, [1], 300)
+    files = store.stats()["files"]
+    store.trim(LedgerId(1), store.incarnation, 300)
+    await store.reclaim()
+    assert store.stats()["files"] == files
+    await store.close()
+
+
+async def test_disk_in_use_stays_under_twice_what_is_live_plus_a_few_files(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    ledgers = list(range(1, 11))
+    await write(store, ledgers, 100)
+    # One ledger in ten survives, spread over every file.
+    for one in ledgers[1:]:
+        store.delete(LedgerId(one), store.incarnation)
+    await store.reclaim()
+    stats = store.stats()
+    live = 100 * len(text(1, 0))
+    assert live <= stats["live_bytes"] <= live * 1.1
+    assert stats["disk_bytes"] <= 2 * live + 4 * FILE
+    assert disk.used <= 2 * live + 4 * FILE
+    await check(store, 1, store.incarnation, 0, 100)
+    with pytest.raises(LogMissingError):
+        await store.read(LedgerId(2), store.incarnation, 0, 100, 1, KB)
+    await store.close()
+
+
+async def test_a_trimmed_ledger_keeps_the_rest_through_rewriting_and_restart(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2, 3], 120)
+    for one in (1, 2, 3):
+        store.trim(LedgerId(one), store.incarnation, 100)
+    await store.reclaim()
+    for one in (1, 2, 3):
+        await check(store, one, store.incarnation, 100, 120)
+    await store.close()
+    heir = on_disk(disk.boot(), clock, boot=1)
+    await heir.start()
+    states = await heir.take(store.incarnation, None)
+    assert {ledger: state.entries_end for ledger, state in states.items()} == {1: 120, 2: 120, 3: 120}
+    heir.retain([(LedgerId(one), store.incarnation, 100, 120, NS) for one in (1, 2, 3)])
+    await heir.reclaim()
+    for one in (1, 2, 3):
+        await check(heir, one, store.incarnation, 100, 120)
+    assert heir.stats()["disk_bytes"] <= 2 * 60 * 1100 + 4 * FILE
+    await heir.close()
+
+
+async def test_rewritten_files_lie_under_their_namespace(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2], 60, "tenant/one")
+    await write(store, [3, 4], 60, "tenant/t.w%o")
+    await write(store, [5], 200, "tenant/one")
+    for one in (1, 3, 5):
+        store.delete(LedgerId(one), store.incarnation)
+    await store.reclaim()
+    folders = {path.parent for path in disk.names if path.suffix == ".led"}
+    assert folders == {ROOT / "ledgers/tenant/one", ROOT / "ledgers/tenant/t%2Ew%25o"}
+    await check(store, 2, store.incarnation, 0, 60)
+    await check(store, 4, store.incarnation, 0, 60)
+    await store.close()
+
+
+async def test_rewritten_files_that_die_go_too(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2, 3], 100)
+    await write(store, [4], 150)
+    store.delete(LedgerId(1), store.incarnation)
+    store.delete(LedgerId(2), store.incarnation)
+    await store.reclaim()
+    assert any(path.suffix == ".led" for path in disk.names)
+    store.delete(LedgerId(3), store.incarnation)
+    store.delete(LedgerId(4), store.incarnation)
+    await store.reclaim()
+    assert not any(path.suffix == ".led" for path in disk.names)
+    await store.close()
+
+
+async def test_a_file_named_by_a_plan_stays_until_the_plan_expires(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1], 300)
+    plan = await store.plan(LedgerId(1), store.incarnation, 0, 100)
+    store.trim(LedgerId(1), store.incarnation, 300)
+    await store.reclaim()
+    assert all(Path(run.path) in disk.names for run in plan.runs)
+    assert read_plan(disk, plan) == [text(1, i) for i in range(100)]
+    clock.now = plan.expires_at_ms
+    await store.reclaim()
+    assert not any(Path(run.path) in disk.names for run in plan.runs)
+    await store.close()
+
+
+def read_plan(disk: Disk, plan: ReadPlan) -> list[bytes]:
+    return [
+        bytes(disk.names[Path(run.path)].data[offset + 32 : offset + length])
+        for run in plan.runs
+        for offset, length in zip(run.offsets, run.lengths, strict=True)
+    ]
+
+
+async def test_what_an_ended_incarnation_left_goes_once_no_record_names_it(clock: Clock) -> None:
+    disk = Disk(1)
+    old = on_disk(disk.boot(), clock)
+    await old.start()
+    await write(old, [1, 2], 150)
+    await old.close()
+    new = on_disk(disk.boot(), clock, boot=1)
+    await new.start()
+    new.retain([(LedgerId(1), old.incarnation, 0, 150, NS)])
+    await new.reclaim()
+    await check(new, 1, old.incarnation, 0, 150)
+    assert new.stats()["disk_bytes"] <= 2 * 150 * 1100 + 4 * FILE
+    new.delete(LedgerId(1), old.incarnation)
+    await new.reclaim()
+    assert not any("boot0" in path.parts for path in disk.names)
+    assert await new.take(old.incarnation, None) == {}
+    await new.close()
+
+
+async def test_the_state_of_a_ledger_without_entries_outlives_its_files(clock: Clock) -> None:
+    disk = Disk(1)
+    old = on_disk(disk.boot(), clock)
+    await old.start()
+    await write(old, [1], 150)
+    await old.close()
+    for boot in (1, 2):
+        new = on_disk(disk.boot(), clock, boot)
+        await new.start()
+        new.retain([(LedgerId(1), old.incarnation, 150, 150, NS)])
+        await new.reclaim()
+        state = (await new.take(old.incarnation, [LedgerId(1)]))[LedgerId(1)]
+        assert (state.entries_end, state.snapshot) == (150, b"state of 1")
+        assert not any(path.suffix == ".wal" and "boot0" in path.parts for path in disk.names)
+        await new.close()
+
+
+@pytest.mark.parametrize("cut_after", [0, 1, 2, 3, 5, 7, 9, 12, 15, 20])
+async def test_a_power_cut_while_rewriting_loses_nothing(clock: Clock, cut_after: int) -> None:
+    disk = Disk(cut_after)
+    files = disk.boot()
+    store = on_disk(files, clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2, 3], 120)
+    store.delete(LedgerId(1), store.incarnation)
+    store.delete(LedgerId(3), store.incarnation)
+    files.cut_after = cut_after
+    try:
+        await store.reclaim()
+    except OSError:
+        assert files.is_off
+    await store.close()
+    disk.cut()
+    heir = on_disk(disk.boot(), clock, boot=1)
+    await heir.start()
+    states = await heir.take(store.incarnation, None)
+    assert states[LedgerId(2)].entries_end == 120
+    heir.retain([(LedgerId(2), store.incarnation, 0, 120, NS)])
+    await check(heir, 2, store.incarnation, 0, 120)
+    await heir.reclaim()
+    await check(heir, 2, store.incarnation, 0, 120)
+    assert heir.stats()["disk_bytes"] <= 2 * 120 * 1100 + 4 * FILE
+    await heir.close()
+
+
+async def test_a_source_with_a_damaged_record_is_kept_as_it_is(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2, 3], 60)
+    plan = await store.plan(LedgerId(2), store.incarnation, 5, 6)
+    damaged = Path(plan.runs[0].path)
+    disk.names[damaged].data[plan.runs[0].offsets[0] + 40] ^= 1
+    clock.now = plan.expires_at_ms
+    store.delete(LedgerId(1), store.incarnation)
+    store.delete(LedgerId(3), store.incarnation)
+    await store.reclaim()
+    assert damaged in disk.names
+    await check(store, 2, store.incarnation, 6, 60)
+    await store.close()
+
+
+def rewritten_files(root: Path) -> list[Path]:
+    return list(root.glob("ledgers/public/default/*.led"))
+
+
+async def test_a_real_process_rewrites_real_files(tmp_path: Path, clock: Clock) -> None:
+    store = FileLogStore(
+        tmp_path, clock_ms=clock, file_bytes=FILE, cache_bytes=16 * KB, reclaim_seconds=100.0
+    )
+    await store.start()
+    store.retain([])
+    await write(store, [1, 2, 3], 100)
+    store.delete(LedgerId(1), store.incarnation)
+    store.delete(LedgerId(3), store.incarnation)
+    await store.reclaim()
+    assert rewritten_files(tmp_path)
+    await check(store, 2, store.incarnation, 0, 100)
+    await store.close()
+
+
+# -- the decision
+
+POLICY = Policy(file_bytes=100, wal_bytes_max=1000, stretch_bytes_min=10)
+
+
+def test_a_file_mostly_dead_is_rewritten_and_one_mostly_live_is_not() -> None:
+    files = [Facts(1, 100, 49, 1, False), Facts(2, 100, 51, 1, False), Facts(3, 100, 0, 0, False)]
+    assert choose(files, POLICY, is_thorough=True).rewrite == (1,)
+    assert choose(files, POLICY, is_thorough=True).remove == (3,)
+
+
+def test_a_little_waste_is_not_worth_a_process() -> None:
+    assert choose([Facts(1, 100, 10, 1, False)], POLICY, is_thorough=False).rewrite == ()
+    twice = [Facts(1, 100, 40, 1, False), Facts(2, 100, 40, 1, True)]
+    assert choose(twice, POLICY, is_thorough=False).rewrite == (1, 2)
+
+
+def test_a_file_recovery_needs_stays() -> None:
+    assert choose([Facts(1, 100, 0, 0, False, is_needed=True)], POLICY, is_thorough=True).remove == ()
+
+
+def test_scattered_files_are_rewritten_once_a_jobs_worth_has_gathered() -> None:
+    scattered = [Facts(i, 100, 90, 30, False) for i in range(8)]
+    assert choose(scattered[:7], POLICY, is_thorough=True).rewrite == ()
+    assert len(choose(scattered, POLICY, is_thorough=False).rewrite) == 8
+    assert choose([Facts(i, 100, 90, 30, True) for i in range(9)], POLICY, is_thorough=True).rewrite == ()
+
+
+def test_a_log_beyond_its_bound_is_rewritten_oldest_first() -> None:
+    files = [Facts(i, 100, 100, 1, False) for i in range(13)]
+    assert choose(files, POLICY, is_thorough=False).rewrite == (0, 1, 2)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a/b", "a/c"]), st.integers(0, 5), st.integers(1, 90)), max_size=20)
+)
+def test_outputs_hold_each_piece_once_sorted_by_ledger(given_pieces: list[tuple[str, int, int]]) -> None:
+    pieces = []
+    ends: dict[int, int] = {}
+    for namespace, ledger, size in given_pieces:
+        ledger += 100 if namespace == "a/c" else 0
+        first = ends.get(ledger, 0)
+        ends[ledger] = first + size
+        pieces.append((namespace, Piece(0, ledger, first, first + size, size)))
+    outputs = plan_outputs(reversed(pieces), 3, ROOT, file_bytes=100)
+    written = [piece for output in outputs for piece in output.pieces]
+    assert sorted(written, key=lambda p: (p.ledger, p.first)) == sorted(
+        [piece for _, piece in pieces], key=lambda p: (p.ledger, p.first)
+    )
+    for output in outputs:
+        keys = [(piece.ledger, piece.first) for piece in output.pieces]
+        assert keys == sorted(keys)
+        assert len({piece.ledger >= 100 for piece in output.pieces}) == 1
