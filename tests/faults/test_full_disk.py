@@ -1,0 +1,143 @@
+"""A log that has reached its limit: publishing stops and comes back by itself, everything else goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+from soak.link import Kind, Link, ProducerClosed, Refused
+
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import messages
+from harness.broker_process import BrokerProcess, until
+
+MIB = 1 << 20
+TOPIC = "persistent://public/default/full"
+OTHER = "persistent://public/default/other"
+SETTINGS = {
+    "logFileBytes": MIB,
+    "logDiskBytesMax": 24 * MIB,
+    "logDiskReserveBytes": 6 * MIB,
+    "logCacheBytes": 2 * MIB,
+    "logLingerSeconds": 0,
+    "logLingerBytes": 0,
+    "retentionCheckIntervalInSeconds": 1,
+    # A message refused for want of space must not be taken for a duplicate when it comes again.
+    "brokerDeduplicationEnabled": True,
+}
+FILLER = b"." * 60_000
+RETRYABLE = (pb.ServiceNotReady, pb.ProducerBlockedQuotaExceededError)
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[tuple[BrokerProcess, list[bytes]]]:
+    """A broker whose log is full, with a subscription that has consumed nothing; and what has a receipt."""
+    with BrokerProcess(folder, SETTINGS) as broker:
+        with Link(broker.port) as link:
+            for topic in (TOPIC, OTHER):
+                link.subscribe(topic, "s")
+                link.send(
+                    pb.BaseCommand(
+                        type=Kind.CLOSE_CONSUMER,
+                        close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=99),
+                    )
+                )
+                link.wait(lambda got: got.type == Kind.SUCCESS)
+            sent: list[bytes] = []
+            link.producer(OTHER, 2, "other")
+            for n in range(40):
+                link.publish(FILLER, n, 2)
+            link.producer(TOPIC, 1, "p")
+            with contextlib.suppress(ProducerClosed):
+                for n in range(2000):
+                    payload = b"%d %b" % (n, FILLER)
+                    link.publish(payload, n)
+                    sent.append(payload)
+                raise AssertionError("the limit was never met")
+        yield broker, sent
+
+
+def drain(link: Link, count: int) -> list[bytes]:
+    """Receives that many messages and acknowledges each; returns once every ack is answered."""
+    link.subscribe(TOPIC, "s", permits=10_000)
+    found = link.messages(count)
+    for one in found:
+        at = one.command.message.message_id
+        link.ack([pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId)])
+    return [bytes(messages(one.payload)[0][1]) for one in found]
+
+
+def try_producer(broker: BrokerProcess, name: str) -> bool:
+    """Whether a producer is admitted; a refusal must be one that clients try again."""
+    with Link(broker.port) as link:
+        try:
+            link.producer(TOPIC, 1, name)
+        except Refused as refused:
+            if refused.code not in RETRYABLE:
+                raise
+            return False
+        return True
+
+
+def test_a_full_log_refuses_producers_serves_consumers_and_resumes_by_itself(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, sent):
+        assert not try_producer(broker, "p")
+        # A client that publishes meanwhile waits and needs no help afterwards.
+        client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        answers: queue.Queue[object] = queue.Queue()
+        with Link(broker.port) as link:
+            assert drain(link, len(sent)) == sent
+            until(lambda: try_producer(broker, "q"))
+            producer = client.create_producer(TOPIC, producer_name="p", send_timeout_millis=0)
+            assert producer.last_sequence_id() == len(sent) - 1
+            producer.send_async(b"again", lambda result, _: answers.put(result), sequence_id=len(sent))
+            assert answers.get(timeout=20) == pulsar.Result.Ok
+            last = link.messages(1)[0]
+            assert bytes(messages(last.payload)[0][1]) == b"again"
+        client.close()
+
+
+def test_a_publisher_that_met_the_limit_gets_its_receipts_once_there_is_room(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, SETTINGS) as broker, Link(broker.port) as link:
+        link.subscribe(TOPIC, "s")
+        client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        producer = client.create_producer(
+            TOPIC, producer_name="p", send_timeout_millis=0, max_pending_messages=10_000
+        )
+        answers: queue.Queue[object] = queue.Queue()
+        count = 600  # 36 MB, twice what fits.
+        for n in range(count):
+            producer.send_async(b"%d %b" % (n, FILLER), lambda result, _: answers.put(result), sequence_id=n)
+        until(lambda: "publishing stops" in broker.log)
+        link.flow(10_000)
+        found = []
+        for _ in range(count):
+            frame = link.messages(1)[0]
+            at = frame.command.message.message_id
+            link.ack([pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId)], wait=False)
+            found.append(int(bytes(messages(frame.payload)[0][1]).split()[0]))
+        assert found == list(range(count))
+        assert [answers.get(timeout=20) for _ in range(count)] == [pulsar.Result.Ok] * count
+        client.close()
+
+
+def test_administration_goes_on_and_deleting_a_topic_makes_room(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, sent):
+        for path in ("namespaces/public/made", "persistent/public/default/made"):
+            broker.put(path)
+            broker.rest("DELETE", path)
+        broker.rest("DELETE", "persistent/public/default/other?force=true")
+        until(lambda: try_producer(broker, "q"))
+        with Link(broker.port) as link:
+            assert drain(link, len(sent)) == sent
+
+
+def test_nothing_confirmed_is_lost_when_a_full_broker_is_killed(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, sent):
+        broker.restart()
+        until(lambda: not try_producer(broker, "p"))
+        with Link(broker.port) as link:
+            assert drain(link, len(sent)) == sent
