@@ -201,7 +201,7 @@ def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
         help="watch a broker at work with Pulsar's own client",
         description="Starts a broker in a temporary folder on free ports, produces and consumes with the pulsar-client "
         "wheel, kills the broker with SIGKILL in the middle, and checks that nothing acknowledged was lost. Takes "
-        "about half a minute and leaves nothing behind.",
+        "some ten seconds and leaves nothing behind.",
     )
     parser.set_defaults(module="demo")
     parser.add_argument(

@@ -6,6 +6,7 @@ It never reconnects: a lost connection fails what waits on it, and its owner dec
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -99,7 +100,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             raise ConnectionLost(f"no answer from {service_url} within {CONNECT_MAX_S:.0f} s") from None
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {service_url}: {error.strerror or error}") from None
+            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
         return self
 
     # -- the socket

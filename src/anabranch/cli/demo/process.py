@@ -1,0 +1,104 @@
+"""The demo's broker: a real process in a temporary folder, on ports that were free a moment ago."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from anabranch.cli.rest import RestRefused, call
+
+START_MAX_S = 30.0
+STOP_MAX_S = 15.0
+
+
+class BrokerProcess:
+    """Started by `start`, also again after `kill`; `discard` ends it and removes its folder, whatever happened."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="anabranch-demo-"))
+        self._port, self._http_port = _free_ports(2)
+        self.service_url = f"pulsar://127.0.0.1:{self._port}"
+        self.admin_url = f"http://127.0.0.1:{self._http_port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = (self.folder / "broker.out").open("ab")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        """Returns how many seconds it took until clients can connect and the admin REST answers."""
+        started = time.monotonic()
+        options = ["--data-dir", str(self.folder / "data"), "--port", str(self._port)]
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "anabranch.cli",
+                "standalone",
+                *options,
+                "--http-port",
+                str(self._http_port),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            # Ctrl-C belongs to the demo, which stops the broker in its own order.
+            start_new_session=True,
+        )
+        while time.monotonic() - started < START_MAX_S:
+            if self._process.poll() is not None:
+                raise RuntimeError(
+                    f"the broker ended with code {self._process.returncode}: {self._last_words()}"
+                )
+            try:
+                if self.rest("GET", "/admin/v2/brokers/health") == "ok":
+                    return time.monotonic() - started
+            except RestRefused:
+                time.sleep(0.02)
+        raise RuntimeError(f"the broker did not start within {START_MAX_S:.0f} s: {self._last_words()}")
+
+    def rest(self, method: str, path: str, body: Any = None) -> Any:
+        return call(self.admin_url, method, path, body, timeout=10)
+
+    def kill(self) -> None:
+        """SIGKILL: the broker gets no chance to write anything down."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(STOP_MAX_S)
+
+    def discard(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "broker.out").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
