@@ -326,6 +326,7 @@ class Rig:
         is_cumulative: bool = False,
         ack_set: Sequence[int] = (),
         batch_size: int = 0,
+        turns: int = 60,
     ) -> list[Exception | None]:
         """Acknowledges and returns what the answers said so far."""
         kind = pb.CommandAck.Cumulative if is_cumulative else pb.CommandAck.Individual
@@ -337,7 +338,7 @@ class Rig:
                 id.batch_size = batch_size
         answers: list[Exception | None] = []
         self.subscription.ack(consumer, command, answers.append)
-        self.loop.settle()
+        self.loop.settle(turns)
         return answers
 
     def close(self) -> None:
