@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEND = pb.BaseCommand.SEND
-# Bytes queued for a socket before dispatch to it pauses, and where it resumes.
-WRITE_BYTES_HIGH = 4 * 1024 * 1024
-WRITE_BYTES_LOW = 1024 * 1024
-# What is queued beyond the point where even answers may not grow: a peer that asks and never reads is cut off.
-WRITE_BYTES_MAX = 64 * 1024 * 1024
+# A peer that sends and never reads its answers or receipts is cut off when this many times the bytes at which dispatch
+# pauses are queued for it, or this many of the largest messages.
+UNREAD_BUFFERS_MAX = 8
+UNREAD_MESSAGES_MAX = 4
 PEER_ALIVE_TIMEOUT_S = 5.0
 REQUESTS_MAX = 5_000
 
@@ -57,6 +56,10 @@ class Session(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive: list[asyncio.Future[bool]] = []
         self._is_paused = False
+        self._unread_bytes_max = max(
+            UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
+            UNREAD_MESSAGES_MAX * broker.config.max_message_size,
+        )
 
     @property
     def client_version(self) -> str:
@@ -67,7 +70,8 @@ class Session(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface of asyncio.Transport without being one.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        high = self.broker.config.connection_write_buffer_bytes
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "local"
         self.is_open = True
@@ -121,6 +125,8 @@ class Session(asyncio.BufferedProtocol):
             self._transport.write(owed)
         if not self._is_paused and self.broker.is_congested:
             self.broker.pause(self)
+        if not self.is_writable:
+            self._check_unread()
 
     def eof_received(self) -> bool:
         return False
@@ -170,9 +176,13 @@ class Session(asyncio.BufferedProtocol):
     def send(self, command: pb.BaseCommand) -> None:
         if self.is_open:
             self._transport.write(encode_command(command))
-            if not self.is_writable and self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
-                log.warning("closing connection from %s: it does not read its answers", self.address)
-                self.abort()
+            if not self.is_writable:
+                self._check_unread()
+
+    def _check_unread(self) -> None:
+        if self.is_open and self._transport.get_write_buffer_size() > self._unread_bytes_max:
+            log.warning("closing connection from %s: it does not read what it is sent", self.address)
+            self.abort()
 
     def send_error(self, request_id: int, error: BaseException) -> None:
         command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
