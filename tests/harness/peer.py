@@ -58,6 +58,7 @@ class Peer:
         producer_id: int = 1,
         sequence_id: int = 0,
         spoil_checksum: bool = False,
+        transaction: int | None = None,
         **metadata: Any,
     ) -> bytes:
         """A SEND; returns the entry (checksum, metadata, payload) as it should come back."""
@@ -70,6 +71,8 @@ class Peer:
         command.send.producer_id = producer_id
         command.send.sequence_id = sequence_id
         command.send.num_messages = int(metadata.get("num_messages_in_batch", 1))
+        if transaction is not None:
+            command.send.txnid_least_bits, command.send.txnid_most_bits = transaction, 0
         head = command.SerializeToString()
         self.send_bytes(struct.pack(">II", 4 + len(head) + len(entry), len(head)) + head + entry)
         return entry
@@ -153,6 +156,11 @@ class Peer:
                 setattr(request, name, value)
         self.send(command)
         return self.answer(number)
+
+    def pong(self) -> None:
+        """Waits for the broker's question whether this peer is alive, and answers it."""
+        self.receive_kind(C.PING)
+        self.send(C(type=C.PONG, pong=pb.CommandPong()))
 
     def answer(self, request_id: int) -> pb.BaseCommand:
         return self.wait_for(lambda command: _request_id(command) == request_id)[0]
