@@ -18,6 +18,7 @@ from anabranch.model.position import LedgerId
 from anabranch.storage import format as fmt
 from anabranch.storage.files import Files
 from anabranch.storage.port import LedgerState, LogError
+from anabranch.storage.recovery import Damage
 
 FENCES = "fences"
 TAKEN = "taken"
@@ -109,10 +110,15 @@ class Taken:
     absent: set[LedgerId] = field(default_factory=set)
     # True once the whole incarnation has been taken: what is not in `states` does not exist.
     is_final: bool = False
-    # (file, offset, ledger or None) of records that were confirmed once and are bad.
-    damage: list[tuple[int, int, int | None]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
     # How many results are stored; the next one gets this number.
     results: int = 0
+
+    def has(self, ledgers: Collection[LedgerId] | None) -> bool:
+        """True if the answer for those ledgers (None: all) is known."""
+        if self.is_final:
+            return True
+        return ledgers is not None and all(one in self.states or one in self.absent for one in ledgers)
 
 
 class ResultNote(msgspec.Struct):
@@ -120,7 +126,7 @@ class ResultNote(msgspec.Struct):
 
     final: bool
     absent: list[int]
-    damage: list[tuple[int, int, int | None]]
+    damage: list[Damage]
 
 
 def load_taken(files: Files, folder: Path) -> Taken:

@@ -22,8 +22,9 @@ from typing import TypeVar
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import fences, takeover
 from anabranch.storage.cache import EntryCache
-from anabranch.storage.catalog import Catalog
+from anabranch.storage.catalog import Catalog, LogFile
 from anabranch.storage.files import Files, OsFiles
+from anabranch.storage.indexing import index_incarnation
 from anabranch.storage.live import Liveness
 from anabranch.storage.port import (
     Entry,
@@ -40,7 +41,6 @@ from anabranch.storage.reclaim import Policy, Reclaimer, load_rewritten
 from anabranch.storage.rewrite import Done, Job
 from anabranch.storage.rewrite_worker import rewrite_in_process
 from anabranch.storage.space import SpacePolicy
-from anabranch.storage.takeover import Known
 from anabranch.storage.wal import WriteAheadLog
 
 __all__ = ["FileLogStore"]
@@ -93,8 +93,10 @@ class FileLogStore:
         self._reader = Reader(self._files, self._catalog)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
-        self._known: dict[Incarnation, Known] = {}
-        self._knowing = asyncio.Lock()
+        # What was taken from other incarnations, and the files of those that have been indexed.
+        self._taken: dict[Incarnation, fences.Taken] = {}
+        self._indexed: dict[Incarnation, list[LogFile]] = {}
+        self._learning = asyncio.Lock()
         self._locks: list[int] = []
         self._is_started = False
         self._space = SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes)
@@ -275,7 +277,8 @@ class FileLogStore:
             return
         for name in sorted(await self._in_reader(self._files.list, self._root / "wal")):
             if name != self._incarnation:
-                await self._know(Incarnation(name), lambda known: known.taken.is_final, None, is_taking=True)
+                await self._take(Incarnation(name), None)
+                await self._index(Incarnation(name))
         self._are_others_loaded = True
 
     async def _reclaim(self, *, is_thorough: bool) -> None:
@@ -288,8 +291,9 @@ class FileLogStore:
     async def _remove_empty_folders(self) -> None:
         """Incarnations nothing is left of. No writer of theirs can be asleep: it would hold the lock on the root."""
         used = {file.incarnation for file in self._catalog.files.values()} | self._live.incarnations()
-        for incarnation in [one for one in self._known if one != self._incarnation and one not in used]:
-            del self._known[incarnation]
+        for incarnation in [one for one in self._indexed if one not in used]:
+            del self._indexed[incarnation]
+            self._taken.pop(incarnation, None)
             with contextlib.suppress(FileNotFoundError):
                 await self._in_reader(self._files.remove_folder, self._root / "wal" / incarnation)
 
@@ -316,14 +320,48 @@ class FileLogStore:
                 ]
                 return self._local_states(closed)
             # Somebody else took some of them: what counts is the answer they stored.
-        known = await self._know(incarnation, lambda known: _has(known, ledgers), ledgers, is_taking=True)
-        if known is None:
-            return {}
-        states = known.taken.states
+        states = (await self._take(incarnation, ledgers)).states
         found = states if ledgers is None else {one: states[one] for one in ledgers if one in states}
         for ledger in found:
             self._live.want(ledger, incarnation)
         return dict(found)
+
+    async def _take(self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None) -> fences.Taken:
+        known = self._taken.get(incarnation)
+        if known is not None and known.has(ledgers):
+            return known
+        async with self._learning:
+            known = self._taken.get(incarnation)
+            if known is not None and known.has(ledgers):
+                return known
+            folder = self._root / "wal" / incarnation
+            try:
+                known = await self._in_reader(takeover.take, self._files, folder, ledgers)
+            except FileNotFoundError:
+                # Nobody of that name ever wrote here, or nothing of it is left.
+                return fences.Taken()
+            self._taken[incarnation] = known
+            # What had been indexed before the fence may not reach up to it.
+            self._catalog.remove(self._indexed.pop(incarnation, ()))
+            return known
+
+    async def _index(self, incarnation: Incarnation) -> None:
+        """Puts another incarnation's files into the catalog."""
+        if incarnation in self._indexed or incarnation == self._incarnation:
+            return
+        async with self._learning:
+            if incarnation in self._indexed:
+                return
+            folder = self._root / "wal" / incarnation
+            damage = known.damage if (known := self._taken.get(incarnation)) else ()
+            try:
+                found = await self._in_reader(index_incarnation, self._files, folder, incarnation, damage)
+            except FileNotFoundError:
+                found = []
+            for file in found:
+                self._catalog.add_indexed(file)
+                await asyncio.sleep(0)
+            self._indexed[incarnation] = found
 
     def _local_states(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerState]:
         """As appended, which after a flush is as confirmed. A ledger nothing was ever written to is left out."""
@@ -333,43 +371,6 @@ class FileLogStore:
             for ledger, one in writers.items()
             if one.error is None and (one.next_entry or one.next_state)
         }
-
-    async def _know(
-        self,
-        incarnation: Incarnation,
-        is_enough: Callable[[Known], bool],
-        ledgers: Collection[LedgerId] | None,
-        *,
-        is_taking: bool,
-    ) -> Known | None:
-        """What is known of an incarnation, read or taken from its folder if that is not enough. None if it has none."""
-        known = self._known.get(incarnation)
-        if known is not None and is_enough(known):
-            return known
-        async with self._knowing:
-            known = self._known.get(incarnation)
-            if known is not None and is_enough(known):
-                return known
-            folder = self._root / "wal" / incarnation
-            try:
-                if is_taking:
-                    found = await self._in_reader(takeover.take, self._files, folder, incarnation, ledgers)
-                else:
-                    found = await self._in_reader(takeover.look_up, self._files, folder, incarnation)
-            except FileNotFoundError:
-                return None
-            if incarnation != self._incarnation:
-                await self._exchange(known, found)
-            self._known[incarnation] = found
-            return found
-
-    async def _exchange(self, old: Known | None, new: Known) -> None:
-        """Puts an incarnation's files into the catalog, in place of what was known of them before."""
-        if old is not None:
-            self._catalog.remove(old.files)
-        for file in new.files:
-            self._catalog.add_indexed(file)
-            await asyncio.sleep(0)
 
     # -- reading
 
@@ -401,9 +402,7 @@ class FileLogStore:
         if incarnation != self._incarnation:
             if self._loading_rewritten is not None:
                 await self._loading_rewritten
-            known = await self._know(incarnation, lambda known: True, None, is_taking=False)
-            if known is None and not self._catalog.files_of(ledger):
-                raise LogMissingError(f"ledger {ledger}: the log has nothing of incarnation {incarnation}")
+            await self._index(incarnation)
         elif (writer := self._wal.writers.get(ledger)) is not None:
             end = min(end, writer.entries_end)
         if first >= end:
@@ -458,10 +457,3 @@ class FileLogStore:
             "syncs": syncs,
             "sync_seconds": seconds,
         }
-
-
-def _has(known: Known, ledgers: Collection[LedgerId] | None) -> bool:
-    taken = known.taken
-    if taken.is_final:
-        return True
-    return ledgers is not None and all(one in taken.states or one in taken.absent for one in ledgers)

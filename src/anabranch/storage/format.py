@@ -220,12 +220,8 @@ class Trailer(NamedTuple):
     # Where the records end, and where the checkpoint in this file begins (0: it has none).
     data_end: int
     checkpoint_start: int
+    # Of the directory. The tables have none: a record read through a wrong place fails its own check.
     crc: int
-
-    @property
-    def size(self) -> int:
-        """Bytes from the directory to the end of the tables."""
-        return self.tables_at - self.directory_at
 
 
 class FooterRow(NamedTuple):
@@ -257,7 +253,7 @@ def encode_footer(
         index += 2 * count
     head = directory.tobytes()
     body = b"".join([head, *tables])
-    crc = crc32c(body)
+    crc = crc32c(head)
     fields = (
         TRAILER_MAGIC,
         nonce,

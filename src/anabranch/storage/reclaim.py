@@ -19,9 +19,9 @@ from typing import TypeVar
 from anabranch.model.position import Incarnation
 from anabranch.storage.catalog import Catalog, LogFile
 from anabranch.storage.files import Files
+from anabranch.storage.indexing import load_file
 from anabranch.storage.live import Liveness, LiveRow
 from anabranch.storage.rewrite import SUFFIX, Done, Job, Piece, plan_outputs
-from anabranch.storage.takeover import load_file
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Reclaimer:
         loaded = [load_file(self._files, Path(path), 0, is_rewritten=True) for path in paths]
         if not all(loaded):
             raise OSError("a rewritten file cannot be read back")
-        return [one[0] for one in loaded if one is not None]
+        return [one for one in loaded if one is not None]
 
     async def _remove(self, files: Sequence[LogFile]) -> None:
         """Forgets files, then unlinks them, at once or when the last plan that names them has expired."""
@@ -270,7 +270,7 @@ def load_rewritten(files: Files, root: Path) -> list[LogFile]:
             elif name.startswith("."):
                 files.unlink(folder / name)
             elif (loaded := load_file(files, folder / name, 0, is_rewritten=True)) is not None:
-                found.append(loaded[0])
+                found.append(loaded)
             else:
                 log.error("%s has no readable footer and is left alone", folder / name)
     return found

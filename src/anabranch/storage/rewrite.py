@@ -19,8 +19,8 @@ import msgspec
 from anabranch.storage import format as fmt
 from anabranch.storage.catalog import LogFile
 from anabranch.storage.files import Files
+from anabranch.storage.indexing import load_file
 from anabranch.storage.reader import check_entry, span_end
-from anabranch.storage.takeover import load_file
 
 SUFFIX = ".led"
 
@@ -112,7 +112,7 @@ def run_job(files: Files, job: Job) -> Done:
         loaded = load_file(files, Path(path), number, is_rewritten=is_rewritten)
         if loaded is None:
             return Done([], [len(sources)])
-        sources.append(loaded[0])
+        sources.append(loaded)
     paths: list[str] = []
     try:
         for output in job.outputs:

@@ -1,0 +1,118 @@
+"""Finding out what lies where in files that somebody else wrote. Blocking; runs on a thread.
+
+A finished file says it in its footer; one whose writer died has the index that its successor stored beside it
+(`NNNNNNNN.idx`). Only a file with neither, or with a damaged one, is read through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from crc32c import crc32c
+
+from anabranch.model.position import Incarnation
+from anabranch.storage import format as fmt
+from anabranch.storage.catalog import FooterIndex, LogFile
+from anabranch.storage.files import Files
+from anabranch.storage.recovery import Damage, Recovered, Stretch, fold
+from anabranch.storage.wal import wal_path
+
+log = logging.getLogger(__name__)
+
+
+def wal_numbers(files: Files, folder: Path) -> list[int]:
+    return sorted(int(name[:-4]) for name in files.list(folder) if name.endswith(".wal"))
+
+
+def read_trailer(files: Files, path: Path) -> tuple[fmt.Trailer, int] | None:
+    """A file's trailer and size; None if the file is not there or was never finished."""
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        size = files.size(path)
+        trailer = fmt.decode_trailer(files.read(fd, fmt.TRAILER_BYTES, max(0, size - fmt.TRAILER_BYTES)))
+    except FileNotFoundError:
+        return None
+    finally:
+        files.close(fd)
+    return (trailer, size) if trailer is not None else None
+
+
+def load_file(
+    files: Files,
+    path: Path,
+    number: int,
+    incarnation: Incarnation | None = None,
+    *,
+    is_rewritten: bool = False,
+) -> LogFile | None:
+    """A file with the index stored in it or beside it, or None if it has none that can be used."""
+    for source in (path, path.with_suffix(".idx")):
+        found = read_trailer(files, source)
+        if found is None:
+            continue
+        trailer, size = found
+        body = files.map(source, trailer.directory_at, size - fmt.TRAILER_BYTES - trailer.directory_at)
+        if crc32c(body[: trailer.tables_at - trailer.directory_at]) != trailer.crc:
+            log.error("the footer of %s is damaged; the file is read through instead", source)
+            continue
+        file = LogFile(path, number, incarnation, is_rewritten=is_rewritten)
+        file.index = FooterIndex(fmt.Footer(body, trailer.rows))
+        file.is_finished = True
+        file.disk_bytes = files.disk_bytes(path)
+        return file
+    return None
+
+
+def open_stretch(files: Files, folder: Path, number: int) -> tuple[Stretch, int] | None:
+    """A log file to be scanned whole, with its nonce. None if it has no header: then nothing was written to it."""
+    path = wal_path(folder, number)
+    view = files.map(path, 0, files.size(path))
+    head = fmt.decode_file_header(view)
+    return (Stretch(number, view, fmt.FILE_BYTES, is_whole=True), head[1]) if head is not None else None
+
+
+def index_incarnation(
+    files: Files, folder: Path, incarnation: Incarnation, damage: Collection[Damage]
+) -> list[LogFile]:
+    """Every log file of an incarnation, each with an index. `damage` is what was found when it was taken."""
+    found: list[LogFile] = []
+    unknown: list[tuple[Stretch, int]] = []
+    for number in wal_numbers(files, folder):
+        file = load_file(files, wal_path(folder, number), number, incarnation)
+        if file is not None:
+            found.append(file)
+        elif (stretch := open_stretch(files, folder, number)) is not None:
+            unknown.append(stretch)
+        else:
+            found.append(_empty_file(files, folder, incarnation, number))
+    if unknown:
+        stretches = [stretch for stretch, _ in unknown]
+        scanned = fold(stretches, unknown[0][1], is_from_beginning=stretches[0].file == 1)
+        found += scanned_files(files, folder, incarnation, scanned)
+    for file in found:
+        file.damage = sorted({one.offset for one in damage if one.file == file.number} | set(file.damage))
+    return found
+
+
+def scanned_files(files: Files, folder: Path, incarnation: Incarnation, scanned: Recovered) -> list[LogFile]:
+    found = []
+    for number, index in scanned.indexes.items():
+        file = LogFile(wal_path(folder, number), number, incarnation)
+        file.index = index
+        file.disk_bytes = files.disk_bytes(file.path)
+        file.damage = [one.offset for one in scanned.damage if one.file == number]
+        found.append(file)
+    return found
+
+
+def _empty_file(files: Files, folder: Path, incarnation: Incarnation, number: int) -> LogFile:
+    """Made ahead of need by a writer that ended before it got there."""
+    file = LogFile(wal_path(folder, number), number, incarnation)
+    file.disk_bytes = files.disk_bytes(file.path)
+    file.is_finished = True
+    return file
