@@ -172,8 +172,8 @@ def main(arguments: list[str]) -> int:
             # Each round starts with another system.
             for turn in range(len(systems)):
                 run.take_turn(systems[(turn + number - 1) % len(systems)], cases, number)
-                results.save(saved)
     finally:
+        results.save(saved)
         shutil.rmtree(scratch, ignore_errors=True)
     report.write(results, args.out)
     print(report.table(results))
