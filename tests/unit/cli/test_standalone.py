@@ -1,0 +1,62 @@
+"""The contract of `anabranch standalone`: what is printed, how it ends, what it imports first."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from anabranch.cli.demo.process import BrokerProcess
+
+
+def standalone(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anabranch.cli", "standalone", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_taken_port_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for ports in (("--port", port, "--http-port", 0), ("--port", 0, "--http-port", port)):
+            ended = standalone("--data-dir", tmp_path, *ports)
+            assert ended.returncode == 1
+            assert ended.stderr.startswith("anabranch: ")
+            assert str(port) in ended.stderr
+            assert ended.stderr.count("\n") == 1
+
+
+def test_a_taken_folder_is_one_line_and_exit_code_1(broker: BrokerProcess) -> None:
+    ended = standalone("--data-dir", broker.folder / "data", "--port", 0, "--http-port", 0)
+    assert ended.returncode == 1
+    assert "in use" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_what_was_stored_is_there_after_a_clean_stop() -> None:
+    process = BrokerProcess()
+    try:
+        process.start()
+        process.rest("PUT", "/admin/v2/persistent/public/default/kept")
+        assert process.stop() == 0
+        process.start()
+        assert process.rest("GET", "/admin/v2/persistent/public/default") == [
+            "persistent://public/default/kept"
+        ]
+        assert process.stop() == 0
+    finally:
+        process.discard()
+
+
+def test_the_command_line_imports_nothing_heavy_before_the_broker() -> None:
+    code = (
+        "import sys, anabranch.cli.standalone, anabranch.broker.server\n"
+        "heavy = {'fastapi', 'starlette', 'pydantic', 'uvicorn', 'rich', 'typer', 'prometheus_client', 'pulsar'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
