@@ -8,6 +8,7 @@ acknowledged. The last entry sent may take permits below zero, since entries are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker.cursor import words_of_bits
@@ -241,7 +242,9 @@ class Consumer:
             "firstMessagesSentTimestamp": self.first_sent_ms,
             "firstConsumedFlowTimestamp": self.first_flow_ms,
             "address": self.address,
-            "connectedSince": self.connected_ms,
+            "connectedSince": datetime.fromtimestamp(self.connected_ms / 1000, UTC).isoformat(
+                timespec="milliseconds"
+            ),
             "clientVersion": self.client_version,
             "metadata": self.metadata,
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
+
 if TYPE_CHECKING:
     from anabranch.broker.subscription import Subscription
 
@@ -49,6 +51,10 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     }
     if subscription.dispatcher is not None and consumers:
         stats.update(subscription.dispatcher.stats())
+        if isinstance(subscription.dispatcher, KeySharedDispatcher):
+            ranges = subscription.dispatcher.key_ranges()
+            for consumer, figures in zip(consumers, stats["consumers"], strict=True):
+                figures["keyHashRanges"] = [f"[{start}, {end}]" for start, end in ranges.get(consumer, [])]
     stats["msgBacklogNoDelayed"] = max(0, backlog - stats["msgDelayed"])
     if subscription.error is not None:
         # Not a field of Pulsar's: dispatch has stopped, and this is why.

@@ -91,6 +91,7 @@ class ListLog:
         self.damaged: set[Position] = set()
         self.failure: LogError | None = None
         self.reads = 0
+        self.entries_read = 0
 
     def append(self, entry: bytes, messages: int = 1) -> Position:
         ledger = max(self.ledgers)
@@ -168,6 +169,7 @@ class ListLog:
                 break
             entries.append((n, messages, memoryview(data)))
             size += len(data)
+        self.entries_read += len(entries)
         return ledger, entries
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:

@@ -111,6 +111,8 @@ def test_reading_ahead_of_a_stuck_key_has_an_end(make_rig: Callable[..., Rig]) -
 def test_sticky_ranges_are_obeyed_and_gaps_wait_for_an_owner(rig: Rig) -> None:
     _, low = rig.consumer(KEY_SHARED, key_shared=sticky((0, 20_000)))
     _, high = rig.consumer(KEY_SHARED, key_shared=sticky((40_000, 65_535)))
+    figures = rig.subscription.stats()["consumers"]
+    assert [one["keyHashRanges"] for one in figures] == [["[0, 20000]"], ["[40000, 65535]"]]
     publish_all(rig)
     assert 0 < len(low.messages) + len(high.messages) < 20
     _, middle = rig.consumer(KEY_SHARED, key_shared=sticky((20_001, 39_999)))

@@ -27,6 +27,15 @@ def test_a_consumer_without_permits_is_passed_over(rig: Rig) -> None:
     assert (len(poor.messages), len(rich.messages)) == (2, 18)
 
 
+def test_no_more_is_read_than_can_be_sent(rig: Rig) -> None:
+    rig.publish(500)
+    consumer, link = rig.consumer(SHARED, permits=3)
+    assert (len(link.messages), rig.log.entries_read) == (3, 3)
+    rig.subscription.flow(consumer, 2)
+    rig.loop.settle()
+    assert (len(link.messages), rig.log.entries_read) == (5, 5)
+
+
 def test_lower_priorities_get_what_the_highest_has_no_room_for(rig: Rig) -> None:
     _, low = rig.consumer(SHARED, priority=1)
     high, high_link = rig.consumer(SHARED, permits=3, priority=0)

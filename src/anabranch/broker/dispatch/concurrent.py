@@ -24,9 +24,10 @@ from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer, Entry
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.encode import encode_message_header
 from anabranch.wire.entry import parse_metadata
 
-_NO_METADATA = pb.MessageMetadata()
+NO_METADATA = pb.MessageMetadata()
 
 
 class ConcurrentDispatcher(Dispatcher):
@@ -101,6 +102,17 @@ class ConcurrentDispatcher(Dispatcher):
                 consumer.is_queued = False
         return None
 
+    def _room(self, count_max: int) -> int:
+        """How many messages may be sent now, counted up to a limit: reading more would be for nothing."""
+        total = 0
+        for _, waiting in self._rounds:
+            for consumer in waiting:
+                if consumer.has_room:
+                    total += consumer.permits
+                    if total >= count_max:
+                        return count_max
+        return total
+
     # -- acknowledgements
 
     def acked(self, consumer: Consumer, at: Position) -> None:
@@ -139,6 +151,7 @@ class ConcurrentDispatcher(Dispatcher):
             for place in [place for place in consumer.pending if place < at]:
                 self.acked(consumer, place)
         self._replay.drop_below(at)
+        self._delayed.drop_below(at)
         self._redeliveries = {place: n for place, n in self._redeliveries.items() if place >= at}
         self.acks_done()
 
@@ -210,9 +223,10 @@ class ConcurrentDispatcher(Dispatcher):
         at = self.read_at
         if self._cursor.held or at < self._cursor.next:
             at = self.read_at = self._cursor.first_unacked(at)
-        batch = self._log.read_cached(at, limits.burst_entries, limits.burst_bytes)
+        want = max(self._room(limits.burst_entries), self._read_ahead)
+        batch = self._log.read_cached(at, want, limits.burst_bytes)
         if batch is None:
-            self._read(at, limits.burst_entries, self._new_arrived)
+            self._read(at, want, self._new_arrived)
         elif batch[1]:
             self._new_arrived(batch)
 
@@ -220,7 +234,7 @@ class ConcurrentDispatcher(Dispatcher):
         limits = self._ctx.limits
         left = limits.burst_bytes
         # Scattered entries are read one by one; a burst of them is many small reads.
-        while left > 0 and (run := self._replay.take_run(limits.burst_entries)) is not None:
+        while left > 0 and (run := self._replay.take_run(self._room(limits.burst_entries))) is not None:
             batch = self._log.read_cached(run[:2], run[2], left)
             if batch is None:
                 self._read(run[:2], run[2], partial(self._replay_arrived, run))
@@ -237,7 +251,8 @@ class ConcurrentDispatcher(Dispatcher):
         done, _ = self._deliver(ledger, entries)
         if done:
             self.read_at = (ledger, entries[done - 1][0] + 1)
-            self.wake_soon()
+            if self.read_at < self._log.end or len(self._replay):
+                self.wake_soon()
 
     def _replay_arrived(self, run: Run, batch: EntryBatch) -> None:
         if batch[0] < 0:
@@ -268,10 +283,10 @@ class ConcurrentDispatcher(Dispatcher):
         size = done = 0
         for number, count, data in entries:
             at = (ledger, number)
-            if cursor.is_acked(at):
+            if (cursor.held or at < cursor.next) and cursor.is_acked(at):
                 done += 1
                 continue
-            metadata = _metadata_of(data)
+            metadata = self._metadata_of(data)
             if metadata.deliver_at_time > now:
                 self._delayed.add(at, metadata.deliver_at_time)
                 done += 1
@@ -291,10 +306,14 @@ class ConcurrentDispatcher(Dispatcher):
             if pieces is None:
                 pieces = out[consumer] = []
             length = len(data)
-            pieces.append(
-                consumer.header(at, length, redeliveries.get(at, 0) if redeliveries else 0, unacked)
-            )
-            pieces.append(data)
+            again = redeliveries.get(at, 0) if redeliveries else 0
+            if again or unacked is not None:
+                head = consumer.header(at, length, again, unacked)
+            else:
+                head = encode_message_header(
+                    consumer.id, ledger, number, 0, consumer.partition, None, consumer.epoch, length
+                )
+            pieces += (head, data)
             consumer.messages_out += count
             consumer.bytes_out += length
             size += length
@@ -316,6 +335,8 @@ class ConcurrentDispatcher(Dispatcher):
     # What `_route` says beside the consumer: the entry's key, and whether nobody can take anything further.
     _key_hash = 0
     _is_stuck = False
+    # Entries read at least, however few can be sent: some of them may be set aside.
+    _read_ahead = 1
 
     @abstractmethod
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
@@ -327,6 +348,13 @@ class ConcurrentDispatcher(Dispatcher):
     def _may_read_on(self) -> bool:
         """Whether new entries may be read, given what is set aside already."""
         return len(self._delayed) < self._ctx.limits.delayed_max
+
+    def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
+        try:
+            return parse_metadata(data)
+        except MalformedFrame:
+            # Whatever was stored is delivered; the client will report it.
+            return NO_METADATA
 
     # -- delayed entries
 
@@ -367,11 +395,3 @@ class ConcurrentDispatcher(Dispatcher):
             "msgDelayed": len(self._delayed),
             "msgInReplay": len(self._replay),
         }
-
-
-def _metadata_of(data: memoryview) -> pb.MessageMetadata:
-    try:
-        return parse_metadata(data)
-    except MalformedFrame:
-        # Whatever was stored is delivered; the client will report it.
-        return _NO_METADATA

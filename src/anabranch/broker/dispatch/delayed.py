@@ -5,7 +5,7 @@ Kept in memory only: after a restart the entries are not acknowledged, so they a
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from anabranch.model.position import Position
 
@@ -32,6 +32,10 @@ class DelayedEntries:
         while self._heap and self._heap[0][0] <= now_ms and len(due) < count_max:
             due.append(heappop(self._heap)[1])
         return due
+
+    def drop_below(self, at: Position) -> None:
+        self._heap = [one for one in self._heap if one[1] >= at]
+        heapify(self._heap)
 
     def clear(self) -> None:
         self._heap.clear()

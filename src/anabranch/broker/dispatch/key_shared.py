@@ -24,6 +24,7 @@ from anabranch.wire import pulsar_pb2 as pb
 
 class KeySharedDispatcher(ConcurrentDispatcher):
     kind = KEY_SHARED
+    _read_ahead = 32
 
     def __init__(self, context: DispatchContext, first: Consumer) -> None:
         super().__init__(context)
@@ -177,9 +178,8 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         stats["drainingHashesUnackedMessages"] = sum(draining)
         return stats
 
-    def key_ranges(self, consumer: Consumer) -> list[str]:
-        """The consumer's slots as Pulsar's stats write them."""
-        return [f"[{start}, {end}]" for start, end in self._selector.ranges().get(consumer, [])]
+    def key_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        return self._selector.ranges()
 
 
 def _policy(consumer: Consumer) -> tuple[pb.KeySharedMode, bool]:

@@ -10,14 +10,20 @@ from typing import Any, Final
 
 from anabranch.broker.consumer import SHARED, Consumer
 from anabranch.broker.dispatch.base import DispatchContext
-from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
+from anabranch.broker.dispatch.concurrent import NO_METADATA, ConcurrentDispatcher
+from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import metadata_span
 
 # Messages whose chunks are being handed out. The oldest is forgotten: its producer has died half-way.
 _CHUNKED_MAX: Final = 10_000
 # Chunks waiting for room at their consumer, before reading stops.
 _WAITING_MAX: Final = 10_000
+
+# How `deliver_at_time` and `num_chunks_from_msg` begin in encoded metadata: field number and kind.
+_DELIVER_AT_TAG: Final = b"\x98\x01"
+_CHUNKS_TAG: Final = b"\xd8\x01"
 
 
 class SharedDispatcher(ConcurrentDispatcher):
@@ -41,16 +47,31 @@ class SharedDispatcher(ConcurrentDispatcher):
         self._waiting.clear()
         self._waiting_count = 0
 
+    def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
+        # Looking for two tags is three times cheaper than parsing; where one turns up by chance, parsing settles it.
+        try:
+            start, end = metadata_span(data)
+        except MalformedFrame:
+            return NO_METADATA
+        raw = bytes(data[start:end])
+        if _DELIVER_AT_TAG in raw or _CHUNKS_TAG in raw:
+            return super()._metadata_of(data)
+        return NO_METADATA
+
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
         self._is_stuck = False
         if metadata.num_chunks_from_msg > 1:
             return self._route_chunk(at, metadata)
-        consumer = self._next_with_room()
-        if consumer is None:
-            self._is_stuck = True
-        else:
-            self._turn(consumer)
-        return consumer
+        for _, waiting in self._rounds:
+            while waiting:
+                consumer = waiting[0]
+                if consumer.permits > 0 and not consumer.is_blocked and consumer.link.is_writable:
+                    waiting.rotate(-1)
+                    return consumer
+                waiting.popleft()
+                consumer.is_queued = False
+        self._is_stuck = True
+        return None
 
     def _turn(self, consumer: Consumer) -> None:
         """Sends the consumer at the head of its round to the end of it."""

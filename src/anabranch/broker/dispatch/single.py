@@ -144,13 +144,15 @@ class SingleActiveDispatcher(Dispatcher):
             self._read(at, want, self._arrived)
         elif batch[1]:
             self._deliver(consumer, batch)
-            self.wake_soon()
+            if self.read_at < self._log.end:
+                self.wake_soon()
 
     def _arrived(self, batch: EntryBatch) -> None:
         consumer = self.active
         if consumer is not None and self._switching is None and batch[1]:
             self._deliver(consumer, batch)
-            self.wake_soon()
+            if self.read_at < self._log.end:
+                self.wake_soon()
 
     def _deliver(self, consumer: Consumer, batch: EntryBatch) -> None:
         ledger, entries = batch
