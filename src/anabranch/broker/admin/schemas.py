@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request
 
+from anabranch.broker import schema_compat
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, TopicDep, body
 from anabranch.broker.schemas import StoredSchema, version_bytes
@@ -55,19 +56,23 @@ async def all_versions(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
 
 @router.post(_PATH + "/schema")
 async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
-    await broker.resources.policies(topic.namespace)
-    version = await broker.schemas.add(topic, await _posted(request, await broker.metadata.now_ms(), topic))
+    """An operator may add a schema where producers may not; it must still be compatible."""
+    policies = await broker.resources.policies(topic.namespace)
+    policies = msgspec.structs.replace(policies, is_allow_auto_update_schema=True)
+    posted = await _posted(request, await broker.metadata.now_ms(), topic)
+    version = await broker.schemas.add(topic, posted, policies)
     return {"version": {"version": -1 if version is None else version}}
 
 
 @router.post(_PATH + "/compatibility")
 async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     posted = await _posted(request, 0, topic)
-    versions = await broker.schemas.versions(topic)
-    return {
-        "compatibility": not versions or versions[-1].type == posted.type,
-        "schemaCompatibilityStrategy": "UNDEFINED",
-    }
+    policies = await broker.resources.policies(topic.namespace)
+    strategy = policies.schema_compatibility_strategy
+    if strategy == "UNDEFINED":
+        strategy = schema_compat.DEFAULT_STRATEGY
+    objection = schema_compat.objection(await broker.schemas.versions(topic), posted, strategy)
+    return {"compatibility": objection is None, "schemaCompatibilityStrategy": strategy}
 
 
 @router.post(_PATH + "/version")

@@ -37,6 +37,7 @@ async def serve_admin(broker: Broker, listening: socket.socket) -> AsyncIterator
     config = uvicorn.Config(
         create_app(broker),
         log_config=None,
+        log_level="warning",
         access_log=False,
         lifespan="off",
         ws="none",

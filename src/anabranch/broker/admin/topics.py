@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -16,6 +17,9 @@ from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
+
+PARTITIONS_MAX = 100_000
+CREATED_AT_ONCE = 100
 
 listing = APIRouter()
 router = APIRouter()
@@ -161,8 +165,14 @@ async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Reques
     wanted = asked if isinstance(asked, _Partitioned) else _Partitioned(asked)
     _check_count(broker, wanted.partitions, 406)
     await broker.resources.create_partitioned(topic, wanted.partitions, wanted.properties)
-    for index in range(wanted.partitions):
-        await broker.create_topic(topic.partition(index))
+    await _create_partitions(broker, topic, range(wanted.partitions))
+
+
+async def _create_partitions(broker: Broker, topic: TopicName, indexes: range) -> None:
+    """Some at a time: the store writes down together what comes together."""
+    for start in range(indexes.start, indexes.stop, CREATED_AT_ONCE):
+        some = range(start, min(start + CREATED_AT_ONCE, indexes.stop))
+        await asyncio.gather(*(broker.create_topic(topic.partition(index)) for index in some))
 
 
 @router.post("/partitions", status_code=204)
@@ -174,12 +184,11 @@ async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Reques
     names: dict[str, None] = {}
     for part in await each_existing(broker, topic, before):
         names |= dict.fromkeys(name for name, s in part.subscriptions.items() if s.is_durable)
-    for index in range(before, count):
-        await broker.create_topic(topic.partition(index))
-        if names:
-            part = await broker.topic(topic.partition(index))
-            for name in names:
-                await part.create_subscription(name, "earliest", {})
+    await _create_partitions(broker, topic, range(before, count))
+    for index in range(before, count if names else before):
+        part = await broker.topic(topic.partition(index))
+        for name in names:
+            await part.create_subscription(name, "earliest", {})
 
 
 async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[Any]:
@@ -193,8 +202,8 @@ async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[An
 
 
 def _check_count(broker: Broker, count: int, status: int) -> None:
-    most = broker.config.max_num_partitions_per_partitioned_topic
-    if most and count > most:
+    most = broker.config.max_num_partitions_per_partitioned_topic or PARTITIONS_MAX
+    if count > most:
         raise RestError(status, f"Number of partitions should be less than or equal to {most}")
 
 

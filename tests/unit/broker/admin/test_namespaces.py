@@ -81,7 +81,7 @@ async def test_namespaces_show_their_policies_under_pulsars_names(sales: Rest) -
         ("retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}, {"retentionTimeInMinutes": 1}),
         ("messageTTL", 60, -1),
         ("deduplication", True, "perhaps"),
-        ("maxProducersPerTopic", 3, -1),
+        ("isAllowAutoUpdateSchema", False, 7),
         (
             "autoTopicCreation",
             {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
@@ -112,6 +112,28 @@ async def test_a_setting_is_unset_set_refused_when_bad_and_unset_again(
     assert await sales.get(path) == value
     await sales.call("DELETE", path, 204)
     await sales.call("GET", path, 204)
+
+
+@pytest.mark.parametrize(
+    "setting", ["maxProducersPerTopic", "subscriptionExpirationTime", "maxTopicsPerNamespace"]
+)
+async def test_a_setting_that_would_not_be_obeyed_is_not_taken(sales: Rest, setting: str) -> None:
+    await sales.call("GET", f"{SALES}/{setting}", 204)
+    assert "not obeyed" in await sales.refused("POST", f"{SALES}/{setting}", 501, json=3)
+    await sales.call("DELETE", f"{SALES}/{setting}", 204)
+
+
+async def test_schema_strategies_are_those_pulsar_knows(sales: Rest) -> None:
+    path = f"{SALES}/schemaCompatibilityStrategy"
+    assert await sales.get(path) == "UNDEFINED"
+    await sales.call("PUT", path, 204, json="BACKWARD")
+    assert await sales.get(path) == "BACKWARD"
+    await sales.refused("PUT", path, 400, json="HOPEFUL")
+
+
+async def test_the_application_describes_itself(rest: Rest) -> None:
+    described = await rest.get("/openapi.json")
+    assert "/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats" in described["paths"]
 
 
 async def test_values_may_be_sent_as_text_and_without_a_content_type(sales: Rest) -> None:
