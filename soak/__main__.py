@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from soak import kill
+from soak import kill, recovery
 
 
 def main() -> int:
@@ -24,10 +24,32 @@ def main() -> int:
         one.add_argument("--rounds", type=int, default=50, help="how many times the broker is killed")
         one.add_argument("--seed", type=int, default=None, help="repeats the moments and choices of a run")
         one.add_argument("--seconds", type=float, default=4.0, help="the longest life between two kills")
+        one.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
+    recovering = commands.add_parser(
+        "recovery", help="time to serve again after kill -9, against the log's size"
+    )
+    recovering.add_argument(
+        "--gigabytes", type=float, nargs="+", default=[2.0, 20.0], help="sizes of the log"
+    )
+    recovering.add_argument(
+        "--since-mb", type=int, nargs="+", default=[2, 30, 58], help="bytes since the last checkpoint, in MB"
+    )
+    recovering.add_argument(
+        "--file-mb", type=int, default=64, help="size of a log file; each ends in a checkpoint"
+    )
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
-    code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder))
+    if args.command == "recovery":
+        cases = [
+            recovery.Case(int(size * recovery.GB), since * recovery.MB)
+            for size in args.gigabytes
+            for since in args.since_mb
+        ]
+        print(recovery.HEADER)
+        print(*recovery.table(recovery.run(cases, folder, args.file_mb << 20)), sep="\n")
+        return 0
+    code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder, args.sabotage))
     if code == 0 and not args.keep and args.folder is None:
         shutil.rmtree(folder)
     return code

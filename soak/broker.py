@@ -156,6 +156,11 @@ class BrokerProcess:
         """The most the process itself ever had resident."""
         return _status(self.pid, "VmHWM")
 
+    def cpu_seconds(self) -> float:
+        """What the process has used of the processors so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 

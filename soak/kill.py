@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 QUIET_SECONDS_MAX = 45.0
 # Of a hundred rounds: killed again while it starts, before it serves.
 KILLED_STARTING_PERCENT = 10
+SABOTAGE_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Options:
     seed: int
     seconds: float
     folder: Path
+    # Cuts the end off the log after each kill, which a broker must not survive unnoticed: it tests the judge.
+    sabotage: bool = False
 
 
 class Judge:
@@ -99,14 +102,15 @@ class Worker:
     """A client process, which reports on standard output and ends when its input does."""
 
     def __init__(self, module: str, broker: BrokerProcess, options: Options) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(options.folder / f"{module}.err").open("ab"),
-            text=True,
-        )
+        with (options.folder / f"{module}.err").open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     @property
     def _input(self) -> IO[str]:
@@ -134,9 +138,10 @@ class Worker:
         return said
 
     def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        # Leaving the context closes both pipes and waits for the process.
+        with self._process:
+            if self._process.poll() is None:
+                self._process.kill()
 
 
 def run(options: Options) -> int:
@@ -180,6 +185,8 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
         time.sleep(lived)
         broker.kill()
         extra = ""
+        if options.sabotage:
+            _cut_log(broker.data)
         if chance.uniform(0, 100) < KILLED_STARTING_PERCENT:
             broker.spawn()
             time.sleep(chance.uniform(0, 1.0))
@@ -194,6 +201,16 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
             flush=True,
         )
     return slowest
+
+
+def _cut_log(data: Path) -> None:
+    """Loses what was written last, as a disk would that lied about a sync."""
+    newest = max((data / "log" / "wal").glob("*/*.wal"), key=lambda path: path.stat().st_mtime_ns)
+    size = newest.stat().st_size
+    written = len(newest.read_bytes().rstrip(b"\0"))
+    with newest.open("r+b") as file:
+        file.truncate(max(0, written - SABOTAGE_BYTES))
+        file.truncate(size)
 
 
 def _settle(broker: BrokerProcess, judge: Judge, producers: Worker, consumers: Worker) -> None:
