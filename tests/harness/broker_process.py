@@ -69,20 +69,24 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.kill)
 
-    # -- life
-
-    def start(self) -> Self:
-        """Returns once clients can connect to either port."""
-        assert self._process is None, "already started"
+    @property
+    def command(self) -> list[str]:
         command = [sys.executable, "-m", "anabranch.cli", "standalone"]
         command += ["--data-dir", str(self.folder / "data")]
         command += ["--port", str(self.port), "--http-port", str(self.http_port)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return command
+
+    # -- life
+
+    def start(self) -> Self:
+        """Returns once clients can connect to either port."""
+        assert self._process is None, "already started"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
             )
         try:
             until(self._is_healthy, within_s=START_MAX_S)

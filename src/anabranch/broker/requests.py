@@ -227,9 +227,12 @@ class Requests:
 
     def _close_consumer(self, session: Session, request: pb.CommandCloseConsumer) -> None:
         consumer = session.consumers.pop(request.consumer_id, None)
-        if consumer is not None:
-            consumer.subscription.remove_consumer(consumer)
-        session.send_success(request.request_id)
+        if consumer is None:
+            session.send_success(request.request_id)
+            return
+        consumer.subscription.remove_consumer(consumer)
+        # Whoever is told that its consumer is closed may rely on what it acknowledged.
+        consumer.subscription.when_stored(lambda _: session.send_success(request.request_id))
 
     async def _unsubscribe(self, session: Session, request: pb.CommandUnsubscribe) -> None:
         consumer = self._consumer(session, request.consumer_id)

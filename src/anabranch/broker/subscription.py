@@ -382,7 +382,7 @@ class Subscription:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""
         self._flush()
         # Records are confirmed in order: one that says nothing comes after all that were written before.
-        self._write([state.acked(self.name, {}, [])], done)
+        self._write([] if self.is_closed else [state.acked(self.name, {}, [])], done)
 
     async def _write_down(self, record: bytes) -> None:
         """Returns once the record is confirmed. What was acknowledged before it is written before it."""
