@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from anabranch.broker import state
+from anabranch.broker.ack_writer import AckWriter, Done
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.cursor import Cursor, bits_of_words
 from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits
@@ -25,8 +26,6 @@ from anabranch.model.position import Position
 from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import publish_time
-
-Done = Callable[[Exception | None], None]
 
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
@@ -79,7 +78,6 @@ class Subscription:
         self.last_expired_ms = 0
         self.last_advanced_ms = 0
         self._extra = extra or {}
-        self._journal = journal
         self._loop = loop
         self._now_ms = now_ms
         self._ended = ended
@@ -94,18 +92,14 @@ class Subscription:
             partition=partition,
             is_durable=journal is not None,
         )
-        # Acknowledgements of this turn of the loop.
-        self._acked: dict[int, list[int]] = {}
-        self._acked_parts: list[tuple[Position, int, int]] = []
-        self._acked_below: Position | None = None
-        self._waiters: list[Done] = []
+        self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
 
     # -- what it is
 
     @property
     def is_durable(self) -> bool:
-        return self._journal is not None
+        return self._acks.is_durable
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -281,7 +275,7 @@ class Subscription:
             for id in command.message_id:
                 self._ack_one(consumer, id)
         if done is not None:
-            self._waiters.append(done)
+            self._acks.wait(done)
         self._flush_soon()
 
     def _why_not_ack(self, consumer: Consumer, command: pb.CommandAck) -> BrokerError | None:
@@ -310,7 +304,7 @@ class Subscription:
                 self._ack_part(consumer, at, bits, id.batch_size)
                 return
         self.cursor.ack(at)
-        self._acked.setdefault(at[0], []).append(at[1])
+        self._acks.entry(at)
         self.dispatcher.acked(consumer, at)
 
     def _ack_part(self, consumer: Consumer, at: Position, bits: int, size: int) -> None:
@@ -318,7 +312,7 @@ class Subscription:
         if not size and at in consumer.pending:
             size = consumer.pending[at][0] if at not in self.cursor.batches else 0
         count = self.cursor.ack_batch(at, bits, size)
-        self._acked_parts.append((at, bits, size))
+        self._acks.part(at, bits, size)
         if self.cursor.is_acked(at):
             self.dispatcher.acked(consumer, at)
         elif count:
@@ -330,11 +324,8 @@ class Subscription:
             return
         bits = bits_of_words(id.ack_set)
         below = at if bits else (at[0], at[1] + 1)
-        if self.cursor.ack_below(below):
-            self._acked_below = below if self._acked_below is None else max(below, self._acked_below)
-        elif self.is_durable and self._acked_below is None:
-            # Repeated: its answer still has to wait for the first one's record.
-            self._acked_below = below
+        self.cursor.ack_below(below)
+        self._acks.below(below)
         if bits and self.topic_log.normalise(at) == at:
             self._ack_part(consumer, at, bits, id.batch_size)
         consumer.messages_acked += 1
@@ -347,16 +338,7 @@ class Subscription:
     def _flush(self) -> None:
         """Writes down what was acknowledged since the last time, and lets dispatch look at it."""
         self._is_flush_due = False
-        below, self._acked_below = self._acked_below, None
-        entries, self._acked = self._acked, {}
-        parts, self._acked_parts = self._acked_parts, []
-        waiters, self._waiters = self._waiters, []
-        records: list[bytes] = []
-        if below is not None:
-            records.append(state.acked_below(self.name, below))
-        if entries or parts:
-            records.append(state.acked(self.name, entries, parts))
-        self._write(records, _tell_all(waiters))
+        self._acks.flush()
         self._cursor_moved()
 
     def _cursor_moved(self) -> None:
@@ -369,36 +351,9 @@ class Subscription:
             if self.is_sealed:
                 self._check_end()
 
-    def _write(self, records: Sequence[bytes], done: Done | None) -> None:
-        if self._journal is None or not records:
-            if done is not None:
-                done(None)
-            return
-        for record in records[:-1]:
-            self._journal.record(record)
-        self._journal.record(records[-1], done)
-
     def when_stored(self, done: Done) -> None:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""
-        self._flush()
-        # Records are confirmed in order: one that says nothing comes after all that were written before.
-        self._write([] if self.is_closed else [state.acked(self.name, {}, [])], done)
-
-    async def _write_down(self, record: bytes) -> None:
-        """Returns once the record is confirmed. What was acknowledged before it is written before it."""
-        self._flush()
-        written: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: Exception | None) -> None:
-            if written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            else:
-                written.set_exception(error)
-
-        self._write([record], done)
-        await written
+        self._acks.when_written(done)
 
     # -- sending again
 
@@ -419,7 +374,7 @@ class Subscription:
 
     async def announce(self) -> None:
         """Makes a new durable subscription known to the journal; returns once that is confirmed."""
-        await self._write_down(state.subscribed(self.name, self.cursor.next, self.kind, self.properties))
+        await self._acks.write_down(state.subscribed(self.name, self.cursor.next, self.kind, self.properties))
 
     async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and come back to the new place:
@@ -437,7 +392,7 @@ class Subscription:
         self.disconnect([active] if active is not None else None)
         if not self.is_durable and not self.consumers:
             self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
-        await self._write_down(state.reset(self.name, at, bits))
+        await self._acks.write_down(state.reset(self.name, at, bits))
 
     def _end_if_deserted(self) -> None:
         """A reader closed by its own seek has not come back."""
@@ -468,11 +423,11 @@ class Subscription:
         self.close()
         if self._ended is not None:
             self._ended(self)
-        await self._write_down(state.unsubscribed(self.name))
+        await self._acks.write_down(state.unsubscribed(self.name))
 
     async def set_properties(self, properties: dict[str, str]) -> None:
         self.properties = dict(properties)
-        await self._write_down(state.properties_changed(self.name, self.properties))
+        await self._acks.write_down(state.properties_changed(self.name, self.properties))
 
     # -- an operator's wishes
 
@@ -494,7 +449,7 @@ class Subscription:
             self.cursor.settle(self.topic_log)
             if self.dispatcher is not None:
                 self.dispatcher.acked_below(self.cursor.next)
-            await self._write_down(state.acked_below(self.name, at))
+            await self._acks.write_down(state.acked_below(self.name, at))
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Gives up what was published before that time; returns how many entries that were."""
@@ -526,19 +481,6 @@ class Subscription:
         """When the oldest entry not acknowledged was published; 0 if there is none."""
         found = await self.peek(1)
         return publish_time(found[0][1][2]) if found else 0
-
-
-def _tell_all(waiters: list[Done]) -> Done | None:
-    if not waiters:
-        return None
-    if len(waiters) == 1:
-        return waiters[0]
-
-    def tell(error: Exception | None) -> None:
-        for done in waiters:
-            done(error)
-
-    return tell
 
 
 def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:

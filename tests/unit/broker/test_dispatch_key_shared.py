@@ -119,6 +119,18 @@ def test_sticky_ranges_are_obeyed_and_gaps_wait_for_an_owner(rig: Rig) -> None:
     assert len(low.messages) + len(middle.messages) + len(high.messages) == 20
 
 
+def test_entries_nobody_may_have_do_not_stop_reading_once_they_are_skipped(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(limits=DispatchLimits(held_max=5))
+    _, link = rig.consumer(KEY_SHARED, key_shared=sticky((0, 30_000)))
+    publish_all(rig, 5)
+    rig.loop.run(rig.subscription.skip_all())
+    link.take()
+    publish_all(rig)
+    assert link.messages
+
+
 def test_overlapping_ranges_are_refused_and_nothing_is_left_behind(rig: Rig) -> None:
     rig.consumer(KEY_SHARED, key_shared=sticky((0, 100)))
     with pytest.raises(ConsumerAssignError):

@@ -35,6 +35,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         # Entries set aside, by key; a heap each.
         self._aside: dict[int, list[Position]] = {}
         self._aside_count = 0
+        self._dropped_at: Position = context.cursor.next
         # Keys to look at again, and keys that wait for room at their consumer.
         self._ready: dict[int, None] = {}
         self._short: dict[Consumer, set[int]] = {}
@@ -160,7 +161,21 @@ class KeySharedDispatcher(ConcurrentDispatcher):
     def _may_read_on(self) -> bool:
         limits = self._ctx.limits
         aside_max = min(limits.held_max, limits.held_per_consumer_max * len(self.consumers))
+        if self._aside_count >= aside_max:
+            self._drop_acked()
         return self._aside_count < aside_max and super()._may_read_on()
+
+    def _drop_acked(self) -> None:
+        """Forgets entries set aside that were skipped, expired or trimmed since: they must not stop reading."""
+        if self._dropped_at == self._cursor.next:
+            return
+        self._dropped_at = self._cursor.next
+        acked = self._cursor.is_acked
+        for key_hash, positions in list(self._aside.items()):
+            positions[:] = sorted(at for at in positions if not acked(at))
+            if not positions:
+                del self._aside[key_hash]
+        self._aside_count = sum(map(len, self._aside.values()))
 
     # -- figures
 

@@ -1,0 +1,114 @@
+"""Data plane. Acknowledgements on their way to the log: gathered during one turn of the event loop, written as one
+record.
+
+A hundred thousand single acknowledgements a second become a few thousand records of a few bytes each. Whoever waits
+for an acknowledgement is told once the record that holds it is confirmed. Without a journal (a reader's subscription)
+nothing is written, and everybody is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from anabranch.broker import state
+from anabranch.broker.ports import Journal
+from anabranch.model.position import Position
+
+Done = Callable[[Exception | None], None]
+
+
+class AckWriter:
+    """What one subscription has to write. Its owner calls `flush` once per turn in which it gathered something."""
+
+    __slots__ = ("_below", "_entries", "_journal", "_loop", "_name", "_parts", "_waiters")
+
+    def __init__(self, name: str, journal: Journal | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._name = name
+        self._journal = journal
+        self._loop = loop
+        self._entries: dict[int, list[int]] = {}
+        self._parts: list[tuple[Position, int, int]] = []
+        self._below: Position | None = None
+        self._waiters: list[Done] = []
+
+    @property
+    def is_durable(self) -> bool:
+        return self._journal is not None
+
+    # -- gathering
+
+    def entry(self, at: Position) -> None:
+        """Written down even if it was acknowledged before: its answer must not come before the first one's record."""
+        found = self._entries.get(at[0])
+        if found is None:
+            self._entries[at[0]] = [at[1]]
+        else:
+            found.append(at[1])
+
+    def part(self, at: Position, unacked: int, size: int) -> None:
+        self._parts.append((at, unacked, size))
+
+    def below(self, at: Position) -> None:
+        self._below = at if self._below is None else max(at, self._below)
+
+    def wait(self, done: Done) -> None:
+        self._waiters.append(done)
+
+    # -- writing
+
+    def flush(self) -> None:
+        below, self._below = self._below, None
+        entries, self._entries = self._entries, {}
+        parts, self._parts = self._parts, []
+        waiters, self._waiters = self._waiters, []
+        records: list[bytes] = []
+        if self._journal is not None:
+            if below is not None:
+                records.append(state.acked_below(self._name, below))
+            if entries or parts:
+                records.append(state.acked(self._name, entries, parts))
+        self.write(records, _tell_all(waiters))
+
+    def write(self, records: Sequence[bytes], done: Done | None = None) -> None:
+        """Writes records as they are; `done` is called once the last one is confirmed."""
+        if self._journal is None or not records:
+            if done is not None:
+                done(None)
+            return
+        for record in records[:-1]:
+            self._journal.record(record)
+        self._journal.record(records[-1], done)
+
+    async def write_down(self, record: bytes) -> None:
+        """Returns once the record is confirmed. What was gathered before it is written before it."""
+        self.flush()
+        written: asyncio.Future[None] = self._loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if written.done():
+                return
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        self.write([record], done)
+        await written
+
+    def when_written(self, done: Done) -> None:
+        """Calls `done` once everything gathered so far is confirmed."""
+        self.flush()
+        # Records are confirmed in order: one that says nothing comes after all that were written before.
+        self.write([state.acked(self._name, {}, [])], done)
+
+
+def _tell_all(waiters: list[Done]) -> Done | None:
+    if len(waiters) < 2:
+        return waiters[0] if waiters else None
+
+    def tell(error: Exception | None) -> None:
+        for done in waiters:
+            done(error)
+
+    return tell
