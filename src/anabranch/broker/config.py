@@ -3,7 +3,8 @@
 Names are Pulsar's wherever the meaning is the same; settings of our own log start with `log`. Later sources win:
 defaults, the file (`broker.conf` lines or TOML), the environment (`ANABRANCH_maxMessageSize` or
 `ANABRANCH_MAX_MESSAGE_SIZE`), flags. An unknown name is a warning that suggests the nearest known one, because a stock
-`broker.conf` of Pulsar has hundreds of settings that mean nothing here; a bad value is an error.
+`broker.conf` of Pulsar has hundreds of settings that mean nothing here; a bad value is an error. A setting that nothing
+would obey is not listed, so that setting it is told: topics, for one, are never deleted merely for being unused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from anabranch.broker.policies import BUNDLES_MAX
 from anabranch.errors import AnabranchError
 
 MIB = 1 << 20
@@ -58,8 +60,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # -- connections
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * MIB
-    broker_max_connections: int = 0
-    max_pending_publish_requests_per_connection: int = 1000
     # Bytes waiting for one consumer's socket before its dispatch pauses.
     connection_write_buffer_bytes: int = 4 * MIB
     # Appended and not yet synced; above it, connections that publish are not read.
@@ -70,33 +70,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     allow_auto_topic_creation_type: Literal["partitioned", "non-partitioned"] = "non-partitioned"
     default_num_partitions: int = 1
     max_num_partitions_per_partitioned_topic: int = 0
-    max_topics_per_namespace: int = 0
-    max_producers_per_topic: int = 0
-    max_consumers_per_topic: int = 0
-    max_subscriptions_per_topic: int = 0
     default_number_of_namespace_bundles: int = 4
-    # Pulsar deletes unused topics after a minute by default. Ours stay until told otherwise: nobody is surprised by a
-    # topic that is there.
-    broker_delete_inactive_topics_enabled: bool = False
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 60
 
     # -- subscriptions
-    allow_auto_subscription_creation: bool = True
     max_consumers_per_subscription: int = 0
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
-    subscription_expiration_time_minutes: int = 0
-    acknowledgment_at_batch_index_level_enabled: bool = True
-    delayed_delivery_enabled: bool = True
-    delayed_delivery_tick_time_millis: int = 1000
     dispatcher_max_read_batch_size: int = 1000
-    dispatcher_max_read_size_bytes: int = 5 * MIB
     active_consumer_failover_delay_time_millis: int = 1000
 
     # -- deduplication
     broker_deduplication_enabled: bool = False
-    broker_deduplication_max_number_of_producers: int = 10_000
-    broker_deduplication_producer_inactivity_timeout_minutes: int = 360
 
     # -- keeping and expiring
     default_retention_time_in_minutes: int = 0
@@ -104,8 +88,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     ttl_duration_default_in_seconds: int = 0
     # How often each open topic expires and trims. Pulsar waits 120 s; giving disk back sooner costs little here.
     retention_check_interval_in_seconds: int = 10
-    backlog_quota_default_limit_bytes: int = -1
-    backlog_quota_default_limit_second: int = -1
     force_delete_namespace_allowed: bool = True
     force_delete_tenant_allowed: bool = True
 
@@ -135,9 +117,8 @@ _FOLDED = {name.lower(): name for name in FIELDS}
 # Other spellings of the same setting, folded, and the factor between their units.
 _ALIASES = {
     "managedledgercachesizemb": "logCacheBytes",
-    "backlogquotadefaultlimitgb": "backlogQuotaDefaultLimitBytes",
 }
-_SCALES = {"managedledgercachesizemb": MIB, "backlogquotadefaultlimitgb": GIB}
+_SCALES = {"managedledgercachesizemb": MIB}
 
 _AT_LEAST: Mapping[str, int] = {
     "keepAliveIntervalSeconds": 1,
@@ -145,21 +126,20 @@ _AT_LEAST: Mapping[str, int] = {
     "defaultNumPartitions": 1,
     "defaultNumberOfNamespaceBundles": 1,
     "dispatcherMaxReadBatchSize": 1,
-    "dispatcherMaxReadSizeBytes": 1,
     "connectionWriteBufferBytes": 4096,
     "maxPendingPublishBytes": MIB,
-    "maxPendingPublishRequestsPerConnection": 1,
-    "delayedDeliveryTickTimeMillis": 1,
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
-    "backlogQuotaDefaultLimitBytes": -1,
-    "backlogQuotaDefaultLimitSecond": -1,
 }
-_MESSAGE_SIZE_MAX = 1 * GIB
-_PORT_MAX = 65_535
+_AT_MOST: Mapping[str, int] = {
+    "brokerServicePort": 65_535,
+    "webServicePort": 65_535,
+    "maxMessageSize": 1 * GIB,
+    "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
+}
 
 
 def load(
@@ -270,11 +250,8 @@ def _check(config: BrokerConfig) -> BrokerConfig:
             and value < (least := _AT_LEAST.get(name, 0))
         ):
             raise ConfigError(f"{name} = {value}: must be at least {least}")
-    for port in ("brokerServicePort", "webServicePort"):
-        if config.spelled()[port] > _PORT_MAX:
-            raise ConfigError(f"{port} = {config.spelled()[port]}: must be at most {_PORT_MAX}")
-    if config.max_message_size > _MESSAGE_SIZE_MAX:
-        raise ConfigError(f"maxMessageSize = {config.max_message_size}: must be at most {_MESSAGE_SIZE_MAX}")
+        if name in _AT_MOST and value > _AT_MOST[name]:
+            raise ConfigError(f"{name} = {value}: must be at most {_AT_MOST[name]}")
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")
     return config

@@ -20,7 +20,6 @@ def test_defaults_are_pulsars_where_the_meaning_is_the_same() -> None:
     assert (config, warnings) == (BrokerConfig(), [])
     assert config.max_message_size == 5 * 1024 * 1024
     assert config.keep_alive_interval_seconds == 30
-    assert not config.broker_delete_inactive_topics_enabled
 
 
 def test_names_are_spelled_as_users_know_them() -> None:
@@ -50,14 +49,18 @@ def test_a_stock_broker_conf_reads(tmp_path: Path) -> None:
     file = conf(
         tmp_path,
         "### --- General ---\n\n! old comment\nbrokerDeduplicationEnabled=True\nwebServicePort=\n"
-        "managedLedgerCacheSizeMB=10\nbacklogQuotaDefaultLimitGB=-1\nallowAutoTopicCreationType=partitioned\n",
+        "managedLedgerCacheSizeMB=10\nallowAutoTopicCreationType=partitioned\n",
     )
     config, _ = load(file)
     assert config.broker_deduplication_enabled
     assert config.web_service_port == 8080
     assert config.log_cache_bytes == 10 * 1024 * 1024
-    assert config.backlog_quota_default_limit_bytes == -1
     assert config.allow_auto_topic_creation_type == "partitioned"
+
+
+def test_what_nothing_would_obey_is_told(tmp_path: Path) -> None:
+    _, warnings = load(conf(tmp_path, "brokerDeleteInactiveTopicsEnabled=true\n"))
+    assert "brokerDeleteInactiveTopicsEnabled" in warnings[0]
 
 
 def test_toml_tables_are_only_for_the_eye(tmp_path: Path) -> None:
@@ -83,6 +86,7 @@ def test_a_slip_is_told_with_the_nearest_name_and_strangers_share_a_line(tmp_pat
         "maxMessageSize=99999999999",
         "brokerServicePort=70000",
         "brokerServicePort=-1",
+        "defaultNumberOfNamespaceBundles=5000",
         "allowAutoTopicCreation=perhaps",
         "allowAutoTopicCreationType=both",
         "just words",

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Generator
 
 import uvicorn
+from fastapi import FastAPI
 
 from anabranch.broker.admin.app import create_app
 from anabranch.broker.broker import Broker
@@ -31,11 +32,28 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _warm_up(app: FastAPI) -> None:
+    """Has the application build its routes, which takes it a tenth of a second, while publishes go on.
+
+    Left to the first request, that would stop the event loop and with it every publish.
+    """
+    scope = {"type": "http", "method": "GET", "path": "/status.html", "query_string": b"", "headers": []}
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None: ...
+
+    asyncio.run(app(scope, receive, send))
+
+
 @contextlib.asynccontextmanager
 async def serve_admin(broker: Broker, listening: socket.socket) -> AsyncIterator[None]:
     """Serving from entry to exit; requests under way get a moment to finish."""
+    app = create_app(broker)
+    await asyncio.to_thread(_warm_up, app)
     config = uvicorn.Config(
-        create_app(broker),
+        app,
         log_config=None,
         log_level="warning",
         access_log=False,
