@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from soak import kill, recovery
+from soak import kill, neighbours, recovery
 
 
 def main() -> int:
@@ -37,6 +37,12 @@ def main() -> int:
     recovering.add_argument(
         "--file-mb", type=int, default=64, help="size of a log file; each ends in a checkpoint"
     )
+    beside = commands.add_parser(
+        "neighbours", help="what a topic feels of backlogs, idle topics and bad peers"
+    )
+    beside.add_argument("--entries", type=int, default=1_000_000, help="size of the backlog")
+    beside.add_argument("--topics", type=int, default=1_000, help="how many idle topics")
+    beside.add_argument("--probes", type=int, default=2_000, help="round trips per measurement")
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -48,6 +54,11 @@ def main() -> int:
         ]
         print(recovery.HEADER)
         print(*recovery.table(recovery.run(cases, folder, args.file_mb << 20)), sep="\n")
+        return 0
+    if args.command == "neighbours":
+        print(neighbours.HEADER)
+        neighbours.run(folder, args.entries, args.topics, args.probes)
+        shutil.rmtree(folder)
         return 0
     code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder, args.sabotage))
     if code == 0 and not args.keep and args.folder is None:

@@ -28,6 +28,7 @@ UNANSWERED_MAX = 400
 NAMESPACE = "public/kept"
 # Of the disk's free bytes, how much a run leaves alone.
 SPARE_BYTES = 4 * GB
+SERVE_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,8 @@ def _first(broker: BrokerProcess, began: float, attempt: Callable[[int], None]) 
             attempt(broker.port)
             return time.monotonic() - began
         except (OSError, Refused):
-            if not broker.is_running:
-                raise RuntimeError(f"the broker ended by itself:\n{broker.log_tail()}") from None
+            if not broker.is_running or time.monotonic() - began > SERVE_SECONDS_MAX:
+                raise RuntimeError(f"the broker does not serve:\n{broker.log_tail()}") from None
             time.sleep(0.005)
 
 
