@@ -49,6 +49,9 @@ class Link:
         self.frames: deque[Frame] = deque()
         self._buffer = bytearray()
         self._requests = 0
+        # Not `select`: it knows a thousand descriptors only.
+        self._poll = select.poll()
+        self._poll.register(self.sock, select.POLLIN)
         try:
             self.sock.connect(("127.0.0.1", port))
             if greet:
@@ -77,7 +80,7 @@ class Link:
         while True:
             while not self.frames:
                 left = deadline - time.monotonic()
-                if not select.select([self.sock], [], [], max(left, 0))[0]:
+                if not self._poll.poll(max(left, 0) * 1000):
                     if seconds is None:
                         raise TimeoutError(f"the broker said nothing for {self.timeout:.0f} s")
                     return None
