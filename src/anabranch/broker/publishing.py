@@ -8,21 +8,24 @@ before it. So a duplicate is never acknowledged before the original is on disk, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from anabranch.broker.dedup import Deduplication, counts
 from anabranch.broker.producer import Producer
 from anabranch.storage.port import LogError, LogFullError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.encode import encode_command, encode_receipts
+from anabranch.wire.encode import encode_command, encode_receipt_run, encode_receipts
 from anabranch.wire.entry import parse_metadata
-from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK
+from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK, Frame
 
-# (entry waited for, producer, sequence id, highest sequence id, None for a receipt or the refusal's code and text).
-_Answer = tuple[int, Producer, int, int, tuple[int, str] | None]
+# (entry waited for, producer, ids, refusal). Ids are (sequence id, highest sequence id) of entries stored one after the
+# other, the last of which is the one waited for; a refusal, with its code and text, is of one message.
+_Ids = list[tuple[int, int]]
+_Answer = tuple[int, Producer, _Ids, tuple[int, str] | None]
 
 _DUPLICATE = (-1, "")
+_JUDGED = BAD_CHECKSUM | EXTENDED
 
 
 class Publishing:
@@ -72,40 +75,32 @@ class Publishing:
         self.is_stopped = True
         self._is_plain = False
 
-    def publish(
-        self,
-        producer: Producer,
-        sequence_id: int,
-        highest_id: int,
-        messages: int,
-        flags: int,
-        entry: memoryview,
-    ) -> None:
-        if not self._is_plain or flags & (BAD_CHECKSUM | EXTENDED):
-            self._publish_judged(producer, sequence_id, highest_id, messages, flags, entry)
+    def publish(self, producer: Producer, sends: Sequence[Frame]) -> None:
+        """Takes a run of SENDs of one producer. Their entries are copied before this returns."""
+        if not self._is_plain or any([send[5] & _JUDGED for send in sends]):
+            for send in sends:
+                self._publish_judged(producer, send)
             return
+        entries = [send[6] for send in sends]
+        counts = [send[3] for send in sends]
         try:
-            number = self._log.append(entry, messages)
+            first = self._log.append_many(entries, counts)
         except LogError as error:
             self._append_failed(error)
             return
-        self._answers.append((number, producer, sequence_id, highest_id, None))
-        size = len(entry)
-        self.entries_in += 1
+        ids = [(send[2], send[4]) for send in sends]
+        self._answers.append((first + len(ids) - 1, producer, ids, None))
+        self._count(producer, len(ids), sum(counts), sum(map(len, entries)))
+
+    def _count(self, producer: Producer, entries: int, messages: int, size: int) -> None:
+        self.entries_in += entries
         self.messages_in += messages
         self.bytes_in += size
         producer.messages_in += messages
         producer.bytes_in += size
 
-    def _publish_judged(
-        self,
-        producer: Producer,
-        sequence_id: int,
-        highest_id: int,
-        messages: int,
-        flags: int,
-        entry: memoryview,
-    ) -> None:
+    def _publish_judged(self, producer: Producer, send: Frame) -> None:
+        _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
         if self.is_stopped:
             return
         refusal: tuple[int, str] | None = None
@@ -131,14 +126,10 @@ class Publishing:
             # Only what is in the log is a duplicate when it comes again: a refused append leaves no trace.
             if is_last:
                 self.dedup.push(producer.name, highest_id)
-            self.entries_in += 1
-            self.messages_in += messages
-            self.bytes_in += len(entry)
-            producer.messages_in += messages
-            producer.bytes_in += len(entry)
+            self._count(producer, 1, messages, len(entry))
         else:
             number = self._log.next_entry - 1
-        self._answers.append((number, producer, sequence_id, highest_id, refusal))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], refusal))
         if refusal is not None:
             self.confirmed(self._log.confirmed_end)
 
@@ -152,33 +143,31 @@ class Publishing:
         """Sends every answer that waited for an entry below `entries_end`; one write per producer and burst."""
         answers = self._answers
         ledger = self._log.ledger
-        receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
-        note_confirmed = self.dedup.confirm if self.is_deduplicating else None
+        frames: list[bytes] = []
         while answers and answers[0][0] < entries_end:
-            number, producer, sequence_id, highest_id, refusal = answers.popleft()
+            last, producer, ids, refusal = answers.popleft()
             if producer is not current:
-                if receipts and current is not None and not current.is_closed:
-                    current.link.write((encode_receipts(current.id, receipts),))
-                receipts, current = [], producer
+                _write(current, frames)
+                current, frames = producer, []
             if refusal is None:
-                receipts.append((sequence_id, highest_id, ledger, number))
-                if note_confirmed is not None:
-                    note_confirmed(producer.name, highest_id)
+                frames.append(encode_receipt_run(producer.id, ledger, last - len(ids) + 1, ids))
+                if self.is_deduplicating:
+                    self.dedup.confirm(producer.name, ids[-1][1])
             elif refusal is _DUPLICATE:
-                receipts.append((sequence_id, highest_id, -1, -1))
+                frames.append(encode_receipts(producer.id, [(*ids[0], -1, -1)]))
             else:
-                if receipts and not producer.is_closed:
-                    producer.link.write((encode_receipts(producer.id, receipts),))
-                receipts = []
-                if not producer.is_closed:
-                    producer.link.write((_send_error(producer.id, sequence_id, *refusal),))
-        if receipts and current is not None and not current.is_closed:
-            current.link.write((encode_receipts(current.id, receipts),))
+                frames.append(_send_error(producer.id, ids[0][0], *refusal))
+        _write(current, frames)
 
     def abandon(self) -> None:
         """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
         self._answers.clear()
+
+
+def _write(producer: Producer | None, frames: list[bytes]) -> None:
+    if producer is not None and frames and not producer.is_closed:
+        producer.link.write(frames)
 
 
 def _send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:

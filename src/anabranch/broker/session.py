@@ -19,6 +19,7 @@ from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import PING_FRAME, Beat, Connection, Role, State
 from anabranch.wire.encode import encode_command
+from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -108,16 +109,21 @@ class Session(asyncio.BufferedProtocol):
                     waiter.set_result(True)
             self._alive.clear()
         try:
-            producers = self.producers
+            sends: list[Frame] = []
             for frame in self.connection.received(nbytes, self.broker.loop.time()):
                 if frame[0] == SEND:
-                    producer = producers.get(frame[1])
-                    # A SEND may still be on its way when its producer has been closed: the client sends it again.
-                    if producer is not None and not producer.is_closed:
-                        assert producer.topic is not None
-                        producer.topic.publish(producer, frame[2], frame[4], frame[3], frame[5], frame[6])
-                else:
-                    self.broker.requests.perform(self, frame[0], frame[1])
+                    # A run of one producer is published at once: that halves the cost of small messages.
+                    if sends and sends[0][1] != frame[1]:
+                        self._publish(sends)
+                        sends = []
+                    sends.append(frame)
+                    continue
+                if sends:
+                    self._publish(sends)
+                    sends = []
+                self.broker.requests.perform(self, frame[0], frame[1])
+            if sends:
+                self._publish(sends)
         except PeerError as error:
             self.refuse(error)
             return
@@ -127,6 +133,13 @@ class Session(asyncio.BufferedProtocol):
             self.broker.pause(self)
         if not self.is_writable:
             self._check_unread()
+
+    def _publish(self, sends: list[Frame]) -> None:
+        producer = self.producers.get(sends[0][1])
+        # A SEND may still be on its way when its producer has been closed: the client sends it again.
+        if producer is not None and not producer.is_closed:
+            assert producer.topic is not None
+            producer.topic.publish(producer, sends)
 
     def eof_received(self) -> bool:
         return False

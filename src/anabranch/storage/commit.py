@@ -7,6 +7,7 @@ has been sealed is never changed again, since readers hold views of it.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Protocol
 
 from crc32c import crc32c
@@ -146,6 +147,46 @@ class FileLedgerWriter:
         if commit.size > log.commit_bytes_max:  # type: ignore[union-attr]
             log.overflow()
         return number
+
+    def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
+        if self._log.is_refusing:
+            self._check()
+            raise LogFullError("the disk is full up to its reserve: publishing resumes when space is freed")
+        first = self.next_entry
+        done = self._append_some(entries, messages)
+        while done < len(entries):
+            done += self._append_some(entries[done:], messages[done:])
+        return first
+
+    def _append_some(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
+        """As many as the commit being filled takes, and at least one. `append` with its lookups made once."""
+        run = self.run or self._begin()
+        log, ledger, number = self._log, self._ledger, self.next_entry
+        buffer, note_offset, note_length = run.buffer, run.offsets.append, run.lengths.append
+        commit = log.filling
+        assert commit is not None
+        room = log.commit_bytes_max - commit.size
+        at = len(buffer)
+        for entry, count in zip(entries, messages, strict=True):
+            size = len(entry)
+            rest = _pack_rest(size, ledger, number, count, 1)
+            note_offset(at)
+            buffer += _pack_crc(crc32c(entry, crc32c(rest)))
+            buffer += rest
+            buffer += entry
+            size += _HEADER
+            note_length(size)
+            at += size
+            number += 1
+            room -= size
+            if room < 0:
+                break
+        done = number - self.next_entry
+        self.next_entry = number
+        commit.size = log.commit_bytes_max - room
+        if room < 0:
+            log.overflow()
+        return done
 
     def append_state(self, delta: bytes) -> int:
         number = self._append_state(delta, fmt.DELTA)

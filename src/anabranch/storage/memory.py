@@ -8,7 +8,7 @@ same order of events as with a real disk. There is no budget: what is trimmed or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.port import (
@@ -141,6 +141,12 @@ class _Writer:
         self.data.bytes_appended += len(entry)
         self._store.fill(self, len(entry))
         return number
+
+    def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
+        first = self.next_entry
+        for entry, count in zip(entries, messages, strict=True):
+            self.append(entry, count)
+        return first
 
     def append_state(self, delta: bytes) -> int:
         return self._append_state(False, delta)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -175,6 +175,12 @@ class TopicLog:
     def confirmed_end(self) -> int:
         """One past the last confirmed entry of the ledger being written."""
         return self._confirmed_entries
+
+    def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
+        """Appends entries one after the other; the id of the first."""
+        first = self._writer.append_many(entries, messages)
+        self._appended_bytes += sum(map(len, entries))
+        return first
 
     def append(self, entry: Buffer, messages: int) -> int:
         number = self._writer.append(entry, messages)

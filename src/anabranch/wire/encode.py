@@ -93,6 +93,31 @@ def _epoch(consumer_epoch: int | None) -> bytes:
     return b"" if consumer_epoch is None or consumer_epoch < 0 else b"\x28" + varint(consumer_epoch)
 
 
+def encode_receipt_run(producer_id: int, ledger: int, first: int, ids: Iterable[tuple[int, int]]) -> bytes:
+    """SEND_RECEIPT frames of entries stored one after the other from `first` on, for each (sequence id, highest id).
+
+    Only the two numbers differ from frame to frame, so the bytes around them are made once for each length of theirs.
+    """
+    out: list[bytes] = []
+    start = b"\x08%b\x10" % varint(producer_id)
+    place = b"\x08%b\x10" % varint(ledger)
+    sequence_length = entry_length = -1
+    before = between = b""
+    for entry, (sequence_id, highest) in enumerate(ids, first):
+        sequence = SHORT[sequence_id] if 0 <= sequence_id < 0x4000 else varint(sequence_id)
+        number = SHORT[entry] if entry < 0x4000 else varint(entry)
+        last = sequence if highest == sequence_id else varint(highest)
+        if len(sequence) != sequence_length or len(number) != entry_length or len(last) != sequence_length:
+            sequence_length, entry_length = len(sequence), len(number)
+            between = b"\x1a%c%b" % (len(place) + entry_length, place)
+            size = len(start) + sequence_length + len(between) + entry_length + 1 + len(last)
+            before = _RECEIPT_HEAD[size] + start
+            if len(last) != sequence_length:
+                sequence_length = -1
+        out += (before, sequence, between, number, b"\x20", last)
+    return b"".join(out)
+
+
 def encode_receipts(producer_id: int, receipts: Iterable[tuple[int, int, int, int]]) -> bytes:
     """SEND_RECEIPT frames, one for each (sequence id, highest sequence id, ledger, entry), in that order."""
     frames: list[bytes] = []

@@ -88,7 +88,7 @@ class Rig:
     def send(self, sequence_id: int, *, flags: int = 0, metadata: pb.MessageMetadata | None = None) -> None:
         metadata = metadata or pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
         entry = memoryview(build_entry(metadata, b"x"))
-        self.publishing.publish(self.producer, sequence_id, sequence_id, 1, flags, entry)
+        self.publishing.publish(self.producer, [(6, 1, sequence_id, 1, sequence_id, flags, entry)])
 
     async def told(self) -> None:
         self._told.clear()
@@ -201,7 +201,7 @@ async def test_a_closed_producer_is_sent_nothing() -> None:
     entry = memoryview(
         build_entry(pb.MessageMetadata(producer_name="q", sequence_id=0, publish_time=1), b"y")
     )
-    rig.publishing.publish(other, 0, 0, 1, 0, entry)
+    rig.publishing.publish(other, [(6, 2, 0, 1, 0, 0, entry)])
     link = other.link
     assert isinstance(link, Link)
     while not link.answers:

@@ -11,6 +11,7 @@ from anabranch.wire.encode import (
     encode_command,
     encode_message_header,
     encode_payload_header,
+    encode_receipt_run,
     encode_receipts,
 )
 from anabranch.wire.frames import FrameDecoder
@@ -90,3 +91,13 @@ def test_the_receipt_of_a_duplicate_names_no_entry() -> None:
     (frame,) = FrameDecoder().feed(encode_receipts(1, [(5, 5, -1, -1)]))
     receipt = frame[1].send_receipt
     assert (receipt.message_id.ledgerId, receipt.message_id.entryId) == (2**64 - 1, 2**64 - 1)
+
+
+@given(U64, U64, st.integers(0, 2**40), st.lists(st.tuples(U64, U64), max_size=20), st.booleans())
+def test_a_run_of_receipts_is_the_receipts_one_by_one(
+    producer: int, ledger: int, first: int, ids: list[tuple[int, int]], is_single: bool
+) -> None:
+    if is_single:
+        ids = [(sequence, sequence) for sequence, _ in ids]
+    receipts = [(sequence, highest, ledger, first + n) for n, (sequence, highest) in enumerate(ids)]
+    assert encode_receipt_run(producer, ledger, first, ids) == encode_receipts(producer, receipts)
