@@ -94,6 +94,22 @@ async def test_entries_get_consecutive_ids_from_zero(open_store: Opener) -> None
     assert writer.next_entry == 3
 
 
+async def test_many_appends_are_appends_one_after_the_other(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"zero", 1)
+    # More than one commit takes, so that a run is cut where a commit is full.
+    texts = [b"%d" % n * (1 << 18) for n in range(60)]
+    assert writer.append_many(texts, list(range(60))) == 1
+    assert writer.append_many([b"last"], [7]) == 61
+    await owner.until(62, 0)
+    found = await contents(store, L1, store.incarnation, 62)
+    assert found == [b"zero", *texts, b"last"]
+    ((_, messages, _),) = await store.read(L1, store.incarnation, 41, 62, 1, MANY)
+    assert messages == 40
+
+
 async def test_nothing_is_confirmed_inside_append(open_store: Opener) -> None:
     store = await started(open_store)
     owner = Owner()
@@ -236,6 +252,25 @@ async def test_closing_the_store_confirms_everything_first(open_store: Opener) -
     assert owner.entries_end == 50
     with pytest.raises(LogError):
         writer.append(b"x", 1)
+
+
+async def test_what_is_appended_while_the_store_closes_is_refused_or_handed_over(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append(b"before", 1)
+    closing = asyncio.ensure_future(store.close())
+    appended = 1
+    with contextlib.suppress(LogError):
+        while not closing.done():
+            writer.append(b"during", 1)
+            appended += 1
+            await asyncio.sleep(0)
+    await closing
+    heir = await started(open_store)
+    state = (await heir.take(store.incarnation, None))[L1]
+    assert owner.entries_end <= state.entries_end <= appended
+    assert len(await contents(heir, L1, store.incarnation, state.entries_end)) == state.entries_end
 
 
 async def test_an_owner_that_closed_its_ledger_is_not_told_that_the_log_ended(open_store: Opener) -> None:

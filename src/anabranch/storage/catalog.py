@@ -164,7 +164,7 @@ class Catalog:
 
     def remove(self, files: Iterable[LogFile]) -> None:
         """Forgets files; the ledgers' rows in them go too."""
-        gone = {file.id for file in files}
+        gone = {file.id for file in files if file.id in self.files}
         touched = {ledger for one in gone for ledger, _, _, _ in self.files[one].index.rows()}
         for ledger in touched:
             have = self._ledgers.get(ledger)
@@ -178,16 +178,17 @@ class Catalog:
         for one in gone:
             del self.files[one]
 
-    def forget(self, ledger: int) -> None:
-        self._ledgers.pop(ledger, None)
+    def clear(self) -> None:
+        """Lets go of every file and its mapped footer."""
+        for file in self.files.values():
+            file.index = OpenIndex()
+        self.files = {}
+        self._ledgers = {}
 
     def files_of(self, ledger: int) -> list[LogFile]:
         have = self._ledgers.get(ledger)
         found = [self.files.get(one) for one in have[1]] if have else []
         return [file for file in found if file is not None]
-
-    def ledgers(self) -> list[int]:
-        return list(self._ledgers)
 
     def locate(self, ledger: int, entry: int, count_max: int) -> tuple[LogFile, Places] | None:
         """The file with `entry` and the places of it and its followers there; None if no file has it."""

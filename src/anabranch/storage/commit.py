@@ -70,6 +70,7 @@ class Filler(Protocol):
 
     filling: Commit | None
     is_refusing: bool
+    is_closing: bool
     commit_bytes_max: int
 
     def begin(self) -> Commit:
@@ -83,6 +84,7 @@ class FileLedgerWriter:
     """The writing end of one ledger, and what checkpoints need to know of it."""
 
     __slots__ = (
+        "_folding",
         "_ledger",
         "_log",
         "bytes",
@@ -105,6 +107,8 @@ class FileLedgerWriter:
         self._log = log
         self._ledger = ledger
         self.listener = listener
+        # Asked once: checking a protocol takes longer than everything else an append does.
+        self._folding = listener if isinstance(listener, FoldingListener) else None
         self.namespace = namespace
         self.next_entry = 0
         self.entries_end = 0
@@ -199,6 +203,10 @@ class FileLedgerWriter:
         self.fold(state)
         return number
 
+    @property
+    def can_fold(self) -> bool:
+        return self.is_open and self._folding is not None
+
     def fold(self, state: bytes) -> None:
         """`state` says what all records so far say."""
         self.snapshot = state
@@ -214,8 +222,9 @@ class FileLedgerWriter:
         """The ledger's checkpoint record, as of everything appended so far. Its run has been sealed."""
         if self.part is None:
             assert self.run is None
-            if self.is_open and isinstance(self.listener, FoldingListener):
-                self.fold(self.listener.snapshot())
+            if self.can_fold:
+                assert self._folding is not None
+                self.fold(self._folding.snapshot())
             part = fmt.Part(
                 self.next_entry,
                 self.next_state,
@@ -272,3 +281,5 @@ class FileLedgerWriter:
             raise self.error
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
+        if self._log.is_closing:
+            raise LogError("the log is closing")

@@ -163,6 +163,7 @@ class FileLogStore:
         except OSError as error:
             raise LogError(f"cannot write the log in {self._folder}: {error}") from error
         self._is_started = True
+        await self._check_space()
         # Both are awaited or cancelled by `close`.
         self._loading_rewritten = asyncio.create_task(self._load_rewritten())
         self._background = asyncio.create_task(self._look_after())
@@ -194,10 +195,9 @@ class FileLogStore:
             assert task is not None
             task.cancel()
             await asyncio.wait([task])
+        await self._wal.stop_appends()
         is_whole = self._wal.error is None
-        await self._wal.flush()
         states = self._local_states(self._wal.writers)
-        is_whole = is_whole and self._wal.error is None
         await self._wal.close()
         if is_whole:
             try:
@@ -218,6 +218,7 @@ class FileLogStore:
     def _release(self) -> None:
         self._helper.shutdown()
         self._readers.shutdown()
+        self._catalog.clear()
         for lock in reversed(self._locks):
             self._files.close(lock)
         self._locks.clear()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch.model.position import Incarnation
-from anabranch.storage.catalog import Catalog, LogFile
+from anabranch.storage.catalog import Catalog, LogFile, OpenIndex
 from anabranch.storage.files import Files
 from anabranch.storage.indexing import load_file
 from anabranch.storage.live import Liveness, LiveRow
@@ -249,6 +249,8 @@ class Reclaimer:
             for path in (file.path, file.path.with_suffix(".idx")):
                 with contextlib.suppress(FileNotFoundError):
                     self._files.unlink(path)
+            # A mapped footer would keep the file's blocks although its name is gone.
+            file.index = OpenIndex()
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)

@@ -25,7 +25,7 @@ from anabranch.storage.catalog import Catalog, FooterIndex, OpenIndex
 from anabranch.storage.commit import Commit, FileLedgerWriter, Run
 from anabranch.storage.fences import FenceWatch
 from anabranch.storage.files import Files
-from anabranch.storage.port import FencedError, FoldingListener, LedgerListener, LogError, LogFailedError
+from anabranch.storage.port import FencedError, LedgerListener, LogError, LogFailedError
 from anabranch.storage.sync_thread import SyncThread, WalFile
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class WriteAheadLog:
         self.commit_bytes_max = commit_bytes_max
         self.filling: Commit | None = None
         self.is_refusing = False
+        self.is_closing = False
         self.writers: dict[LedgerId, FileLedgerWriter] = {}
         self.error: LogError | None = None
         self.commits = 0
@@ -99,13 +100,21 @@ class WriteAheadLog:
         self._enter(first)
         self._sync.start()
 
-    async def close(self) -> None:
-        """Confirms everything, writes a last checkpoint and finishes the last file."""
-        if self.error is None:
+    async def stop_appends(self) -> None:
+        """Refuses appends from now on and confirms everything before: what was appended is then what is confirmed."""
+        self.is_closing = True
+        while self.error is None and (
+            self._checkpoint is not None or self._confirmed_number < self.commits or self.filling
+        ):
             await self.flush()
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Writes a last checkpoint and finishes the last file. `stop_appends` comes first."""
+        assert self.is_closing
         if self.error is None:
             self._file.checkpoint_start = self._at
-            self._seal(list(self.writers.values()))
+            self._seal([writer for writer in self.writers.values() if writer.error is None])
             await self.flush()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -167,6 +176,8 @@ class WriteAheadLog:
     def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> FileLedgerWriter:
         if self.error is not None:
             raise self.error
+        if self.is_closing:
+            raise LogError("the log is closing")
         if ledger in self._fences.ledgers:
             raise FencedError(f"ledger {ledger} was taken by another broker")
         if ledger in self.writers:
@@ -209,7 +220,7 @@ class WriteAheadLog:
 
     def _fold(self, writer: FileLedgerWriter, commit: Commit) -> None:
         is_worth = writer.deltas_bytes > 2 * len(writer.snapshot or b"")
-        if is_worth and writer.is_open and isinstance(writer.listener, FoldingListener):
+        if is_worth and writer.can_fold:
             commit.parts.append(writer.encode_part())
 
     def _submit(self, commit: Commit) -> None:
@@ -220,7 +231,7 @@ class WriteAheadLog:
         self._at = commit.end
         self._flying_bytes += commit.size
         self._sync.submit(commit)
-        if self._at >= self._rotate_at and self._checkpoint is None:
+        if self._at >= self._rotate_at and self._checkpoint is None and not self.is_closing:
             self._file.checkpoint_start = self._at
             self._checkpoint = iter(list(self.writers.values()))
             self._checkpoint_step()

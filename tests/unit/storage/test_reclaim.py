@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,31 @@ async def test_a_real_process_rewrites_real_files(tmp_path: Path, clock: Clock) 
     assert rewritten_files(tmp_path)
     await check(store, 2, store.incarnation, 0, 100)
     await store.close()
+
+
+def deleted_but_held(root: Path) -> list[str]:
+    """Files under `root` whose names are gone while this process still holds their blocks."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    links = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return [line for line in maps + links if str(root) in line and line.endswith("(deleted)")]
+
+
+async def test_removed_files_give_their_blocks_back_at_once(tmp_path: Path, clock: Clock) -> None:
+    old = FileLogStore(tmp_path, clock_ms=clock, file_bytes=FILE, reclaim_seconds=100.0)
+    await old.start()
+    await write(old, [1], 200)
+    await old.close()
+    new = FileLogStore(tmp_path, clock_ms=clock, file_bytes=FILE, reclaim_seconds=100.0)
+    await new.start()
+    await write(new, [2], 200)
+    new.retain([(LedgerId(1), old.incarnation, 0, 200, NS), (LedgerId(2), new.incarnation, 0, None, NS)])
+    await check(new, 1, old.incarnation, 0, 200)
+    new.delete(LedgerId(1), old.incarnation)
+    new.trim(LedgerId(2), new.incarnation, 200)
+    await new.reclaim()
+    assert new.stats()["files"] == 2
+    assert deleted_but_held(tmp_path) == []
+    await new.close()
 
 
 # -- the decision
