@@ -2,8 +2,8 @@
 
 A cursor's place is `next`: the first entry not acknowledged (inclusive). Entries acknowledged one by one beyond it
 are bits in chunks of 1,024 per ledger, so an acknowledgement costs a dict lookup and an `or` however many holes there
-are (0.3 µs with half a million of them; sorted ranges moved 4 MB per insertion). A chunk that is full weighs as much
-as one small integer. Partly acknowledged batches keep an integer whose set bits are the messages *not yet*
+are; a sorted list of ranges would move half of itself for each. A chunk that is full weighs as much as one small
+integer. Partly acknowledged batches keep an integer whose set bits are the messages *not yet*
 acknowledged, as on the wire.
 
 Acknowledging only adds to a set, so its steps commute and may be repeated; only `reset` does not. That is what lets a

@@ -77,5 +77,8 @@ class ConsumerLink(Protocol):
     def send(self, command: pb.BaseCommand) -> None:
         """Queues one simple command."""
 
+    async def is_alive(self) -> bool:
+        """Asks the other side; False if it does not answer in time."""
+
     def consumer_closed(self, consumer: Consumer) -> None:
         """The broker has closed this consumer: the client is told and will come back if it wants."""

@@ -18,6 +18,7 @@ from anabranch.broker.cursor import Cursor
 from anabranch.broker.dedup import Deduplication
 from anabranch.broker.dispatch.base import DispatchLimits
 from anabranch.broker.errors import (
+    ConsumerBusyError,
     NotAllowedError,
     NotReadyError,
     ProducerBusyError,
@@ -329,7 +330,15 @@ class Topic:
             client_version=session.client_version,
             connected_ms=self.broker.now_ms(),
         )
-        existing.add_consumer(consumer)
+        try:
+            existing.add_consumer(consumer)
+        except ConsumerBusyError:
+            # The consumer in the way may be of a client that is gone without a word.
+            holder = existing.consumers[0]
+            if holder.link is session or await holder.link.is_alive():
+                raise
+            existing.remove_consumer(holder)
+            existing.add_consumer(consumer)
         return consumer
 
     async def _create(

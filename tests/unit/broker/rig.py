@@ -231,6 +231,9 @@ class RecordingLink:
     writes: int = 0
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
 
+    async def is_alive(self) -> bool:
+        return True
+
     def write(self, pieces: Sequence[Buffer]) -> None:
         self.writes += 1
         for kind, command, data in self.decoder.feed(b"".join(pieces)):

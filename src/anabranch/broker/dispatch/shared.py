@@ -48,7 +48,7 @@ class SharedDispatcher(ConcurrentDispatcher):
         self._waiting_count = 0
 
     def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
-        # Looking for two tags is three times cheaper than parsing; where one turns up by chance, parsing settles it.
+        # Looking for two tags is cheaper than parsing; where one turns up by chance, parsing settles it.
         try:
             start, end = metadata_span(data)
         except MalformedFrame:
