@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 QUIET_SECONDS_MAX = 45.0
 # Of a hundred rounds: killed again while it starts, before it serves.
 KILLED_STARTING_PERCENT = 10
+# In which a topic is closed and opened again under load before the kill.
+UNLOADED_PERCENT = 30
 SABOTAGE_BYTES = 16 << 10
 
 
@@ -182,16 +184,20 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
     slowest = 0.0
     for number in range(1, options.rounds + 1):
         lived = chance.uniform(0.2, options.seconds)
-        time.sleep(lived)
-        broker.kill()
         extra = ""
+        if chance.uniform(0, 100) < UNLOADED_PERCENT:
+            extra = _unload(broker, judge.workload, chance, lived / 2)
+            time.sleep(lived / 2)
+        else:
+            time.sleep(lived)
+        broker.kill()
         if options.sabotage:
             _cut_log(broker.data)
         if chance.uniform(0, 100) < KILLED_STARTING_PERCENT:
             broker.spawn()
             time.sleep(chance.uniform(0, 1.0))
             broker.kill()
-            extra = " (killed once more while starting)"
+            extra += " (killed once more while starting)"
         took = broker.start()
         slowest = max(slowest, took)
         judge.read()
@@ -201,6 +207,14 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
             flush=True,
         )
     return slowest
+
+
+def _unload(broker: BrokerProcess, workload: Workload, chance: random.Random, after: float) -> str:
+    """Has the broker let go of a topic in the middle of a round; its clients must come back by themselves."""
+    topic = chance.choice(workload.topics)
+    time.sleep(after)
+    broker.rest("PUT", f"persistent/{topic.name}/unload")
+    return f" ({topic.name} unloaded before)"
 
 
 def _cut_log(data: Path) -> None:
