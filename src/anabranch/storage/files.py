@@ -80,6 +80,9 @@ class Files(Protocol):
 
     def size(self, path: Path) -> int: ...
 
+    def data_end(self, path: Path) -> int:
+        """Behind this the file was allocated and never written: there is nothing to be found. At most its size."""
+
     def disk_bytes(self, path: Path) -> int:
         """What the file takes on the disk, preallocated space included."""
 
@@ -184,6 +187,22 @@ class OsFiles:
 
     def size(self, path: Path) -> int:
         return os.stat(path).st_size
+
+    def data_end(self, path: Path) -> int:
+        fd = self.open(path)
+        try:
+            size = os.fstat(fd).st_size
+            end = at = 0
+            while at < size:
+                try:
+                    end = os.lseek(fd, os.lseek(fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+                except OSError as error:
+                    # No more data behind `at`; any other answer means that this file system cannot say.
+                    return end if error.errno == errno.ENXIO else size
+                at = end
+            return end
+        finally:
+            os.close(fd)
 
     def disk_bytes(self, path: Path) -> int:
         return os.stat(path).st_blocks * 512

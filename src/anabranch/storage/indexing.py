@@ -71,7 +71,7 @@ def load_file(
 def open_stretch(files: Files, folder: Path, number: int) -> tuple[Stretch, int] | None:
     """A log file to be scanned whole, with its nonce. None if it has no header: then nothing was written to it."""
     path = wal_path(folder, number)
-    view = files.map(path, 0, files.size(path))
+    view = files.map(path, 0, files.data_end(path))
     head = fmt.decode_file_header(view)
     return (Stretch(number, view, fmt.FILE_BYTES, is_whole=True), head[1]) if head is not None else None
 

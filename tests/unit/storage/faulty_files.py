@@ -237,6 +237,9 @@ class FaultyFiles:
         with self.disk.mutex:
             return len(self._inode(path).data)
 
+    def data_end(self, path: Path) -> int:
+        return self.size(path)
+
     def disk_bytes(self, path: Path) -> int:
         return self.size(path)
 

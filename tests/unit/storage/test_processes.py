@@ -13,6 +13,7 @@ import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.files import OsFiles
 from anabranch.storage.port import LedgerState, LogInUseError
 
 SCRIPT = str(Path(__file__).with_name("writer_process.py"))
@@ -113,3 +114,17 @@ async def test_a_folder_in_use_is_refused_with_one_clear_line(tmp_path: Path) ->
     third = FileLogStore(tmp_path, clock_ms=lambda: 1)
     await third.start()
     await third.close()
+
+
+def test_the_end_of_what_was_written_is_found_in_an_allocated_file(tmp_path: Path) -> None:
+    files = OsFiles()
+    path = tmp_path / "file"
+    fd = files.create(path, 1 << 20)
+    assert files.data_end(path) <= 1 << 20
+    files.write(fd, [b"x" * 100], 0)
+    files.write(fd, [b"y" * 100], 300_000)
+    # Dirty pages count as written; a file system that cannot say gives the whole size.
+    assert 300_100 <= files.data_end(path) <= 1 << 20
+    files.sync(fd)
+    assert 300_100 <= files.data_end(path) <= 1 << 20
+    files.close(fd)
