@@ -16,6 +16,17 @@ _numbers = itertools.count(1)
 Connect = Callable[..., pulsar.Client]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "java: needs a JDK and Maven; run by `make interop` only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "java" not in config.getoption("-m"):
+        left_out = [item for item in items if item.get_closest_marker("java")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_a_pattern_finds_every_topic_that_matches(broker: BrokerProcess, client:
         producer.send(producer.topic().removeprefix(f"{space}/").encode())
     assert sorted(payloads(consumer, 3)) == [b"a-1", b"a-2", b"a-parts"]
     assert_silent(consumer)
+
+
+def test_rest_requests_that_offer_http_2_keep_their_body(broker: BrokerProcess, topic: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=15)
+    headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAA"}
+    connection.request("PUT", f"/admin/v2/{rest_path(topic)}/partitions", "3", headers)
+    assert connection.getresponse().status < 300
+    connection.close()
+    assert broker.get(f"{rest_path(topic)}/partitions")["partitions"] == 3
 
 
 # -- ends
