@@ -69,7 +69,7 @@ def install(app: FastAPI) -> None:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     status = status_of(error)
-    if status >= 500:
+    if status in (500, 503):
         log.warning("%s %s answered %d: %s", request.method, request.url.path, status, error)
     return reason(status, str(error))
 

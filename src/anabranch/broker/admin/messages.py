@@ -107,7 +107,10 @@ def _answer(at: Position, entry: Buffer) -> Response:
     if metadata.HasField("chunk_id"):
         headers["X-Pulsar-chunk-id"] = str(metadata.chunk_id)
         headers["X-Pulsar-num-chunks-from-msg"] = str(metadata.num_chunks_from_msg)
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    answer = Response(data, media_type="application/octet-stream")
+    # Not through `headers=`, which would make them lower case: Java's admin client looks for these very letters.
+    answer.raw_headers.extend((name.encode(), value.encode("latin-1")) for name, value in headers.items())
+    return answer
 
 
 def _time(ms: int) -> str:

@@ -41,7 +41,8 @@ def _persistent(tenant: str, namespace: str, topic: str) -> TopicName:
 
 
 def _subscription(subscription: str) -> str:
-    name = decoded(subscription)
+    # Twice, as Pulsar does: its admin client encodes subscription names twice, and topics once.
+    name = decoded(unquote(subscription))
     if not name:
         raise RestError(412, "Subscription name is empty")
     return name

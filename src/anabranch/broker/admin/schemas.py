@@ -85,10 +85,10 @@ async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> di
 
 
 @router.delete(_PATH + "/schema")
-async def delete(broker: BrokerDep, topic: TopicDep, force: bool = False) -> dict[str, Any]:
+async def delete(broker: BrokerDep, topic: TopicDep, force: bool = False) -> dict[str, int]:
     versions = await broker.schemas.versions(topic)
     await broker.schemas.delete(topic)
-    return {"version": {"version": len(versions)}}
+    return {"version": len(versions)}
 
 
 async def _posted(request: Request, now_ms: int, topic: TopicName) -> StoredSchema:

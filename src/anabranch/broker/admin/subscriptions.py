@@ -174,6 +174,13 @@ async def expire(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionD
         await found.expire_before(broker.now_ms() - seconds * 1000)
 
 
+@router.post("/subscription/{subscription}/expireMessages", status_code=204)
+async def expire_below(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep) -> None:
+    raise RestError(
+        501, "Expiring up to a message id is not supported yet; expire by age, or reset the cursor"
+    )
+
+
 @router.post("/all_subscription/expireMessages/{seconds}", status_code=204)
 async def expire_all(broker: BrokerDep, topic: TopicDep, seconds: int) -> None:
     _check_age(seconds)

@@ -40,6 +40,18 @@ async def test_a_subscription_starts_at_a_message_id(rest: Rest) -> None:
     assert await rest.get(f"{S}/properties") == {"a": "b"}
 
 
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [("a%252Fb%252Bc%2Bd", "a/b+c d"), ("plain", "plain"), ("a%2Fb", "a/b"), ("%25C3%25BC", "ü")],
+)
+async def test_subscription_names_are_encoded_once_or_as_javas_client_does_twice(
+    rest: Rest, sent: str, name: str
+) -> None:
+    await rest.call("PUT", f"{T}/subscription/{sent}", 204)
+    assert await rest.get(f"{T}/subscriptions") == [name]
+    await rest.call("DELETE", f"{T}/subscription/{sent}", 204)
+
+
 async def test_a_subscription_with_consumers_is_deleted_only_by_force(rest: Rest) -> None:
     await rest.client.consumer("t", "s")
     await rest.refused("DELETE", S, 412)
@@ -87,6 +99,7 @@ async def test_old_messages_are_expired(rest: Rest) -> None:
     await rest.call("POST", f"{T}/all_subscription/expireMessages/1", 204)
     assert await backlog(rest) == 2
     await rest.refused("POST", f"{S}/expireMessages/-5", 412)
+    await rest.refused("POST", f"{S}/expireMessages", 501, json={"ledgerId": 0, "entryId": 0})
 
 
 async def test_messages_are_looked_at_without_being_consumed(rest: Rest) -> None:
@@ -96,6 +109,9 @@ async def test_messages_are_looked_at_without_being_consumed(rest: Rest) -> None
     assert second.content == b"second"
     assert second.headers["X-Pulsar-Message-ID"] == f"{ids[1][0]}:{ids[1][1]}"
     assert second.headers["X-Pulsar-partition-key"] == "k"
+    assert b"X-Pulsar-PROPERTY" in [name for name, _ in second.headers.raw], (
+        "Java's client compares letter by letter"
+    )
     await rest.refused("GET", f"{S}/position/3", 404)
     by_id = await rest.call("GET", f"{T}/ledger/{ids[0][0]}/entry/{ids[0][1]}")
     assert by_id.content == b"first"

@@ -153,7 +153,7 @@ async def test_schemas_are_versioned(rest: Rest) -> None:
     await rest.refused("GET", f"{path}/7", 404)
     await rest.refused("POST", path, 409, json={"type": "STRING"})
     await rest.refused("POST", path, 422, json={"type": "POETRY"})
-    await rest.call("DELETE", path)
+    assert (await rest.call("DELETE", path)).json() == {"version": 2}
     await rest.refused("GET", path, 404)
 
 
