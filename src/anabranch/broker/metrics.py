@@ -11,7 +11,7 @@ import asyncio
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from anabranch.model.names import NamespaceName, TopicName
@@ -45,17 +45,21 @@ class Page:
         for name, value in figures.items():
             self.add(name, labels, value)
 
-    def text(self) -> str:
-        parts: list[str] = []
+    def parts(self) -> Iterator[bytes]:
+        """One metric at a time."""
         for name, lines in self._lines.items():
             kind = "counter" if name in _COUNTERS or name.endswith("_total") else "gauge"
-            parts.append(f"# TYPE {name} {kind}\n")
-            parts.extend(lines)
-        return "".join(parts)
+            yield f"# TYPE {name} {kind}\n{''.join(lines)}".encode()
 
 
-async def render(broker: Broker) -> str:
-    """The whole page."""
+async def render(broker: Broker) -> AsyncIterator[bytes]:
+    """The page in pieces, giving way to the event loop between them."""
+    for part in (await _gather(broker)).parts():
+        yield part
+        await asyncio.sleep(0)
+
+
+async def _gather(broker: Broker) -> Page:
     page = Page()
     cluster = f'cluster="{_escaped(broker.config.cluster_name)}"'
     per_topic = broker.config.expose_topic_level_metrics_in_prometheus
@@ -82,7 +86,7 @@ async def render(broker: Broker) -> str:
         page.add_all(f'{cluster},namespace="{ns}"', shown)
     page.add_all(cluster, total)
     _add_broker(page, cluster, broker)
-    return page.text()
+    return page
 
 
 _BROKER_NAMES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import anabranch
@@ -84,6 +84,6 @@ async def _status() -> str:
     return "OK"
 
 
-async def _metrics(broker: BrokerDep) -> PlainTextResponse:
+async def _metrics(broker: BrokerDep) -> StreamingResponse:
     """Prometheus text."""
-    return PlainTextResponse(await metrics.render(broker), media_type=metrics.CONTENT_TYPE)
+    return StreamingResponse(metrics.render(broker), media_type=metrics.CONTENT_TYPE)
