@@ -22,9 +22,9 @@ from typing import TypeVar
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import fences, takeover
 from anabranch.storage.cache import EntryCache
-from anabranch.storage.catalog import Catalog, LogFile
+from anabranch.storage.catalog import Catalog
 from anabranch.storage.files import Files, OsFiles
-from anabranch.storage.indexing import index_incarnation
+from anabranch.storage.indexing import Indexed, index_incarnation
 from anabranch.storage.live import Liveness
 from anabranch.storage.port import (
     Entry,
@@ -95,7 +95,7 @@ class FileLogStore:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
         # What was taken from other incarnations, and the files of those that have been indexed.
         self._taken: dict[Incarnation, fences.Taken] = {}
-        self._indexed: dict[Incarnation, list[LogFile]] = {}
+        self._indexed: dict[Incarnation, Indexed] = {}
         self._learning = asyncio.Lock()
         self._locks: list[int] = []
         self._is_started = False
@@ -342,27 +342,31 @@ class FileLogStore:
                 # Nobody of that name ever wrote here, or nothing of it is left.
                 return fences.Taken()
             self._taken[incarnation] = known
-            # What had been indexed before the fence may not reach up to it.
-            self._catalog.remove(self._indexed.pop(incarnation, ()))
             return known
 
     async def _index(self, incarnation: Incarnation) -> None:
-        """Puts another incarnation's files into the catalog."""
-        if incarnation in self._indexed or incarnation == self._incarnation:
+        """Puts another incarnation's files into the catalog; again, if more of it has been taken since."""
+        if incarnation == self._incarnation or self._is_indexed(incarnation):
             return
         async with self._learning:
-            if incarnation in self._indexed:
+            if self._is_indexed(incarnation):
                 return
             folder = self._root / "wal" / incarnation
-            damage = known.damage if (known := self._taken.get(incarnation)) else ()
             try:
-                found = await self._in_reader(index_incarnation, self._files, folder, incarnation, damage)
+                found = await self._in_reader(index_incarnation, self._files, folder, incarnation)
             except FileNotFoundError:
-                found = []
-            for file in found:
+                found = Indexed([], results=0, is_final=True)
+            old = self._indexed.get(incarnation)
+            # New ones first: readers look things up meanwhile, and to have a file twice does no harm.
+            for file in found.files:
                 self._catalog.add_indexed(file)
-                await asyncio.sleep(0)
+            if old is not None:
+                self._catalog.remove(old.files)
             self._indexed[incarnation] = found
+
+    def _is_indexed(self, incarnation: Incarnation) -> bool:
+        known, taken = self._indexed.get(incarnation), self._taken.get(incarnation)
+        return known is not None and (known.is_final or taken is None or known.results >= taken.results)
 
     def _local_states(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerState]:
         """As appended, which after a flush is as confirmed. A ledger nothing was ever written to is left out."""

@@ -7,7 +7,7 @@ A finished file says it in its footer; one whose writer died has the index that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
@@ -15,8 +15,9 @@ from crc32c import crc32c
 from anabranch.model.position import Incarnation
 from anabranch.storage import format as fmt
 from anabranch.storage.catalog import FooterIndex, LogFile
+from anabranch.storage.fences import load_taken
 from anabranch.storage.files import Files
-from anabranch.storage.recovery import Damage, Recovered, Stretch, fold
+from anabranch.storage.recovery import Recovered, Stretch, fold
 from anabranch.storage.wal import wal_path
 
 log = logging.getLogger(__name__)
@@ -76,10 +77,19 @@ def open_stretch(files: Files, folder: Path, number: int) -> tuple[Stretch, int]
     return (Stretch(number, view, fmt.FILE_BYTES, is_whole=True), head[1]) if head is not None else None
 
 
-def index_incarnation(
-    files: Files, folder: Path, incarnation: Incarnation, damage: Collection[Damage]
-) -> list[LogFile]:
-    """Every log file of an incarnation, each with an index. `damage` is what was found when it was taken."""
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An incarnation's log files, as of so many stored results of take-overs. Once that is final nothing is added."""
+
+    files: list[LogFile]
+    results: int
+    is_final: bool
+
+
+def index_incarnation(files: Files, folder: Path, incarnation: Incarnation) -> Indexed:
+    """Every log file of an incarnation, each with an index."""
+    # Looked at first: what is written meanwhile may be missed, but then by no result that is counted here.
+    taken = load_taken(files, folder)
     found: list[LogFile] = []
     unknown: list[tuple[Stretch, int]] = []
     for number in wal_numbers(files, folder):
@@ -95,8 +105,10 @@ def index_incarnation(
         scanned = fold(stretches, unknown[0][1], is_from_beginning=stretches[0].file == 1)
         found += scanned_files(files, folder, incarnation, scanned)
     for file in found:
-        file.damage = sorted({one.offset for one in damage if one.file == file.number} | set(file.damage))
-    return found
+        file.damage = sorted(
+            {one.offset for one in taken.damage if one.file == file.number} | set(file.damage)
+        )
+    return Indexed(found, taken.results, taken.is_final)
 
 
 def scanned_files(files: Files, folder: Path, incarnation: Incarnation, scanned: Recovered) -> list[LogFile]:

@@ -5,6 +5,8 @@ Each seed is a run of several boots on one disk that loses and reorders what was
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.file_store import FileLogStore
 from anabranch.storage.port import FencedError, LedgerState, LedgerWriter, LogFailedError
+from anabranch.storage.rewrite import Done, Job, run_job
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner
 
@@ -48,12 +51,11 @@ class Written:
             self.states.append(b"fresh")
         self.owner.state = self.states[-1]
 
-    async def check(self, heir: FileLogStore, state: LedgerState) -> None:
+    async def check(self, heir: FileLogStore, state: LedgerState, first: int = 0) -> None:
         assert state.entries_end >= self.owner.entries_end
         assert state.bytes == sum(map(len, self.entries[: state.entries_end]))
         found = (state.snapshot or b"") + b"".join(state.deltas)
         assert found in self.states[self.owner.state_end :]
-        first = 0
         while first < state.entries_end:
             for number, messages, data in await heir.read(
                 self.ledger, self.incarnation, first, state.entries_end, 50, 1 << 20
@@ -63,6 +65,9 @@ class Written:
 
 
 def store_on(files: FaultyFiles, boot: int) -> FileLogStore:
+    async def rewriter(job: Job) -> Done:
+        return await asyncio.get_running_loop().run_in_executor(None, run_job, files, job)
+
     return FileLogStore(
         ROOT,
         clock_ms=lambda: boot,
@@ -73,6 +78,8 @@ def store_on(files: FaultyFiles, boot: int) -> FileLogStore:
         # Small, so that several commits go out in one write and a cut can spare a later one.
         commit_bytes_max=4 << 10,
         idle_seconds=0.001,
+        disk_reserve_bytes=0,
+        rewriter=rewriter,
     )
 
 
@@ -163,3 +170,62 @@ async def test_a_cut_while_taking_over_leaves_work_that_the_next_one_finishes(se
         for one in written:
             await one.check(heir, states.get(one.ledger, LedgerState(0, None, (), 0)))
         await heir.close()
+
+
+class Kept:
+    """A past ledger as its topic's record knows it: final state, and what has been trimmed or deleted."""
+
+    def __init__(self, written: Written, state: LedgerState) -> None:
+        self.written = written
+        self.state = state
+        self.first = 0
+        self.is_deleted = False
+
+    def shrink(self, store: FileLogStore, chance: random.Random) -> None:
+        # The record changes first, then the log is told: the power may go in between.
+        if chance.random() < 0.2:
+            self.is_deleted = True
+            store.delete(self.written.ledger, self.written.incarnation)
+        else:
+            self.first = chance.randint(self.first, self.state.entries_end)
+            store.trim(self.written.ledger, self.written.incarnation, self.first)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_rewriting_and_removing_through_power_cuts_loses_nothing_live(seed: int) -> None:
+    disk, chance = Disk(seed), random.Random(seed)
+    kept: list[Kept] = []
+    fresh: list[Written] = []
+    for boot in range(6):
+        files = disk.boot()
+        store = store_on(files, boot)
+        await store.start()
+        for new in fresh:
+            state = (await store.take(new.incarnation, [new.ledger])).get(
+                new.ledger, LedgerState(0, None, (), 0)
+            )
+            kept.append(Kept(new, state))
+        kept = [one for one in kept if not one.is_deleted]
+        store.retain(
+            (
+                one.written.ledger,
+                one.written.incarnation,
+                one.first,
+                one.state.entries_end,
+                f"public/{seed % 2}",
+            )
+            for one in kept
+        )
+        for one in kept:
+            await one.written.check(store, one.state, one.first)
+        files.cut_after = chance.randint(20, 200)
+        writing = asyncio.ensure_future(write_until_the_power_goes(store, boot * 10, chance))
+        with contextlib.suppress(OSError):
+            while not writing.done():
+                for one in chance.sample(kept, min(len(kept), 2)):
+                    one.shrink(store, chance)
+                await store.reclaim()
+                await asyncio.sleep(0)
+        fresh = await writing
+        await store.close()
+        disk.cut()
