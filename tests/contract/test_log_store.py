@@ -415,6 +415,22 @@ async def test_taking_some_ledgers_leaves_the_others_writing(open_store: Opener)
     assert await contents(new, L1, old.incarnation, 1) == [b"mine"]
 
 
+async def test_large_entries_of_one_commit_are_recovered_in_order(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    texts = [b"%02d" % n * 60_000 for n in range(12)]
+    writer.append_many(texts[:7], [1] * 7)
+    writer.append_state(b"between")
+    for text in texts[7:]:
+        writer.append(text, 1)
+    await owner.until(12, 1)
+    other = await started(open_store)
+    taken = await other.take(store.incarnation, None)
+    assert (taken[L1].entries_end, taken[L1].deltas) == (12, (b"between",))
+    assert await contents(other, L1, store.incarnation, 12) == texts
+
+
 async def test_taking_again_gives_the_same_answer(open_store: Opener) -> None:
     old, new = await started(open_store), await started(open_store)
     await filled(old, L1, [b"a", b"b"])

@@ -21,11 +21,14 @@ _pack_rest = fmt.RECORD_REST.pack
 _pack_crc = fmt.RECORD_CRC.pack
 _HEADER = fmt.RECORD_BYTES
 
+# A growing buffer is copied as it grows, which for large entries costs more than the entries themselves.
+RUN_BYTES_MAX = 256 << 10
+
 
 class Run:
-    """What one ledger has in one commit."""
+    """What one ledger has in one commit, or a part of that: a run is not filled beyond RUN_BYTES_MAX."""
 
-    __slots__ = ("buffer", "entries_end", "first", "lengths", "offsets", "size", "state_end", "writer")
+    __slots__ = ("buffer", "entries_end", "first", "is_sealed", "lengths", "offsets", "size", "state_end", "writer")
 
     def __init__(self, writer: FileLedgerWriter) -> None:
         self.writer = writer
@@ -37,6 +40,7 @@ class Run:
         self.entries_end = 0
         self.state_end = 0
         self.size = 0
+        self.is_sealed = False
 
 
 class Commit:
@@ -137,6 +141,9 @@ class FileLedgerWriter:
         run = self.run or self._begin()
         number = self.next_entry
         size = len(entry)
+        if run.buffer and len(run.buffer) + size > RUN_BYTES_MAX:
+            self.sealed(run)
+            run = self._begin()
         rest = _pack_rest(size, self._ledger, number, messages, 1)
         buffer = run.buffer
         run.offsets.append(len(buffer))
@@ -163,7 +170,7 @@ class FileLedgerWriter:
         return first
 
     def _append_some(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
-        """As many as the commit being filled takes, and at least one. `append` with its lookups made once."""
+        """As many as the run being filled takes. `append` with its lookups made once."""
         run = self.run or self._begin()
         log, ledger, number = self._log, self._ledger, self.next_entry
         buffer, note_offset, note_length = run.buffer, run.offsets.append, run.lengths.append
@@ -171,8 +178,12 @@ class FileLedgerWriter:
         assert commit is not None
         room = log.commit_bytes_max - commit.size
         at = len(buffer)
+        is_full = False
         for entry, count in zip(entries, messages, strict=True):
             size = len(entry)
+            if at and at + size > RUN_BYTES_MAX:
+                is_full = True
+                break
             rest = _pack_rest(size, ledger, number, count, 1)
             note_offset(at)
             buffer += _pack_crc(crc32c(entry, crc32c(rest)))
@@ -190,6 +201,8 @@ class FileLedgerWriter:
         commit.size = log.commit_bytes_max - room
         if room < 0:
             log.overflow()
+        elif is_full:
+            self.sealed(run)
         return done
 
     def append_state(self, delta: bytes) -> int:
@@ -240,6 +253,7 @@ class FileLedgerWriter:
 
     def sealed(self, run: Run) -> None:
         """The run goes to disk as it is; the next append starts another."""
+        run.is_sealed = True
         run.entries_end = self.next_entry
         run.state_end = self.next_state
         run.size = len(run.buffer)

@@ -206,7 +206,8 @@ class WriteAheadLog:
         size = 0
         for run in commit.runs:
             writer = run.writer
-            writer.sealed(run)
+            if not run.is_sealed:
+                writer.sealed(run)
             if writer.error is None:
                 runs.append(run)
                 size += run.size
