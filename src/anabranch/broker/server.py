@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -124,10 +125,9 @@ async def _serve(config: BrokerConfig) -> None:
     web = listen(config.bind_address, config.web_service_port)
     try:
         async with running(config) as broker:
-            # Imported here: see the module's docstring.
-            from anabranch.broker.admin import serve_admin
-
-            async with serve_admin(broker, web):
+            # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
+            admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
+            async with admin.serve_admin(broker, web):
                 print(
                     f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
                     flush=True,
