@@ -41,6 +41,14 @@ class Facts:
     stretches: int
     is_rewritten: bool
     is_needed: bool = False
+    # Of a rewritten file: its namespace's folder, and the bytes of all its records, live or not.
+    folder: str = ""
+    record_bytes: int = 0
+
+    @property
+    def is_mostly_dead(self) -> bool:
+        # A small rewritten file is mostly header and blocks, and writing it again would change nothing about that.
+        return 2 * self.live_bytes < (self.record_bytes if self.is_rewritten else self.disk_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +75,14 @@ def choose(files: Sequence[Facts], policy: Policy, *, is_thorough: bool) -> Verd
     free = [file for file in files if not file.is_needed]
     remove = tuple(file.id for file in free if file.live_bytes == 0)
     alive = [file for file in free if file.live_bytes]
-    dead = [file for file in alive if 2 * file.live_bytes < file.disk_bytes]
+    dead = [file for file in alive if file.is_mostly_dead]
     if not is_thorough and sum(file.disk_bytes - file.live_bytes for file in dead) < policy.file_bytes:
         dead = []
     chosen = {file.id for file in dead}
     short = [file for file in alive if not file.is_rewritten and _is_scattered(file, policy)]
     if len(short) >= _SOURCES_MAX:
         chosen |= {file.id for file in short}
+    chosen |= _crowds(alive, policy)
     wal = [file for file in alive if not file.is_rewritten]
     excess = sum(file.disk_bytes for file in wal if file.id not in chosen) - policy.wal_bytes_max
     for file in wal:
@@ -83,6 +92,15 @@ def choose(files: Sequence[Facts], policy: Policy, *, is_thorough: bool) -> Verd
             chosen.add(file.id)
             excess -= file.disk_bytes
     return Verdict(remove, tuple(file.id for file in alive if file.id in chosen))
+
+
+def _crowds(files: Sequence[Facts], policy: Policy) -> set[int]:
+    """Small rewritten files of one namespace, once there are enough of them to make one."""
+    small: dict[str, list[int]] = {}
+    for file in files:
+        if file.is_rewritten and file.disk_bytes < policy.file_bytes // 8:
+            small.setdefault(file.folder, []).append(file.id)
+    return {one for crowd in small.values() if len(crowd) >= _SOURCES_MAX for one in crowd}
 
 
 def _is_scattered(file: Facts, policy: Policy) -> bool:
@@ -177,7 +195,16 @@ class Reclaimer:
         if known is None or known[0].is_needed != is_needed:
             rows = [row for row in self._live.rows(file) if not self._is_replaced(file, row)]
             size = sum(row.size for row in rows)
-            facts = Facts(file.id, file.disk_bytes, size, len(rows), file.is_rewritten, is_needed)
+            facts = Facts(
+                file.id,
+                file.disk_bytes,
+                size,
+                len(rows),
+                file.is_rewritten,
+                is_needed,
+                str(file.path.parent) if file.is_rewritten else "",
+                sum(row[3] for row in file.index.rows()) if file.is_rewritten else 0,
+            )
             known = self._facts[file.id] = (facts, rows)
         return known[0]
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -150,6 +150,7 @@ class WriteAheadLog:
             return
         self.error = error
         self.filling = None
+        self._flying_bytes = 0
         for writer in list(self.writers.values()):
             self._lose(writer, error)
         for _, waiting in self._flushes:
@@ -326,10 +327,10 @@ class WriteAheadLog:
     def _confirm(self, batch: list[Commit], has_fence: bool) -> None:
         if has_fence:
             self._meet_fences()
-        for commit in batch:
-            self._flying_bytes -= commit.size
         if self.error is not None:
             return
+        for commit in batch:
+            self._flying_bytes -= commit.size
         if self.filling is not None and not self._sync.has_waiting:
             self._seal()
         runs = [run for commit in batch for run in self._confirm_runs(commit)]
@@ -341,7 +342,9 @@ class WriteAheadLog:
             waiting = self._flushes.popleft()[1]
             if not waiting.done():
                 waiting.set_result(None)
-        self._tell(runs)
+        # One call per ledger, whatever number of commits came through at once.
+        writers = [run.writer for run in runs]
+        self._tell(writers if len(batch) == 1 else dict.fromkeys(writers))
         self._arm_idle()
 
     def _confirm_runs(self, commit: Commit) -> list[Run]:
@@ -364,9 +367,8 @@ class WriteAheadLog:
         self._cache.add(runs)
         return runs
 
-    def _tell(self, runs: list[Run]) -> None:
-        # One call per ledger, whatever number of commits came through at once.
-        for writer in {run.writer: None for run in runs} if len(runs) > 1 else [run.writer for run in runs]:
+    def _tell(self, writers: Iterable[FileLedgerWriter]) -> None:
+        for writer in writers:
             if writer.error is None:
                 try:
                     writer.listener.confirmed(writer.entries_end, writer.state_end)

@@ -354,8 +354,34 @@ def test_a_file_mostly_dead_is_rewritten_and_one_mostly_live_is_not() -> None:
 
 def test_a_little_waste_is_not_worth_a_process() -> None:
     assert choose([Facts(1, 100, 10, 1, False)], POLICY, is_thorough=False).rewrite == ()
-    twice = [Facts(1, 100, 40, 1, False), Facts(2, 100, 40, 1, True)]
+    twice = [Facts(1, 100, 40, 1, False), Facts(2, 100, 40, 1, True, record_bytes=90)]
     assert choose(twice, POLICY, is_thorough=False).rewrite == (1, 2)
+
+
+def test_a_small_rewritten_file_that_is_all_alive_is_left_alone() -> None:
+    assert choose([Facts(1, 100, 5, 1, True, record_bytes=5)], POLICY, is_thorough=True).rewrite == ()
+
+
+def test_a_crowd_of_small_files_of_one_namespace_becomes_one() -> None:
+    crowd = [Facts(i, 10, 5, 1, True, folder="a", record_bytes=5) for i in range(8)]
+    others = [Facts(10 + i, 10, 5, 1, True, folder=f"b{i}", record_bytes=5) for i in range(8)]
+    assert choose(crowd + others, POLICY, is_thorough=False).rewrite == tuple(range(8))
+
+
+async def test_many_restarts_leave_few_files(clock: Clock) -> None:
+    disk = Disk(1)
+    past: list[tuple[LedgerId, Incarnation]] = []
+    for boot in range(20):
+        store = on_disk(disk.boot(), clock, boot)
+        await store.start()
+        store.retain([(ledger, incarnation, 0, 3, NS) for ledger, incarnation in past])
+        await write(store, [boot], 3)
+        await store.reclaim()
+        past.append((LedgerId(boot), store.incarnation))
+        for ledger, incarnation in past:
+            await check(store, ledger, incarnation, 0, 3)
+        assert len([path for path in disk.names if path.suffix in (".led", ".wal")]) <= 12
+        await store.close()
 
 
 def test_a_file_recovery_needs_stays() -> None:
@@ -366,7 +392,12 @@ def test_scattered_files_are_rewritten_once_a_jobs_worth_has_gathered() -> None:
     scattered = [Facts(i, 100, 90, 30, False) for i in range(8)]
     assert choose(scattered[:7], POLICY, is_thorough=True).rewrite == ()
     assert len(choose(scattered, POLICY, is_thorough=False).rewrite) == 8
-    assert choose([Facts(i, 100, 90, 30, True) for i in range(9)], POLICY, is_thorough=True).rewrite == ()
+    assert (
+        choose(
+            [Facts(i, 100, 90, 30, True, record_bytes=90) for i in range(9)], POLICY, is_thorough=True
+        ).rewrite
+        == ()
+    )
 
 
 def test_a_log_beyond_its_bound_is_rewritten_oldest_first() -> None:
