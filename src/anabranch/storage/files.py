@@ -221,12 +221,12 @@ class OsFiles:
         return fd
 
     def refuse_network(self, path: Path) -> None:
-        kind = _mount_type(path)
+        kind = mount_type(path)
         if kind in _NETWORK_TYPES:
             raise LogInUseError(f"{path} is on a network file system ({kind}): the log needs a local disk")
 
 
-def _mount_type(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+def mount_type(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """The type of the file system `path` lies on, or "" where the system does not say."""
     try:
         lines = mounts.read_text().splitlines()

@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.files import OsFiles
+from anabranch.storage.files import OsFiles, mount_type
 from anabranch.storage.port import LedgerState, LogInUseError
 
 SCRIPT = str(Path(__file__).with_name("writer_process.py"))
@@ -128,3 +128,18 @@ def test_the_end_of_what_was_written_is_found_in_an_allocated_file(tmp_path: Pat
     files.sync(fd)
     assert 300_100 <= files.data_end(path) <= 1 << 20
     files.close(fd)
+
+
+def test_the_type_of_a_mount_is_that_of_the_innermost_one(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/root / ext4 rw 0 0\n"
+        "server:/x /data nfs4 rw 0 0\n"
+        "/dev/b /data/local\\040disk xfs rw 0 0\n"
+        "overlay /datafile overlay rw 0 0\n"
+    )
+    assert mount_type(Path("/var/log"), mounts) == "ext4"
+    assert mount_type(Path("/data/topics"), mounts) == "nfs4"
+    assert mount_type(Path("/data/local disk/topics"), mounts) == "xfs"
+    assert mount_type(Path("/data"), mounts) == "nfs4"
+    assert mount_type(Path("/anywhere"), tmp_path / "absent") == ""
