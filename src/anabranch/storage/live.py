@@ -40,11 +40,16 @@ class Liveness:
         self._wanted[ledger] = Wanted(self._own, 0, None, namespace)
 
     def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
-        # What was taken before the records were read counts only if a record names it.
-        self._wanted = {ledger: one for ledger, one in self._wanted.items() if one.incarnation == self._own}
+        # What was taken before the records were read counts only if a record names it. What was trimmed or deleted
+        # meanwhile stays so: the records may have been read before.
+        before = self._wanted
+        self._wanted = {ledger: one for ledger, one in before.items() if one.incarnation == self._own}
         for ledger, incarnation, first, end, namespace in live:
-            self._wanted[ledger] = Wanted(incarnation, first, end, namespace)
-            self._dead.discard(ledger)
+            if ledger not in self._dead:
+                old = before.get(ledger)
+                self._wanted[ledger] = Wanted(
+                    incarnation, max(first, old.first if old else 0), end, namespace
+                )
         self.is_retained = True
 
     def want(self, ledger: LedgerId, incarnation: Incarnation) -> None:

@@ -107,6 +107,19 @@ async def test_nothing_is_removed_before_the_records_were_read(clock: Clock) -> 
     await store.close()
 
 
+async def test_what_was_trimmed_while_the_records_were_read_stays_trimmed(clock: Clock) -> None:
+    store = on_disk(Disk(1).boot(), clock)
+    await store.start()
+    await write(store, [1, 2], 150)
+    store.trim(LedgerId(1), store.incarnation, 150)
+    store.delete(LedgerId(2), store.incarnation)
+    store.retain([(LedgerId(one), store.incarnation, 0, None, NS) for one in (1, 2)])
+    await store.reclaim()
+    assert store.stats()["live_bytes"] == 0
+    assert store.stats()["files"] == 2
+    await store.close()
+
+
 async def test_disk_in_use_stays_under_twice_what_is_live_plus_a_few_files(clock: Clock) -> None:
     disk = Disk(1)
     store = on_disk(disk.boot(), clock)
