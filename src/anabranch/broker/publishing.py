@@ -81,6 +81,10 @@ class Publishing:
             for send in sends:
                 self._publish_judged(producer, send)
             return
+        if len(sends) == 1:
+            # What many topics at once, and large batches, look like: the lists below would cost more than the append.
+            self._publish_one(producer, sends[0])
+            return
         entries = [send[6] for send in sends]
         counts = [send[3] for send in sends]
         try:
@@ -91,6 +95,16 @@ class Publishing:
         ids = [(send[2], send[4]) for send in sends]
         self._answers.append((first + len(ids) - 1, producer, ids, None))
         self._count(producer, len(ids), sum(counts), sum(map(len, entries)))
+
+    def _publish_one(self, producer: Producer, send: Frame) -> None:
+        _, _, sequence_id, messages, highest_id, _, entry = send
+        try:
+            number = self._log.append(entry, messages)
+        except LogError as error:
+            self._append_failed(error)
+            return
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        self._count(producer, 1, messages, len(entry))
 
     def _count(self, producer: Producer, entries: int, messages: int, size: int) -> None:
         self.entries_in += entries
