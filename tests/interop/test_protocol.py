@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.encode import encode_command
 from harness.broker_process import BrokerProcess, rest_path
 from harness.peer import C, Peer
 
@@ -94,6 +95,19 @@ def test_a_waiting_producer_is_told_that_it_waits_and_when_it_may_start(
     # Whoever comes back with an older epoch has been replaced meanwhile.
     late = peer.produce_to(topic, producer_id=3, producer_access_mode=pb.Exclusive, topic_epoch=0)
     assert late.error.error == pb.ProducerFenced
+
+
+def test_a_producer_closed_while_it_is_made_holds_nothing(peer: Peer, topic: str) -> None:
+    create, close = C(type=C.PRODUCER), C(type=C.CLOSE_PRODUCER)
+    create.producer.topic = f"persistent://public/default/{topic}"
+    create.producer.producer_id = close.close_producer.producer_id = 1
+    create.producer.producer_access_mode = pb.Exclusive
+    first = create.producer.request_id = peer.request_id()
+    second = close.close_producer.request_id = peer.request_id()
+    peer.send_bytes(encode_command(create) + encode_command(close))
+    assert peer.answer(second).type == C.SUCCESS
+    assert peer.answer(first).type == C.ERROR
+    assert peer.produce_to(topic, producer_id=2, producer_access_mode=pb.Exclusive).type == C.PRODUCER_SUCCESS
 
 
 def test_an_entry_comes_back_byte_for_byte(peer: Peer, topic: str) -> None:

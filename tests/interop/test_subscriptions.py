@@ -147,6 +147,23 @@ def test_a_key_waits_for_its_old_consumer_when_a_new_one_joins(client: pulsar.Cl
     assert not moved & kept
 
 
+def test_a_key_does_not_wait_where_order_is_not_wanted(client: pulsar.Client, topic: str) -> None:
+    policy = pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)
+
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(topic, "s", consumer_type=ConsumerType.KeyShared, key_shared_policy=policy)
+
+    first = subscribe()
+    producer = client.create_producer(topic)
+    for n in range(20):
+        producer.send(b"old", partition_key=f"k{n}")
+    receive(first, 20, acknowledge=False)
+    second = subscribe()
+    for n in range(20):
+        producer.send(b"new", partition_key=f"k{n}")
+    assert second.receive(WAIT_MS).data() == b"new"
+
+
 def test_sticky_key_ranges_are_kept_and_may_not_overlap(client: pulsar.Client, topic: str) -> None:
     def policy(*ranges: tuple[int, int]) -> pulsar.ConsumerKeySharedPolicy:
         return pulsar.ConsumerKeySharedPolicy(
@@ -183,6 +200,18 @@ def test_a_cumulative_ack_covers_everything_before_it(client: pulsar.Client, top
     rest = [m.data() for m in drain(client.subscribe(topic, "s"))]
     assert rest == numbered(20)[20 - len(rest) :]
     assert len(rest) >= 8
+
+
+def test_a_cumulative_ack_by_index_stops_inside_its_batch(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=10_000)
+    send_all(producer, numbered(10))
+    send_all(producer, numbered(10, start=10))
+    consumer.acknowledge_cumulative(receive(consumer, 20, acknowledge=False)[13])
+    consumer.close()
+    again = client.subscribe(topic, "s", batch_index_ack_enabled=True)
+    assert payloads(again, 6) == numbered(6, start=14)
+    assert_silent(again)
 
 
 def test_single_acks_leave_exactly_the_others(client: pulsar.Client, topic: str) -> None:

@@ -30,6 +30,9 @@ class ProducerLink(Protocol):
 
     def send(self, command: pb.BaseCommand) -> None: ...
 
+    def awaits_producer(self, producer_id: int) -> bool:
+        """False once the client has closed a producer that was still being created."""
+
     def attach_producer(self, producer: Producer) -> None:
         """From now on the connection's SENDs with this producer's id are its publishes."""
 

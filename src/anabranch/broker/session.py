@@ -257,6 +257,9 @@ class Session(asyncio.BufferedProtocol):
             log.exception("request %s from %s failed", request_id, self.address)
             self.send_error(request_id, error)
 
+    def awaits_producer(self, producer_id: int) -> bool:
+        return producer_id in self.producers
+
     def attach_producer(self, producer: Producer) -> None:
         self.producers[producer.id] = producer
 

@@ -163,8 +163,10 @@ class Topic:
             # The answer says what is stored. Were more on its way, the client would send that again cut into other
             # batches, and a batch that is a duplicate in part can be neither stored nor dropped.
             await self._confirmed_so_far()
-            if self.is_closed:
-                raise NotReadyError(f"{self.name} is closing")
+        if self.is_closed:
+            raise NotReadyError(f"{self.name} is closing")
+        if not producer.link.awaits_producer(producer.id):
+            raise NotReadyError("the client closed this producer while it was being created")
         others = [p for p in self.producers.values() if p is not producer]
         verdict = self.admission.judge(producer, others)
         if verdict is Verdict.BUSY:

@@ -22,6 +22,9 @@ class Link:
 
     def send(self, command: pb.BaseCommand) -> None: ...
 
+    def awaits_producer(self, producer_id: int) -> bool:
+        return True
+
     def attach_producer(self, producer: Producer) -> None: ...
 
     def producer_closed(self, producer: Producer) -> None: ...
