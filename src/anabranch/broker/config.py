@@ -61,7 +61,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * MIB
     # Bytes waiting for one consumer's socket before its dispatch pauses.
-    connection_write_buffer_bytes: int = 4 * MIB
+    connection_write_buffer_bytes: int = 1 * MIB
     # Appended and not yet synced; above it, connections that publish are not read.
     max_pending_publish_bytes: int = 64 * MIB
 

@@ -34,6 +34,9 @@ TYPE_NAMES: Final[dict[int, str]] = {
 }
 
 _PERMITS_MAX: Final = 2**31 - 1
+# Entries smaller than this are copied into one piece. Two objects for each would take several times its bytes while
+# they wait for a slow socket, and a quarter more of the broker's time when they need not wait.
+_JOIN_BYTES: Final = 2048
 
 
 class Consumer:
@@ -167,6 +170,8 @@ class Consumer:
         self.entries_out += entries
         self.messages_out += messages
         self.bytes_out += size
+        if size < _JOIN_BYTES * entries:
+            pieces = (b"".join(pieces),)
         self.link.write(pieces)
 
     def send_active_change(self, is_active: bool) -> None:
