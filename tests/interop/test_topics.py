@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 from pathlib import Path
 
@@ -158,3 +159,20 @@ def test_schemas_that_do_not_fit_are_refused(client: pulsar.Client, topic: str) 
     # Without a schema of its own, anybody may read bytes.
     consumer = client.subscribe(topic, "bytes", initial_position=pulsar.InitialPosition.Earliest)
     assert payloads(consumer, 1)[0].startswith(b"{")
+
+
+def test_operators_ask_for_compatibility_and_choose_the_rule(
+    broker: BrokerProcess, client: pulsar.Client
+) -> None:
+    broker.put("namespaces/public/rules")
+    topic = "persistent://public/rules/t"
+    client.create_producer(topic, schema=JsonSchema(Person))
+    misfit = {"type": "JSON", "schema": json.dumps(Misfit.schema()), "properties": {}}
+    path = "schemas/public/rules/t"
+    assert not broker.post(f"{path}/compatibility", misfit)["compatibility"]
+    with pytest.raises(RestFailed, match="409"):
+        broker.post(f"{path}/schema", misfit)
+    broker.put("namespaces/public/rules/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    assert broker.post(f"{path}/compatibility", misfit)["compatibility"]
+    client.create_producer(topic, schema=JsonSchema(Misfit)).send(Misfit(name=1, age=2))
+    assert broker.get(f"{path}/schema")["version"] == 1
