@@ -32,7 +32,7 @@ SEND = pb.BaseCommand.SEND
 UNREAD_BUFFERS_MAX = 8
 UNREAD_MESSAGES_MAX = 4
 PEER_ALIVE_TIMEOUT_S = 5.0
-REQUESTS_MAX = 5_000
+REQUESTS_MAX = 20_000
 
 
 class Session(asyncio.BufferedProtocol):
