@@ -337,7 +337,7 @@ class Broker:
             return
         log.error("only the disk reserve is left: producers are closed until space is freed")
         for topic in self.loaded().values():
-            topic.close_producers()
+            topic.attached.close_all()
         self._keep_up(self._maintain_topics())
 
     async def _measure_lag(self) -> None:

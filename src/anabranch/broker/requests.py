@@ -141,7 +141,7 @@ class Requests:
             return
         if existing is not None and not existing.is_closed and existing.epoch == request.epoch:
             assert existing.topic is not None
-            existing.topic.answer_producer(existing, request.request_id)
+            existing.topic.attached.answer_again(existing, request.request_id)
             return
         session.producers[request.producer_id] = None
         session.spawn(request.request_id, self._create_producer(session, request))

@@ -94,7 +94,7 @@ class Session(asyncio.BufferedProtocol):
         for producer in producers:
             producer.is_closed = True
             if producer.topic is not None:
-                producer.topic.remove_producer(producer)
+                producer.topic.attached.remove(producer)
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
         self.broker.session_closed(self)

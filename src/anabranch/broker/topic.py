@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
+from anabranch.broker.attached import Attached
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.cursor import Cursor
 from anabranch.broker.dedup import Deduplication
@@ -21,14 +22,12 @@ from anabranch.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
     NotReadyError,
-    ProducerBusyError,
-    ProducerFencedError,
     SubscriptionBusyError,
     SubscriptionNotFoundError,
     TopicTerminatedError,
 )
 from anabranch.broker.policies import Policies
-from anabranch.broker.producer import Admission, Producer, Verdict
+from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
 from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
 from anabranch.broker.subscription import Subscription, start_position
@@ -57,20 +56,18 @@ class Topic:
         self.broker = broker
         self.name = name
         self.log = topic_log
-        self.producers: dict[str, Producer] = {}
+        self.attached = Attached(self, state.extra.get("topic_epoch"))
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closed = False
-        self.admission = Admission(state.extra.get("topic_epoch"))
         self._extra = state.extra
         self._dedup_as_of = state.producers_as_of
         dedup = Deduplication(state.producers)
         is_sealed = state.is_sealed or topic_log.topic_record.sealed_end is not None
-        self._publishing = Publishing(topic_log, dedup, is_sealed=is_sealed, on_full=self.close_producers)
+        self._publishing = Publishing(topic_log, dedup, is_sealed=is_sealed, on_full=self.attached.close_all)
         self.publish = self._publishing.publish
         self._closed = broker.loop.create_future()
         self._closings: list[tuple[int, Callable[[], object]]] = []
         self._policies = Policies()
-        self._waiting: dict[Producer, int] = {}
         self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
 
@@ -129,8 +126,8 @@ class Topic:
 
     def encode_state(self) -> bytes:
         extra = dict(self._extra)
-        if self.admission.epoch is not None:
-            extra["topic_epoch"] = self.admission.epoch
+        if self.attached.epoch is not None:
+            extra["topic_epoch"] = self.attached.epoch
         return topic_state.encode_snapshot(
             {s.name: s.state() for s in self.subscriptions.values() if s.is_durable},
             producers=self._publishing.dedup.pushed,
@@ -146,6 +143,10 @@ class Topic:
         return self._publishing.is_sealed
 
     @property
+    def producers(self) -> Mapping[str, Producer]:
+        return self.attached.producers
+
+    @property
     def is_used(self) -> bool:
         """Somebody is attached, or something was published and is kept."""
         return (
@@ -158,7 +159,7 @@ class Topic:
         """Attaches the producer and answers its request, or raises why not. A waiting one is answered twice."""
         if self._publishing.is_sealed:
             raise _terminated(self.name)
-        await self._make_way(producer)
+        await self.attached.make_way(producer)
         if self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):
             # The answer says what is stored. Were more on its way, the client would send that again cut into other
             # batches, and a batch that is a duplicate in part can be neither stored nor dropped.
@@ -167,99 +168,22 @@ class Topic:
             raise NotReadyError(f"{self.name} is closing")
         if not producer.link.awaits_producer(producer.id):
             raise NotReadyError("the client closed this producer while it was being created")
-        others = [p for p in self.producers.values() if p is not producer]
-        verdict = self.admission.judge(producer, others)
-        if verdict is Verdict.BUSY:
-            raise ProducerBusyError(f"{self.name} has an exclusive producer")
-        if verdict is Verdict.FENCED:
-            raise ProducerFencedError(f"{self.name} is held by another producer")
         producer.topic = self
-        if verdict is Verdict.WAIT:
-            self.admission.waiting.append(producer)
-            self._waiting[producer] = request_id
-            # Known to its connection, so that it can be closed; its publishes do not count before it is admitted.
-            producer.is_closed = True
-            self._attach(producer)
-            self._answer(producer, request_id, is_ready=False)
-            return
-        if verdict is Verdict.FENCE_OTHERS:
-            self.close_producers()
-        self._admit(producer, request_id)
+        self.attached.add(producer, request_id)
 
-    async def _make_way(self, producer: Producer) -> None:
-        """One producer per name: the same client's successor replaces it, a dead connection's is dropped."""
-        old = self.producers.get(producer.name)
-        if old is None or old.is_closed:
-            return
-        if producer.replaces(old):
-            old.is_closed = True
-            self.remove_producer(old)
-            return
-        busy = ProducerBusyError(f"a producer named {producer.name!r} is already connected to {self.name}")
-        if old.link is producer.link or await old.link.is_alive():
-            raise busy
-        if self.producers.get(producer.name) is old:
-            old.is_closed = True
-            self.remove_producer(old)
-        elif producer.name in self.producers:
-            raise busy
-
-    def _admit(self, producer: Producer, request_id: int) -> None:
-        if producer.wants_all:
-            self.admission.hold(producer)
-            self.log.store_snapshot()
-        producer.is_closed = False
-        self.producers[producer.name] = producer
-        self._attach(producer)
-        self._answer(producer, request_id, is_ready=True)
-
-    def _attach(self, producer: Producer) -> None:
-        producer.link.attach_producer(producer)
-
-    def answer_producer(self, producer: Producer, request_id: int) -> None:
-        """The same request again: the same answer."""
-        self._answer(producer, request_id, is_ready=producer not in self._waiting)
-
-    def _answer(self, producer: Producer, request_id: int, *, is_ready: bool) -> None:
-        answer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
-        success = answer.producer_success
-        success.request_id = request_id
-        success.producer_name = producer.name
-        success.last_sequence_id = (
-            self._publishing.dedup.last_confirmed(producer.name) if self._publishing.is_deduplicating else -1
-        )
-        success.schema_version = producer.schema_version
-        if self.admission.epoch is not None and producer.wants_all:
-            success.topic_epoch = self.admission.epoch
-        success.producer_ready = is_ready
-        producer.link.send(answer)
+    def last_sequence_id(self, producer: str) -> int:
+        """What a producer that comes back is told: the last id that is stored, -1 without deduplication."""
+        return self._publishing.dedup.last_confirmed(producer) if self._publishing.is_deduplicating else -1
 
     def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None:
         """The client is done: answered once everything it sent is."""
 
         def finish() -> None:
             producer.is_closed = True
-            self.remove_producer(producer)
+            self.attached.remove(producer)
             answered()
 
         self._when_confirmed(self.log.next_entry, finish)
-
-    def remove_producer(self, producer: Producer) -> None:
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
-        self._waiting.pop(producer, None)
-        self.admission.release(producer)
-        if not self.producers and self.admission.waiting and not self.is_closed:
-            successor = self.admission.waiting.pop(0)
-            self._admit(successor, self._waiting.pop(successor))
-
-    def close_producers(self) -> None:
-        """Every producer is closed by the broker; clients come back and are refused or admitted then."""
-        waiting, self.admission.waiting = self.admission.waiting, []
-        self._waiting.clear()
-        for producer in [*self.producers.values(), *waiting]:
-            producer.link.producer_closed(producer)
-            self.remove_producer(producer)
 
     # -- subscriptions
 
@@ -382,7 +306,7 @@ class Topic:
     def _detach_all(self) -> None:
         """Every client is told that its producer or consumer is closed; those that want to, come back."""
         self.is_closed = True
-        self.close_producers()
+        self.attached.close_all()
         for subscription in list(self.subscriptions.values()):
             subscription.close()
 

@@ -54,11 +54,11 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
             }
             for producer in topic.producers.values()
         ],
-        "waitingPublishers": len(topic.admission.waiting),
+        "waitingPublishers": topic.attached.waiting,
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled" if publishing.is_deduplicating else "Disabled",
-        "topicEpoch": topic.admission.epoch,
+        "topicEpoch": topic.attached.epoch,
         "nonContiguousDeletedMessagesRanges": 0,
         "ownerBroker": topic.broker.service_url.removeprefix("pulsar://"),
     }

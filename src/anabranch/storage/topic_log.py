@@ -221,10 +221,12 @@ class TopicLog:
     def snapshot(self) -> bytes:
         return self._owner.encode_state()
 
-    def store_snapshot(self) -> None:
-        """Stores the owner's state in full now, for what no delta can say."""
-        if self._lost is None:
-            self._writer.append_snapshot(self._owner.encode_state())
+    def store_snapshot(self, done: Callable[[Exception | None], None]) -> None:
+        """Stores the owner's state in full, for what no delta can say; `done` as for `record`."""
+        if self._lost is not None:
+            done(self._lost)
+            return
+        self._journal.append((self._writer.append_snapshot(self._owner.encode_state()), done))
 
     def close(self) -> None:
         """Lets the ledger go, with the state in full as its last record so that reopening replays nothing."""
