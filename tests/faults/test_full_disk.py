@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
+import pytest
 from soak.link import Kind, Link, ProducerClosed, Refused
 
 from anabranch.wire import pulsar_pb2 as pb
@@ -143,3 +146,48 @@ def test_nothing_confirmed_is_lost_when_a_full_broker_is_killed(tmp_path: Path) 
         until(lambda: not try_producer(broker, "p"))
         with Link(broker.port) as link:
             assert drain(link, len(sent)) == sent
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
+    """A file system of that size at `folder`; skips where one cannot be made."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(["mount", *options], capture_output=True).returncode:
+        pytest.skip("making a file system needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_somebody_else_fills_stops_publishing_until_it_is_free_again(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "logDiskBytesMax": 0}
+    with small_disk(tmp_path / "data", 64), BrokerProcess(tmp_path, settings) as broker:
+        client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        producer = client.create_producer(TOPIC, producer_name="p", send_timeout_millis=0)
+        with Link(broker.port) as link:
+            link.subscribe(TOPIC, "s")
+            for n in range(50):
+                producer.send(b"%d" % n, sequence_id=n)
+            other = tmp_path / "data" / "not ours"
+            with other.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(FILLER)
+            until(lambda: "publishing stops" in broker.log)
+            answers: queue.Queue[object] = queue.Queue()
+            for n in range(50, 100):
+                producer.send_async(b"%d" % n, lambda result, _: answers.put(result), sequence_id=n)
+            # Consuming and acknowledging go on with not a byte free.
+            link.flow(1000)
+            for n in range(50):
+                frame = link.messages(1)[0]
+                assert bytes(messages(frame.payload)[0][1]) == b"%d" % n
+                at = frame.command.message.message_id
+                link.ack([pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId)])
+            other.unlink()
+            assert [answers.get(timeout=30) for _ in range(50)] == [pulsar.Result.Ok] * 50
+            found = [bytes(messages(one.payload)[0][1]) for one in link.messages(50)]
+            assert found == [b"%d" % n for n in range(50, 100)]
+        client.close()
+        broker.stop()
