@@ -94,6 +94,8 @@ class Subscription:
         )
         self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
+        # Set while a seek is being stored.
+        self._seeking: asyncio.Future[None] | None = None
 
     # -- what it is
 
@@ -319,7 +321,9 @@ class Subscription:
             self.dispatcher.acked_part(consumer, at, count)
 
     def _ack_cumulative(self, consumer: Consumer, id: pb.MessageIdData) -> None:
-        at = (id.ledgerId, id.entryId)
+        # A client in the middle of a batch acknowledges the entry before it, which for a ledger's first entry is -1:
+        # all the ledgers before this one, and nothing of it.
+        at = (_signed(id.ledgerId), _signed(id.entryId))
         if at >= self.topic_log.end:
             return
         bits = bits_of_words(id.ack_set)
@@ -392,7 +396,22 @@ class Subscription:
         self.disconnect([active] if active is not None else None)
         if not self.is_durable and not self.consumers:
             self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
-        await self._acks.write_down(state.reset(self.name, at, bits))
+        seeking = self._seeking = self._loop.create_future()
+        try:
+            await self._acks.write_down(state.reset(self.name, at, bits))
+        finally:
+            seeking.set_result(None)
+            if self._seeking is seeking:
+                self._seeking = None
+
+    async def wait_for_seek(self) -> None:
+        """Returns once no seek is being stored. Consumers must not join before.
+
+        A client drops what it has received when its seek is answered: what it was sent on its return, before that
+        answer, would be lost to it.
+        """
+        while self._seeking is not None:
+            await asyncio.shield(self._seeking)
 
     def _end_if_deserted(self) -> None:
         """A reader closed by its own seek has not come back."""

@@ -242,6 +242,7 @@ class Topic:
                 at = await self.log.find_by_publish_time(since)
             properties = {item.key: item.value for item in request.subscription_properties}
             existing = await self._create(name, at, properties, request.durable, request.subType)
+        await existing.wait_for_seek()
         consumer = Consumer(
             request.consumer_id,
             request.consumer_name or secrets.token_hex(5),

@@ -186,6 +186,18 @@ def test_a_cumulative_acknowledgement_covers_all_before_it(rig: Rig) -> None:
     assert rig.subscription.mark_delete == places[3]
 
 
+def test_a_cumulative_acknowledgement_of_the_place_before_a_ledger_covers_nothing_of_it(rig: Rig) -> None:
+    consumer, _ = rig.consumer(EXCLUSIVE)
+    rig.publish(3)
+    rig.log.roll()
+    kept = rig.publish(3, messages=10)
+    rig.log.roll()
+    rig.publish(3)
+    before = (kept[0][0], (1 << 64) - 1)  # -1, as the wire has it.
+    assert rig.ack(consumer, [before], is_cumulative=True) == [None]
+    assert rig.subscription.cursor.next == kept[0]
+
+
 def test_a_cumulative_acknowledgement_inside_a_batch_leaves_its_rest(rig: Rig) -> None:
     rig.publish(2)
     (batch,) = rig.publish(1, messages=10)
@@ -235,6 +247,20 @@ def test_a_seek_closes_the_consumer_and_starts_again_from_there(rig: Rig, kind: 
     _, link = rig.consumer(kind)
     assert link.places == places[2:]
     assert all(message.redeliveries == 0 for message in link.messages)
+
+
+def test_consumers_wait_while_a_seek_is_being_stored(rig: Rig) -> None:
+    rig.publish(3)
+    rig.journal.is_holding = True
+    seeking = rig.loop.create_task(rig.subscription.seek(rig.log.first))
+    rig.loop.settle()
+    waiting = rig.loop.create_task(rig.subscription.wait_for_seek())
+    rig.loop.settle()
+    assert not waiting.done()
+    rig.journal.confirm()
+    rig.loop.settle()
+    assert seeking.done()
+    assert waiting.done()
 
 
 def test_a_seek_may_start_inside_a_batch(rig: Rig) -> None:
