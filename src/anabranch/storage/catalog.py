@@ -131,6 +131,8 @@ class Catalog:
     def __init__(self) -> None:
         self.files: dict[int, LogFile] = {}
         self._next_id = 0
+        # Counts exchanges of files: a lookup that found nothing while one took place looks again.
+        self._exchanges = 0
         # ledger -> (first entry in each file, the file's id), parallel.
         self._ledgers: dict[int, tuple[array[int], array[int]]] = {}
 
@@ -164,6 +166,7 @@ class Catalog:
 
     def remove(self, files: Iterable[LogFile]) -> None:
         """Forgets files; the ledgers' rows in them go too."""
+        self._exchanges += 1
         gone = {file.id for file in files if file.id in self.files}
         touched = {ledger for one in gone for ledger, _, _, _ in self.files[one].index.rows()}
         for ledger in touched:
@@ -192,6 +195,13 @@ class Catalog:
 
     def locate(self, ledger: int, entry: int, count_max: int) -> tuple[LogFile, Places] | None:
         """The file with `entry` and the places of it and its followers there; None if no file has it."""
+        while True:
+            exchanges = self._exchanges
+            found = self._locate(ledger, entry, count_max)
+            if found is not None or exchanges == self._exchanges:
+                return found
+
+    def _locate(self, ledger: int, entry: int, count_max: int) -> tuple[LogFile, Places] | None:
         have = self._ledgers.get(ledger)
         if have is None:
             return None

@@ -89,7 +89,7 @@ class FoldingListener(LedgerListener, Protocol):
     def snapshot(self) -> bytes:
         """The owner's state in full: everything appended so far, confirmed or not, as `append_snapshot` would take it.
 
-        Called between appends while a checkpoint is made; it must not append."""
+        Called on the event loop between its callbacks, never inside an append; it must not append."""
 
 
 class LedgerWriter(Protocol):

@@ -192,13 +192,16 @@ class WriteAheadLog:
         return commit
 
     def overflow(self) -> None:
-        self._seal()
+        # Inside an append: its owner may not have the appended record in its own state yet, so it is not asked for it.
+        self._seal(may_fold=False)
 
     def _turn_ended(self) -> None:
         if self.filling is not None and not self._sync.has_waiting:
             self._seal()
 
-    def _seal(self, checkpoint: list[FileLedgerWriter] | None = None, flags: int = 0) -> None:
+    def _seal(
+        self, checkpoint: list[FileLedgerWriter] | None = None, flags: int = 0, *, may_fold: bool = True
+    ) -> None:
         """Sends what was filled to disk, with the parts of `checkpoint` behind it."""
         commit = self.filling or Commit()
         self.filling = None
@@ -212,7 +215,7 @@ class WriteAheadLog:
             if writer.error is None:
                 runs.append(run)
                 size += run.size
-                if writer.deltas_bytes > _DELTAS_BYTES_MAX:
+                if may_fold and writer.deltas_bytes > _DELTAS_BYTES_MAX:
                     self._fold(writer, commit)
         commit.runs = runs
         commit.size = size
@@ -236,7 +239,8 @@ class WriteAheadLog:
         if self._at >= self._rotate_at and self._checkpoint is None and not self.is_closing:
             self._file.checkpoint_start = self._at
             self._checkpoint = iter(list(self.writers.values()))
-            self._checkpoint_step()
+            # Not at once: this may be inside an append, see `overflow`.
+            self._loop.call_soon(self._checkpoint_step)
 
     # -- checkpoints and files
 
@@ -403,7 +407,7 @@ class WriteAheadLog:
     async def flush(self) -> None:
         """Returns once everything appended so far is confirmed, or the log has ended."""
         if self.filling is not None:
-            self._seal()
+            self._seal(may_fold=False)
         if self.error is None and self._confirmed_number < self.commits:
             waiting = self._loop.create_future()
             self._flushes.append((self.commits, waiting))

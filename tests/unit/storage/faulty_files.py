@@ -167,6 +167,7 @@ class FaultyFiles:
             grows = max(0, offset + len(data) - len(inode.data))
             if grows and self.disk.used + grows > self.disk.capacity:
                 raise OSError(errno.ENOSPC, "no space left on device")
+            self._check()
             try:
                 self._change()
             except OSError:

@@ -19,7 +19,13 @@ ROOT = Path("/log")
 L1, L2 = LedgerId(1), LedgerId(2)
 
 
-def store_on(files: FaultyFiles, boot: int = 0, cache_bytes: int = 16 * KB, reserve: int = 0) -> FileLogStore:
+def store_on(
+    files: FaultyFiles,
+    boot: int = 0,
+    cache_bytes: int = 16 * KB,
+    reserve: int = 0,
+    commit_bytes_max: int = 8 << 20,
+) -> FileLogStore:
     return FileLogStore(
         ROOT,
         clock_ms=lambda: boot,
@@ -27,6 +33,7 @@ def store_on(files: FaultyFiles, boot: int = 0, cache_bytes: int = 16 * KB, rese
         incarnation=Incarnation(f"boot{boot}"),
         file_bytes=FILE,
         cache_bytes=cache_bytes,
+        commit_bytes_max=commit_bytes_max,
         disk_reserve_bytes=reserve,
         reclaim_seconds=100.0,
         idle_seconds=0.001,
@@ -206,6 +213,42 @@ async def test_a_checkpoint_asks_owners_that_can_fold_for_their_state() -> None:
     heir = store_on(disk.boot(), boot=1)
     await heir.start()
     assert (await heir.take(store.incarnation, [L2]))[L2] == LedgerState(0, owner.state, (), 0)
+    await heir.close()
+
+
+class LateOwner(FoldingOwner):
+    """Brings its own state up to date only after `append_state` has returned, as an owner may."""
+
+    is_appending = False
+
+    def snapshot(self) -> bytes:
+        assert not self.is_appending, "asked for its state in the middle of an append"
+        return super().snapshot()
+
+
+async def test_an_owner_is_never_asked_for_its_state_inside_an_append() -> None:
+    disk = Disk(1)
+    files = disk.boot()
+    store = store_on(files, commit_bytes_max=2 * KB)
+    await store.start()
+    owner = LateOwner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    for i in range(600):
+        delta = b"%d" % (i % 10) * 1000
+        owner.is_appending = True
+        number = writer.append_state(delta)
+        owner.is_appending = False
+        owner.state += delta[:1]
+        if i % 50 == 49:
+            await owner.until(0, number + 1)
+    assert owner.snapshots > 2
+    files.power_off()
+    await store.close()
+    disk.cut()
+    heir = store_on(disk.boot(), boot=1)
+    await heir.start()
+    state = (await heir.take(store.incarnation, None))[L1]
+    assert (state.snapshot or b"") + b"".join(one[:1] for one in state.deltas) == owner.state
     await heir.close()
 
 
