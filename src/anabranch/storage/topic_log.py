@@ -143,6 +143,7 @@ class TopicLog:
             except VersionConflict:
                 # Somebody else changed the record since we read it: look again, fence again.
                 continue
+            _forget_unlisted(record, opened, store)
             return TopicLog(path, namespace, store, metadata, opened, stored.version, state)
 
     def start(self, owner: TopicLogOwner) -> None:
@@ -333,11 +334,9 @@ class TopicLog:
             return
         before = self._record
         await self.change_record(lambda record: record.without_trimmed(upto))
-        kept = {ledger.id for ledger in self._record.ledgers}
-        for ledger in before.ledgers:
-            if ledger.id not in kept:
-                self._store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
-            elif ledger.id == upto[0]:
+        _forget_unlisted(before, self._record, self._store)
+        for ledger in self._record.ledgers:
+            if ledger.id == upto[0]:
                 self._store.trim(LedgerId(ledger.id), Incarnation(ledger.incarnation), upto[1])
 
     async def seal(self) -> None:
@@ -364,6 +363,14 @@ class TopicLog:
 
     def span_of(self, at: Position) -> Span:
         return self._spans.span_at(self._spans.normalise(at))
+
+
+def _forget_unlisted(before: TopicRecord, after: TopicRecord, store: LogStore) -> None:
+    """What the record no longer names is dead, and the log need not keep its state either."""
+    listed = {ledger.id for ledger in after.ledgers}
+    for ledger in before.ledgers:
+        if ledger.id not in listed:
+            store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
 
 
 async def finish_delete(path: str, record: TopicRecord, store: LogStore, metadata: MetadataStore) -> None:
