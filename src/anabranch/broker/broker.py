@@ -181,9 +181,7 @@ class Broker:
             )
         except TopicGoneError as error:
             raise TopicNotFoundError(f"{name} does not exist") from error
-        topic = await Topic.open(self, name, opened)
-        topic.apply_policies(policies)
-        return topic
+        return await Topic.open(self, name, opened, policies)
 
     async def _may_create(self, name: TopicName) -> bool:
         policies = await self.resources.policies(name.namespace)

@@ -72,7 +72,7 @@ class Topic:
         self._rates_from = (0, 0)
 
     @staticmethod
-    async def open(broker: Broker, name: TopicName, topic_log: TopicLog) -> Topic:
+    async def open(broker: Broker, name: TopicName, topic_log: TopicLog, policies: Policies) -> Topic:
         found = topic_log.recovered
         state = topic_state.fold(found.snapshot, found.deltas) if found else topic_state.TopicState()
         topic = Topic(broker, name, topic_log, state)
@@ -84,7 +84,10 @@ class Topic:
                 properties=stored.properties,
                 extra=stored.extra,
             )
-        await topic._replay()
+        topic.apply_policies(policies)
+        if topic.publishing.is_deduplicating:
+            # Only then is the table kept, and only then is opening worth a look into the log.
+            await topic._replay()
         topic_log.start(topic)
         return topic
 
