@@ -32,6 +32,9 @@ SEND = pb.BaseCommand.SEND
 UNREAD_BUFFERS_MAX = 8
 UNREAD_MESSAGES_MAX = 4
 PEER_ALIVE_TIMEOUT_S = 5.0
+# Requests under way on one connection: at the first number it is not read until half of them are answered. What one
+# read has brought is still started, up to the second.
+REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
 
 
@@ -56,7 +59,10 @@ class Session(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive: list[asyncio.Future[bool]] = []
+        # Two reasons not to read: the log has too much unconfirmed, or too many requests are under way.
         self._is_paused = False
+        self._is_busy = False
+        self._is_reading = True
         self._unread_bytes_max = max(
             UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
             UNREAD_MESSAGES_MAX * broker.config.max_message_size,
@@ -153,15 +159,21 @@ class Session(asyncio.BufferedProtocol):
             subscription.link_writable(self)
 
     def pause_reading(self) -> None:
-        if self.is_open and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
+        self._is_paused = True
+        self._read_or_not()
 
     def resume_reading(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
-            if self.is_open:
+        self._is_paused = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        wanted = not (self._is_paused or self._is_busy)
+        if self.is_open and wanted is not self._is_reading:
+            self._is_reading = wanted
+            if wanted:
                 self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def refuse(self, error: AnabranchError) -> None:
         """The peer broke the protocol: it is told why if it can still listen, and disconnected."""
@@ -211,7 +223,7 @@ class Session(asyncio.BufferedProtocol):
 
     def tick(self, now: float) -> None:
         """Probes a silent peer and gives up on one that stays silent."""
-        beat = self.connection.tick(now, reading=not self._is_paused)
+        beat = self.connection.tick(now, reading=self._is_reading)
         if beat is Beat.DEAD:
             log.info("closing connection from %s: it does not answer", self.address)
             self.abort()
@@ -227,6 +239,9 @@ class Session(asyncio.BufferedProtocol):
         try:
             return await asyncio.wait_for(waiter, PEER_ALIVE_TIMEOUT_S)
         except TimeoutError:
+            if not self._is_reading:
+                # Its answer may be waiting to be read.
+                return True
             self.abort()
             return False
 
@@ -245,7 +260,16 @@ class Session(asyncio.BufferedProtocol):
         # Held in `_tasks` and cancelled by `connection_lost`.
         task = self.broker.loop.create_task(self._run(request_id, work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._request_done)
+        if not self._is_busy and len(self._tasks) >= REQUESTS_HIGH:
+            self._is_busy = True
+            self._read_or_not()
+
+    def _request_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._is_busy and len(self._tasks) * 2 <= REQUESTS_HIGH:
+            self._is_busy = False
+            self._read_or_not()
 
     async def _run(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
         try:
