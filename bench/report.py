@@ -145,13 +145,32 @@ def growth_table(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+def coldread_table(results: Results) -> str:
+    if not results.coldread:
+        return ""
+    lines = [
+        "",
+        "Cold catch-up on one topic of the log, its files dropped from the page cache, before and after rewriting has",
+        "gathered the topic's entries (all topics together have the same bytes, so one of many is short):",
+        "",
+        "| topics interleaved | before, MB/s | after, MB/s | rewriting took, s |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {c['topics']:,} | {c['before_mb_per_second']:,} | {c['after_mb_per_second']:,} | {c['rewriting_seconds']} |"
+        for c in results.coldread
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def write(results: Results, folder: Path) -> None:
     """Rewrites the generated part of README.md and the chart; prose outside the marks is left alone."""
     readme = folder / "README.md"
     prose = readme.read_text() if readme.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
     machine = ", ".join(f"{key}: {value}" for key, value in results.machine.items())
     noise = f"{results.disturbed()} of {len(results.records)} runs shared the machine with other work"
-    body = f"\n{machine}. {noise}.\n\n{table(results)}\n{growth_table(results)}\n![Ratios to Pulsar](ratios.svg)\n"
+    tables = f"{table(results)}\n{growth_table(results)}{coldread_table(results)}"
+    body = f"\n{machine}. {noise}.\n\n{tables}\n![Ratios to Pulsar](ratios.svg)\n"
     head, rest = prose.split(BEGIN, 1)
     tail = rest.split(END, 1)[1]
     readme.write_text(f"{head}{BEGIN}\n{body}{END}{tail}")

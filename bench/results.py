@@ -30,6 +30,7 @@ class Results:
     machine: dict[str, str] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     growth: list[dict[str, Any]] = field(default_factory=list)
+    coldread: list[dict[str, Any]] = field(default_factory=list)
 
     def values(self, system: str, case: str, key: str) -> list[float]:
         """The figure in every round that gave one."""
@@ -55,13 +56,19 @@ class Results:
             asdict(r) | {"metrics": {key: round(value, 4) for key, value in r.metrics.items()}}
             for r in self.records
         ]
-        whole = {"machine": self.machine, "growth": self.growth, "records": rounded}
+        whole = {
+            "machine": self.machine,
+            "growth": self.growth,
+            "coldread": self.coldread,
+            "records": rounded,
+        }
         path.write_text(json.dumps(whole, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Results:
         whole = json.loads(path.read_text())
-        return cls(whole["machine"], [Record(**r) for r in whole["records"]], whole["growth"])
+        records = [Record(**r) for r in whole["records"]]
+        return cls(whole["machine"], records, whole["growth"], whole.get("coldread", []))
 
 
 def describe_machine() -> dict[str, str]:
