@@ -28,7 +28,17 @@ RUN_BYTES_MAX = 256 << 10
 class Run:
     """What one ledger has in one commit, or a part of that: a run is not filled beyond RUN_BYTES_MAX."""
 
-    __slots__ = ("buffer", "entries_end", "first", "is_sealed", "lengths", "offsets", "size", "state_end", "writer")
+    __slots__ = (
+        "buffer",
+        "entries_end",
+        "first",
+        "is_sealed",
+        "lengths",
+        "offsets",
+        "size",
+        "state_end",
+        "writer",
+    )
 
     def __init__(self, writer: FileLedgerWriter) -> None:
         self.writer = writer

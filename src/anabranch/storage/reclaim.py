@@ -12,12 +12,13 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import add, ne
 from pathlib import Path
 from typing import TypeVar
 
 from anabranch.model.position import Incarnation
-from anabranch.storage.catalog import Catalog, LogFile, OpenIndex
+from anabranch.storage.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.files import Files
 from anabranch.storage.indexing import load_file
 from anabranch.storage.live import Liveness, LiveRow
@@ -29,6 +30,13 @@ T = TypeVar("T")
 
 # Sources of one job: what it needs of the reserve, and how much a crash can waste.
 _SOURCES_MAX = 8
+
+# How long a file must have been seen full before it is gathered for being scattered.
+_SETTLE_MS = 15 * 60 * 1000
+
+# What is looked at to tell how scattered a file is.
+_SAMPLE_ROWS = 64
+_SAMPLE_ENTRIES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class Facts:
     # Of a rewritten file: its namespace's folder, and the bytes of all its records, live or not.
     folder: str = ""
     record_bytes: int = 0
+    # Old enough for what is still live in it to stay so for a while.
+    is_settled: bool = True
 
     @property
     def is_mostly_dead(self) -> bool:
@@ -79,7 +89,9 @@ def choose(files: Sequence[Facts], policy: Policy, *, is_thorough: bool) -> Verd
     if not is_thorough and sum(file.disk_bytes - file.live_bytes for file in dead) < policy.file_bytes:
         dead = []
     chosen = {file.id for file in dead}
-    short = [file for file in alive if not file.is_rewritten and _is_scattered(file, policy)]
+    # Most entries die young: gathering those that are about to be consumed would only cost writes.
+    settled = [file for file in alive if is_thorough or file.is_settled]
+    short = [file for file in settled if not file.is_rewritten and _is_scattered(file, policy)]
     if len(short) >= _SOURCES_MAX:
         chosen |= {file.id for file in short}
     chosen |= _crowds(alive, policy)
@@ -107,6 +119,24 @@ def _is_scattered(file: Facts, policy: Policy) -> bool:
     return file.stretches > 1 and file.live_bytes < policy.stretch_bytes_min * file.stretches
 
 
+def count_stretches(index: OpenIndex | FooterIndex, rows: Sequence[LiveRow]) -> int:
+    """About how many separate stretches of the file hold those entries, from a sample of them.
+
+    Ledgers that were written at the same time lie in turns, a commit's worth each: many short stretches, however many
+    bytes a ledger has in the file as a whole.
+    """
+    if len(rows) <= 1:
+        return len(rows)
+    size = pieces = 0
+    for row in rows[:: -(-len(rows) // _SAMPLE_ROWS)]:
+        places = index.places(row.ledger, row.first, min(row.end - row.first, _SAMPLE_ENTRIES))
+        assert places is not None
+        _, offsets, lengths = places
+        size += sum(lengths)
+        pieces += 1 + sum(map(ne, map(add, offsets, lengths), offsets[1:]))
+    return max(len(rows), sum(row.size for row in rows) * pieces // size)
+
+
 class Reclaimer:
     def __init__(
         self,
@@ -122,6 +152,8 @@ class Reclaimer:
         *,
         is_exclusive: bool,
     ) -> None:
+        # When each file was first seen full.
+        self._seen: dict[int, int] = {}
         self._root = root
         self._own = own
         self._files = files
@@ -185,7 +217,16 @@ class Reclaimer:
             if file.is_finished and (self._is_exclusive or file.incarnation == self._own)
         ]
         own = [file.number for file in finished if file.incarnation == self._own]
-        facts = [self._facts_of(file, last_own=max(own, default=0)) for file in finished]
+        now = self._clock_ms()
+        # Kept only of files that are still there.
+        self._seen = {file.id: self._seen.get(file.id, now) for file in finished}
+        facts = [
+            replace(
+                self._facts_of(file, last_own=max(own, default=0)),
+                is_settled=now - self._seen[file.id] >= _SETTLE_MS,
+            )
+            for file in finished
+        ]
         return choose(facts, self._policy, is_thorough=is_thorough)
 
     def _facts_of(self, file: LogFile, last_own: int) -> Facts:
@@ -199,7 +240,7 @@ class Reclaimer:
                 file.id,
                 file.disk_bytes,
                 size,
-                len(rows),
+                count_stretches(file.index, rows),
                 file.is_rewritten,
                 is_needed,
                 str(file.path.parent) if file.is_rewritten else "",

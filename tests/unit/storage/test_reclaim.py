@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from array import array
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.catalog import OpenIndex
 from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.live import LiveRow
 from anabranch.storage.port import LogMissingError, ReadPlan
-from anabranch.storage.reclaim import Facts, Policy, choose
+from anabranch.storage.reclaim import Facts, Policy, choose, count_stretches
 from anabranch.storage.rewrite import Done, Job, Piece, plan_outputs, run_job
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
@@ -399,6 +402,34 @@ async def test_many_restarts_leave_few_files(clock: Clock) -> None:
 
 def test_a_file_recovery_needs_stays() -> None:
     assert choose([Facts(1, 100, 0, 0, False, is_needed=True)], POLICY, is_thorough=True).remove == ()
+
+
+async def test_ledgers_written_in_turns_are_gathered_however_much_each_has(clock: Clock) -> None:
+    store = on_disk(Disk(1).boot(), clock)
+    await store.start()
+    # Three ledgers with a third of each file, in stretches of ten entries.
+    await write(store, [1, 2, 3], 300)
+    store.retain([])
+    await store.reclaim()
+    assert store.stats()["rewritten_bytes"] > 0
+    for ledger in (1, 2, 3):
+        await check(store, ledger, store.incarnation, 0, 300)
+    await store.close()
+
+
+def test_stretches_are_counted_where_entries_of_a_ledger_do_not_touch() -> None:
+    index = OpenIndex()
+    index.add(1, 0, 0, array("I", [0, 10, 30, 40]), array("I", [10, 10, 10, 5]))
+    index.add(2, 0, 0, array("I", [20]), array("I", [10]))
+    rows = [LiveRow(1, 0, 4, 35), LiveRow(2, 0, 1, 10)]
+    assert count_stretches(index, rows) == 3
+    assert count_stretches(index, rows[:1]) == 1
+
+
+def test_young_files_are_not_gathered_unless_asked() -> None:
+    young = [Facts(i, 100, 90, 30, False, is_settled=False) for i in range(8)]
+    assert choose(young, POLICY, is_thorough=False).rewrite == ()
+    assert len(choose(young, POLICY, is_thorough=True).rewrite) == 8
 
 
 def test_scattered_files_are_rewritten_once_a_jobs_worth_has_gathered() -> None:
