@@ -113,7 +113,7 @@ def test_a_publisher_that_met_the_limit_gets_its_receipts_once_there_is_room(tmp
             TOPIC, producer_name="p", send_timeout_millis=0, max_pending_messages=10_000
         )
         answers: queue.Queue[object] = queue.Queue()
-        count = 600  # 36 MB, twice what fits.
+        count = 1500  # 90 MB, five times what fits.
         for n in range(count):
             producer.send_async(b"%d %b" % (n, FILLER), lambda result, _: answers.put(result), sequence_id=n)
         until(lambda: "publishing stops" in broker.log)

@@ -249,6 +249,8 @@ class FileLogStore:
                     self._is_reclaim_wanted = False
                     await self._reclaim(is_thorough=not self.is_accepting)
                     await self._check_space()
+                    if not self.is_accepting:
+                        self._let_newest_go()
             except (OSError, LogError) as error:
                 log.warning("giving disk back failed, and is tried again: %s", error)
 
@@ -261,6 +263,20 @@ class FileLogStore:
             self._wal.is_refusing = not now
             for callback in self._accepting_callbacks:
                 callback(now)
+
+    def _let_newest_go(self) -> None:
+        """The newest full file stays for its checkpoint, however dead it is. If a burst has made it a multiple of the
+        others, it may be all that takes the space that publishing waits for: a new checkpoint sets it free."""
+        own = [
+            file
+            for file in self._catalog.files.values()
+            if file.incarnation == self._incarnation and file.is_finished and not file.is_rewritten
+        ]
+        newest = max(own, key=lambda file: file.number, default=None)
+        if newest is None or newest.disk_bytes < 2 * self._wal.open_disk_bytes:
+            return
+        if 2 * sum(row.size for row in self._live.rows(newest)) < newest.disk_bytes:
+            self._wal.begin_file()
 
     def _disk_bytes(self) -> int:
         known = sum(file.disk_bytes for file in self._catalog.files.values())

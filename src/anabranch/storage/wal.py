@@ -236,13 +236,23 @@ class WriteAheadLog:
         self._at = commit.end
         self._flying_bytes += commit.size
         self._sync.submit(commit)
-        if self._at >= self._rotate_at and self._checkpoint is None and not self.is_closing:
+        if self._at >= self._rotate_at:
+            self.begin_file()
+
+    # -- checkpoints and files
+
+    @property
+    def open_disk_bytes(self) -> int:
+        """What the file being written takes."""
+        return max(self._at, self._file_bytes)
+
+    def begin_file(self) -> None:
+        """Ends the file being written with a checkpoint and goes on in the next one."""
+        if self._checkpoint is None and not self.is_closing and self.error is None:
             self._file.checkpoint_start = self._at
             self._checkpoint = iter(list(self.writers.values()))
             # Not at once: this may be inside an append, see `overflow`.
             self._loop.call_soon(self._checkpoint_step)
-
-    # -- checkpoints and files
 
     def _checkpoint_step(self) -> None:
         if self.error is not None or self._checkpoint is None:
