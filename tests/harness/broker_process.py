@@ -67,6 +67,7 @@ class BrokerProcess:
         self.settings = dict(settings or {})
         self._log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_served = False
         atexit.register(self.kill)
 
     @property
@@ -83,17 +84,26 @@ class BrokerProcess:
     def start(self) -> Self:
         """Returns once clients can connect to either port."""
         assert self._process is None, "already started"
+        while True:
+            self._spawn()
+            try:
+                until(self._is_healthy, within_s=START_MAX_S)
+            except BaseException as error:
+                self.kill()
+                if self._has_served or "is in use by another program" not in str(error):
+                    raise
+                # Somebody was faster. Nobody knows our ports yet, so others will do.
+                self.port, self.http_port = free_port(), free_port()
+                continue
+            self._has_served = True
+            return self
+
+    def _spawn(self) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
             )
-        try:
-            until(self._is_healthy, within_s=START_MAX_S)
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
     def _is_healthy(self) -> bool:
         assert self._process is not None
