@@ -71,6 +71,7 @@ class FileLogStore:
         file_bytes: int = 64 << 20,
         cache_bytes: int = 64 << 20,
         commit_bytes_max: int = 8 << 20,
+        page_cache_bytes: int = 1 << 30,
         disk_reserve_bytes: int = 256 << 20,
         disk_bytes_max: int | None = None,
         wal_bytes_max: int = 32 << 30,
@@ -132,6 +133,7 @@ class FileLogStore:
             file_bytes=file_bytes,
             commit_bytes_max=commit_bytes_max,
             idle_seconds=idle_seconds,
+            page_cache_bytes=page_cache_bytes,
             on_file=self._file_changed,
         )
 

@@ -56,8 +56,11 @@ class WriteAheadLog:
         file_bytes: int,
         commit_bytes_max: int,
         idle_seconds: float,
+        page_cache_bytes: int,
         on_file: Callable[[], None],
     ) -> None:
+        self._warm: deque[WalFile] = deque()
+        self._page_cache_bytes = page_cache_bytes
         self._folder = folder
         self._incarnation = incarnation
         self._nonce = nonce
@@ -317,6 +320,17 @@ class WriteAheadLog:
         file.index = FooterIndex(fmt.Footer(body, len(rows)))
         file.disk_bytes = self._files.disk_bytes(file.path)
         file.is_finished = True
+        self._keep_warm(file)
+
+    def _keep_warm(self, file: WalFile) -> None:
+        """On the helper thread: the newest files stay in the page cache, the one that is too many leaves it.
+
+        A log that is only written would otherwise take all memory there is; taking pages that are warm already is
+        several times cheaper for the writer than taking new ones.
+        """
+        self._warm.append(file)
+        if len(self._warm) * self._file_bytes > self._page_cache_bytes:
+            self._files.forget(self._warm.popleft().path)
 
     # -- confirming
 

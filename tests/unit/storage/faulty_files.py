@@ -176,6 +176,9 @@ class FaultyFiles:
                 raise
             inode.write(data, offset)
 
+    def forget(self, path: Path) -> None:
+        """Pages are no concern of this disk."""
+
     def sync(self, fd: int) -> None:
         with self.disk.mutex:
             self._change()
