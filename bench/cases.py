@@ -137,6 +137,12 @@ def latency(batched: bool) -> Callable[[Session], Outcome]:
     return run
 
 
+def latency_raw(session: Session) -> Outcome:
+    where = ["--port", str(session.system.port), "--topic", session.topic("latency")]
+    pace = ["--warmup", str(session.pace.warmup), "--seconds", str(session.pace.seconds + 2)]
+    return run_python(session.system.pid, 120, "bench.rawlatency", *where, *pace)
+
+
 RATE = Figure("per_second", "messages", "k msg/s", scale=1e-3)
 MEGABYTES = Figure("mb_per_second", "bytes", "MB/s")
 CPU = Figure("broker_cpu_us", "broker CPU per message", "µs", lower_is_better=True, digits=2)
@@ -168,6 +174,7 @@ CASES: dict[str, Case] = {
         ),
         Case("latency-1k", "1,000 msg/s of 1 KB", latency(batched=True), LATENCIES),
         Case("latency-1k-unbatched", "1,000 msg/s of 1 KB, unbatched", latency(batched=False), LATENCIES),
+        Case("latency-1k-raw", "1,000 msg/s of 1 KB, plain sockets", latency_raw, LATENCIES, ("kafka",)),
     )
 }
 

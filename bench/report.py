@@ -62,7 +62,7 @@ AIMS: dict[tuple[str, str], tuple[Aim, ...]] = {
     ("consume-1k-raw", "mb_per_second"): (Aim(1000, ""),),
     **{
         (case, f"{what}_{share}_ms"): (Aim(2.0, "pulsar"),)
-        for case in ("latency-1k", "latency-1k-unbatched")
+        for case in ("latency-1k", "latency-1k-unbatched", "latency-1k-raw")
         for what in ("publish", "end_to_end")
         for share in ("p50", "p99")
     },
