@@ -66,6 +66,14 @@ class World:
         return log
 
 
+async def opened() -> tuple[World, MetadataStore, Owner, TopicLog]:
+    """A new topic, open on the first broker of a new world."""
+    world, owner = World(), Owner()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    return world, metadata, owner, await world.open(store, metadata, owner)
+
+
 def entry(n: int, publish_time: int = 0) -> bytes:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=n, publish_time=publish_time or n)
     return build_entry(metadata, b"payload %d" % n)
@@ -163,11 +171,7 @@ async def test_empty_ledgers_do_not_pile_up_in_the_record() -> None:
 
 
 async def test_trimming_is_in_the_record_before_entries_go() -> None:
-    world = World()
-    store, metadata = await world.broker()
-    await TopicLog.create(PATH, metadata, 1000)
-    owner = Owner()
-    log = await world.open(store, metadata, owner)
+    world, metadata, owner, log = await opened()
     for n in range(6):
         log.append(entry(n), 1)
     await owner.until(lambda: owner.end == 6)
@@ -206,11 +210,7 @@ async def test_a_trim_drops_whole_ledgers_and_their_bytes() -> None:
 
 
 async def test_a_position_is_found_by_publish_time() -> None:
-    world = World()
-    store, metadata = await world.broker()
-    await TopicLog.create(PATH, metadata, 1000)
-    owner = Owner()
-    log = await world.open(store, metadata, owner)
+    _world, _metadata, owner, log = await opened()
     for n in range(50):
         log.append(entry(n, publish_time=1000 + 10 * n), 1)
     await owner.until(lambda: owner.end == 50)
@@ -221,11 +221,7 @@ async def test_a_position_is_found_by_publish_time() -> None:
 
 
 async def test_skipped_damage_is_stepped_over_for_good() -> None:
-    world = World()
-    store, metadata = await world.broker()
-    await TopicLog.create(PATH, metadata, 1000)
-    owner = Owner()
-    log = await world.open(store, metadata, owner)
+    world, metadata, owner, log = await opened()
     for n in range(6):
         log.append(entry(n), 1)
     await owner.until(lambda: owner.end == 6)
