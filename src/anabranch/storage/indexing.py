@@ -57,16 +57,25 @@ def load_file(
         if found is None:
             continue
         trailer, size = found
-        body = files.map(source, trailer.directory_at, size - fmt.TRAILER_BYTES - trailer.directory_at)
-        if crc32c(body[: trailer.tables_at - trailer.directory_at]) != trailer.crc:
+        # Read, not mapped: the first touch of a mapping of a cold file reads far around it, 3 ms against 0.2.
+        if crc32c(_read(files, source, trailer.directory_at, trailer.tables_at)) != trailer.crc:
             log.error("the footer of %s is damaged; the file is read through instead", source)
             continue
+        body = files.map(source, trailer.directory_at, size - fmt.TRAILER_BYTES - trailer.directory_at)
         file = LogFile(path, number, incarnation, is_rewritten=is_rewritten)
         file.index = FooterIndex(fmt.Footer(body, trailer.rows))
         file.is_finished = True
         file.disk_bytes = files.disk_bytes(path)
         return file
     return None
+
+
+def _read(files: Files, path: Path, start: int, stop: int) -> bytes:
+    fd = files.open(path)
+    try:
+        return files.read(fd, stop - start, start)
+    finally:
+        files.close(fd)
 
 
 def open_stretch(files: Files, folder: Path, number: int) -> tuple[Stretch, int] | None:
