@@ -197,6 +197,8 @@ class Session(asyncio.BufferedProtocol):
     def write(self, pieces: Sequence[Buffer]) -> None:
         if self.is_open:
             self._transport.writelines(pieces)
+            if not self.is_writable:
+                self._check_unread()
 
     def send(self, command: pb.BaseCommand) -> None:
         if self.is_open:
