@@ -1,0 +1,1 @@
+"""The controller of scalable topics: `core` decides, the shells around it perform."""

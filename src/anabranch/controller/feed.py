@@ -1,0 +1,115 @@
+"""One watch on every scalable topic's records, shared by all who follow one of them.
+
+Ten thousand topics need one watch, not ten thousand. A listener is told which part of its topic to read again; it may be
+told more often than anything changed, and after trouble with the store it is told everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Flag, auto
+
+from anabranch.metadata.port import MetadataStore, Watch
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import CONTROLLER, SUBSCRIPTIONS, TOPICS, topic_of_path, topic_path
+
+log = logging.getLogger(__name__)
+
+
+class Part(Flag):
+    """What to read again."""
+
+    RECORD = auto()
+    CONTROLLER = auto()
+    SUBSCRIPTIONS = auto()
+    ALL = RECORD | CONTROLLER | SUBSCRIPTIONS
+
+
+Listener = Callable[[Part], None]
+
+
+class TopicFeed:
+    """`start`, then `listen`. Listeners run on the event loop and must not wait."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._listeners: dict[str, list[Listener]] = {}
+        self._everywhere: list[Callable[[TopicName | None], None]] = []
+        self._watch: Watch | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def listeners(self) -> int:
+        return sum(map(len, self._listeners.values()))
+
+    def start(self) -> None:
+        self._watch = self._metadata.watch(TOPICS)
+        self._following = asyncio.create_task(self._follow(self._watch))  # Awaited by `close`.
+
+    async def close(self) -> None:
+        if self._watch is not None and self._following is not None:
+            self._watch.close()
+            await self._following
+
+    def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` of every change to that topic from now on; the result ends it. Listen first, then read."""
+        path = topic_path(topic)
+        self._listeners.setdefault(path, []).append(listener)
+
+        def stop() -> None:
+            kept = self._listeners.get(path, [])
+            if listener in kept:
+                kept.remove(listener)
+            if not kept:
+                self._listeners.pop(path, None)
+
+        return stop
+
+    def listen_everywhere(self, listener: Callable[[TopicName | None], None]) -> Callable[[], None]:
+        """Tell `listener` the name of every topic whose record changed; None for "any of them"."""
+        self._everywhere.append(listener)
+        return lambda: self._everywhere.remove(listener) if listener in self._everywhere else None
+
+    async def _follow(self, watch: Watch) -> None:
+        async for changes in watch:
+            if changes.everything:
+                for path in list(self._listeners):
+                    self._tell(path, Part.ALL)
+                self._tell_everywhere(None)
+                continue
+            parts: dict[str, Part] = {}
+            for changed in changes.paths:
+                topic = topic_of_path(changed)
+                if topic is None:
+                    continue
+                path = topic_path(topic)
+                part = _part(changed[len(path) + 1 :])
+                parts[path] = parts.get(path, Part(0)) | part
+                if Part.RECORD in part:
+                    self._tell_everywhere(topic)
+            for path, part in parts.items():
+                self._tell(path, part)
+
+    def _tell(self, path: str, part: Part) -> None:
+        for listener in list(self._listeners.get(path, ())):
+            try:
+                listener(part)
+            except Exception:
+                log.exception("a listener of %s failed", path)
+
+    def _tell_everywhere(self, topic: TopicName | None) -> None:
+        for listener in list(self._everywhere):
+            try:
+                listener(topic)
+            except Exception:
+                log.exception("a listener of all topics failed at %s", topic)
+
+
+def _part(rest: str) -> Part:
+    if rest == "":
+        return Part.RECORD
+    if rest == CONTROLLER:
+        return Part.CONTROLLER
+    return Part.SUBSCRIPTIONS if rest.split("/")[0] == SUBSCRIPTIONS else Part(0)

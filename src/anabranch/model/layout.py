@@ -1,0 +1,242 @@
+"""The layout of a scalable topic: a DAG of segments, as of one epoch. Pure.
+
+Every change gives a new layout and leaves the old one true for whoever still holds it. What holds in each:
+
+- every hash has exactly one active segment;
+- links agree: `p in s.parents` exactly when `s in p.children`;
+- a segment's parents are older than it is (smaller ids), so the links have no cycle, and two segments that share a
+  hash are always one the ancestor of the other unless a pruned segment stood between them, and then the ids tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from anabranch.model.segments import (
+    HASH_MAX,
+    MERGE_TIMES_MAX,
+    WHOLE,
+    HashRange,
+    LayoutRefused,
+    Segment,
+    SegmentId,
+)
+
+
+@dataclass(frozen=True)  # No slots: `active` is worked out once and kept.
+class SegmentLayout:
+    """Every segment a topic still remembers."""
+
+    epoch: int
+    next_id: SegmentId
+    segments: Mapping[SegmentId, Segment]
+    # When a segment was last split or merged, 0 for never. Cooldowns outlive both leaders and pruning.
+    last_split_ms: int = 0
+    last_merge_ms: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "segments", MappingProxyType({key: self.segments[key] for key in sorted(self.segments)})
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SegmentLayout) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash((self.epoch, self.next_id))
+
+    @property
+    def _value(self) -> tuple[object, ...]:
+        return self.epoch, self.next_id, dict(self.segments), self.last_split_ms, self.last_merge_ms
+
+    # -- making one
+
+    @staticmethod
+    def initial(count: int, now_ms: int) -> SegmentLayout:
+        """`count` active segments of equal width, at epoch 0."""
+        segments = {
+            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms)
+            for n, span in enumerate(HashRange.even(count))
+        }
+        return SegmentLayout(0, SegmentId(count), segments)
+
+    @staticmethod
+    def migrated(classic_topics: Iterable[str], now_ms: int) -> SegmentLayout:
+        """What a classic topic with these partitions becomes: each one a sealed parent of as many fresh segments.
+
+        A partition may hold any key, so each parent covers the whole space and every child waits for all of them.
+        """
+        topics = list(classic_topics)
+        parents = tuple(SegmentId(n) for n in range(len(topics)))
+        children = tuple(SegmentId(n + len(topics)) for n in range(len(topics)))
+        segments = {
+            number: Segment(number, WHOLE, created_ms=now_ms, legacy_topic=topic).sealed(1, now_ms, children)
+            for number, topic in zip(parents, topics, strict=True)
+        }
+        for number, span in zip(children, HashRange.even(len(topics)), strict=True):
+            segments[number] = Segment(number, span, parents, created_epoch=1, created_ms=now_ms)
+        return SegmentLayout(1, SegmentId(2 * len(topics)), segments)
+
+    # -- looking
+
+    @cached_property
+    def active(self) -> tuple[Segment, ...]:
+        """The active segments, in the order of their ranges."""
+        return tuple(sorted((s for s in self.segments.values() if s.is_active), key=lambda s: s.range))
+
+    @cached_property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments.values() if s.is_sealed)
+
+    def segment(self, number: int) -> Segment:
+        """LayoutRefused if the topic does not know it."""
+        found = self.segments.get(SegmentId(number))
+        if found is None:
+            raise LayoutRefused(f"there is no segment {number}; {self._known()}")
+        return found
+
+    def find_active(self, hash_value: int) -> Segment:
+        """The active segment that a key with this hash belongs to."""
+        if not 0 <= hash_value <= HASH_MAX:
+            raise LayoutRefused(f"{hash_value} is not a hash within 0..{HASH_MAX}")
+        low, high = 0, len(self.active) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.active[middle].range.start <= hash_value:
+                low = middle
+            else:
+                high = middle - 1
+        return self.active[low]
+
+    def ancestors(self, number: SegmentId) -> frozenset[SegmentId]:
+        return self._reach(number, lambda s: s.parents)
+
+    def descendants(self, number: SegmentId) -> frozenset[SegmentId]:
+        return self._reach(number, lambda s: s.children)
+
+    def lineage(self, number: SegmentId) -> frozenset[SegmentId]:
+        """All ancestors and all descendants, and the segment itself."""
+        return self.ancestors(number) | self.descendants(number) | {number}
+
+    def _reach(
+        self, number: SegmentId, links: Callable[[Segment], tuple[SegmentId, ...]]
+    ) -> frozenset[SegmentId]:
+        found: set[SegmentId] = set()
+        waiting = list(links(self.segment(number)))
+        while waiting:
+            at = waiting.pop()
+            if at not in found:
+                found.add(at)
+                waiting.extend(links(self.segments[at]))
+        return frozenset(found)
+
+    def _known(self) -> str:
+        return f"active are {', '.join(str(s.id) for s in self.active)}"
+
+    # -- changing
+
+    def split(self, number: int, now_ms: int) -> SegmentLayout:
+        """The layout once that segment is sealed and two children share its range."""
+        parent = self._active_segment(number, "split")
+        epoch = self.epoch + 1
+        children = (self.next_id, SegmentId(self.next_id + 1))
+        changed = dict(self.segments)
+        changed[parent.id] = parent.sealed(epoch, now_ms, children)
+        for child, span in zip(children, parent.range.halves(), strict=True):
+            changed[child] = Segment(
+                child,
+                span,
+                (parent.id,),
+                created_epoch=epoch,
+                created_ms=now_ms,
+                merged_ms=parent.merged_ms,
+                bucket_splits=parent.bucket_splits,
+            )
+        return replace(
+            self, epoch=epoch, next_id=SegmentId(self.next_id + 2), segments=changed, last_split_ms=now_ms
+        )
+
+    def merge(self, one: int, other: int, now_ms: int) -> SegmentLayout:
+        """The layout once both segments, neighbours in either order, are sealed and one child has their range."""
+        if one == other:
+            raise LayoutRefused(f"segment {one} cannot be merged with itself")
+        parents = sorted(
+            (self._active_segment(one, "merged"), self._active_segment(other, "merged")),
+            key=lambda s: s.range,
+        )
+        left, right = parents
+        if not left.range.is_adjacent_to(right.range):
+            raise LayoutRefused(
+                f"segments {one} ({self.segment(one).range}) and {other} ({self.segment(other).range}) "
+                "are not neighbours: one must start where the other ends"
+            )
+        epoch, child = self.epoch + 1, self.next_id
+        changed = dict(self.segments)
+        for parent in parents:
+            changed[parent.id] = parent.sealed(epoch, now_ms, (child,))
+        merged_ms = sorted({*left.merged_ms, *right.merged_ms, now_ms})[-MERGE_TIMES_MAX:]
+        changed[child] = Segment(
+            child,
+            left.range.joined(right.range),
+            (left.id, right.id),
+            created_epoch=epoch,
+            created_ms=now_ms,
+            merged_ms=tuple(merged_ms),
+            bucket_splits=max(left.bucket_splits, right.bucket_splits, key=len),
+        )
+        return replace(
+            self, epoch=epoch, next_id=SegmentId(child + 1), segments=changed, last_merge_ms=now_ms
+        )
+
+    def mark_deleting(self, numbers: Iterable[SegmentId]) -> SegmentLayout:
+        """The layout in which those sealed segments may lose their storage. Clients see no difference yet."""
+        changed = dict(self.segments)
+        for number in numbers:
+            segment = self.segment(number)
+            if segment.is_active:
+                raise LayoutRefused(f"segment {number} is active; only sealed segments are deleted")
+            changed[number] = replace(segment, is_deleting=True)
+        return replace(self, segments=changed)
+
+    def prune(self, numbers: Iterable[int]) -> SegmentLayout:
+        """The layout without those sealed segments. Their ids are never used again."""
+        gone = [SegmentId(number) for number in numbers]
+        changed = dict(self.segments)
+        for number in gone:
+            if self.segment(number).is_active:
+                raise LayoutRefused(f"segment {number} is active; only sealed segments are pruned")
+            del changed[number]
+        for number in gone:
+            changed = {key: segment.without_relative(number) for key, segment in changed.items()}
+        # A prune raises the epoch too: watchers drop any update that is not newer than their own.
+        return replace(self, epoch=self.epoch + 1, segments=changed)
+
+    def _active_segment(self, number: int, verb: str) -> Segment:
+        segment = self.segment(number)
+        if not segment.is_active:
+            raise LayoutRefused(f"segment {number} is sealed and cannot be {verb}; {self._known()}")
+        return segment
+
+    # -- checking
+
+    def check(self) -> None:
+        """Asserts what the module promises. Called before a layout is stored and after it is read."""
+        at = 0
+        for segment in self.active:
+            assert segment.range.start == at, f"hash {at} has no active segment, or two"
+            assert not segment.children, f"active segment {segment.id} has children"
+            assert not segment.is_deleting, f"active segment {segment.id} is marked for deletion"
+            at = segment.range.end + 1
+        assert at == HASH_MAX + 1, f"hash {at} has no active segment"
+        for number, segment in self.segments.items():
+            assert number == segment.id < self.next_id, f"segment {number} is numbered wrongly"
+            assert all(p < number for p in segment.parents), f"segment {number} is older than its parent"
+            assert all(number in self.segments[p].children for p in segment.parents), (
+                f"{number}: one-way link"
+            )
+            assert all(number in self.segments[c].parents for c in segment.children), (
+                f"{number}: one-way link"
+            )

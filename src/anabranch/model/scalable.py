@@ -1,0 +1,358 @@
+"""What is stored about a scalable topic: its layout, the operation under way, its subscriptions and sessions. Pure.
+
+    /topics/{tenant}/{ns}/{topic}                                        ScalableTopic
+    /topics/{tenant}/{ns}/{topic}/controller                             the leader's service URL, ephemeral
+    /topics/{tenant}/{ns}/{topic}/subscriptions/{name}                   SubscriptionRecord
+    /topics/{tenant}/{ns}/{topic}/subscriptions/{name}/consumers/{name}  ConsumerRecord
+
+The topic's record is one value, changed only by compare-and-set on its version. Its JSON has Pulsar's names, so that
+`pulsar-client-admin` reads it; what Pulsar does not have lies under names of our own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from anabranch.errors import AnabranchError
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.names import Domain, NamespaceName, TopicName, decode_local, encode_local
+from anabranch.model.segments import HashRange, Segment, SegmentId
+
+TOPICS: Final = "/topics"
+CONTROLLER: Final = "controller"
+SUBSCRIPTIONS: Final = "subscriptions"
+CONSUMERS: Final = "consumers"
+
+
+class BadRecord(AnabranchError):
+    """A stored record that cannot be read. Nothing is done to the topic until somebody looks."""
+
+
+# -- paths
+
+
+def namespace_path(namespace: NamespaceName) -> str:
+    return f"{TOPICS}/{namespace}"
+
+
+def topic_path(topic: TopicName) -> str:
+    """Where the record of the scalable topic lies that `topic` names in any of its forms."""
+    return f"{TOPICS}/{topic.namespace}/{topic.encoded_local}"
+
+
+def controller_path(topic: TopicName) -> str:
+    return f"{topic_path(topic)}/{CONTROLLER}"
+
+
+def subscription_path(topic: TopicName, subscription: str) -> str:
+    return f"{topic_path(topic)}/{SUBSCRIPTIONS}/{encode_local(subscription)}"
+
+
+def consumer_path(topic: TopicName, subscription: str, consumer: str) -> str:
+    return f"{subscription_path(topic, subscription)}/{CONSUMERS}/{encode_local(consumer)}"
+
+
+def topic_of_path(path: str) -> TopicName | None:
+    """The scalable topic that a path at or below its record is about; None for the folders above it."""
+    parts = path.split("/")
+    if len(parts) < 5 or parts[1] != TOPICS[1:]:
+        return None
+    return TopicName(Domain.TOPIC, NamespaceName(parts[2], parts[3]), decode_local(parts[4]))
+
+
+def scalable_name(topic: TopicName) -> TopicName:
+    """The `topic://` form of a topic's name."""
+    return TopicName(Domain.TOPIC, topic.namespace, topic.local)
+
+
+# -- the topic
+
+
+class PlanKind(StrEnum):
+    SPLIT = "split"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A split or merge that has begun. Once stored it is only ever finished, by whoever leads.
+
+    `result` is the layout that will be published, worked out once: a retry never chooses other ids. Its epoch names the
+    plan, since no two layouts of a topic share one.
+    """
+
+    kind: PlanKind
+    parents: tuple[SegmentId, ...]
+    result: SegmentLayout
+
+    @property
+    def id(self) -> int:
+        return self.result.epoch
+
+    @property
+    def children(self) -> tuple[Segment, ...]:
+        numbers = {c for p in self.parents for c in self.result.segments[p].children}
+        return tuple(self.result.segments[c] for c in sorted(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class ScalableTopic:
+    """The one record of a scalable topic."""
+
+    layout: SegmentLayout
+    # Which making of this name it is: whatever carries another number is a leftover of a deleted topic.
+    generation: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan | None = None
+    # The override of the automatic split and merge policy, as JSON; None for none.
+    auto_scale: Mapping[str, Any] | None = None
+    # How producers map keys to hashes, once known: "high" bits (Pulsar's master and ours) or "low" (5.0.0-M1).
+    routing: str = ""
+    # The topic is being deleted: nothing is made or sealed any more, and every segment may go.
+    is_deleting: bool = False
+
+    def planned(self, plan: Plan) -> ScalableTopic:
+        assert self.plan is None
+        assert plan.result.epoch == self.layout.epoch + 1
+        return replace(self, plan=plan)
+
+    def published(self) -> ScalableTopic:
+        """With the plan's layout in place. Properties and policy stay as they are by now."""
+        assert self.plan is not None
+        return replace(self, layout=self.plan.result, plan=None)
+
+    # -- what a segment's owner checks before it acts
+
+    def may_create(self, number: SegmentId, span: HashRange) -> bool:
+        """An active segment (its making may have been interrupted) or a child of the plan."""
+        if self.is_deleting:
+            return False
+        layout = self.layout if self.plan is None else self.plan.result
+        found = layout.segments.get(number)
+        return found is not None and found.range == span and found.is_active
+
+    def may_seal(self, number: SegmentId) -> bool:
+        layout = self.layout if self.plan is None else self.plan.result
+        found = layout.segments.get(number)
+        return not self.is_deleting and found is not None and found.is_sealed
+
+    def may_delete(self, number: SegmentId) -> bool:
+        """Marked as deleting, or named by neither layout nor plan although its id was given out."""
+        if self.is_deleting:
+            return True
+        found = self.layout.segments.get(number)
+        if found is not None:
+            return found.is_deleting
+        planned = self.plan is not None and number in self.plan.result.segments
+        return not planned and number < self.layout.next_id
+
+    # -- JSON
+
+    def encode(self) -> bytes:
+        self.layout.check()
+        value: dict[str, Any] = {
+            **_layout_json(self.layout),
+            "properties": dict(self.properties),
+            "autoScalePolicy": None if self.auto_scale is None else dict(self.auto_scale),
+            "generation": self.generation,
+        }
+        if self.plan is not None:
+            self.plan.result.check()
+            value["plan"] = {
+                "kind": self.plan.kind.value,
+                "parentIds": list(self.plan.parents),
+                "result": _layout_json(self.plan.result),
+            }
+        if self.routing:
+            value["routing"] = self.routing
+        if self.is_deleting:
+            value["deleting"] = True
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> ScalableTopic:
+        try:
+            value = json.loads(data)
+            layout = _read_layout(value)
+            plan = value.get("plan")
+            topic = ScalableTopic(
+                layout,
+                generation=value.get("generation", 0),
+                properties=value.get("properties") or {},
+                plan=None
+                if plan is None
+                else Plan(
+                    PlanKind(plan["kind"]),
+                    tuple(SegmentId(p) for p in plan["parentIds"]),
+                    _read_layout(plan["result"]),
+                ),
+                auto_scale=value.get("autoScalePolicy"),
+                routing=value.get("routing", ""),
+                is_deleting=value.get("deleting", False),
+            )
+            layout.check()
+            if topic.plan is not None:
+                topic.plan.result.check()
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, AnabranchError) as error:
+            raise BadRecord(f"the stored record of a scalable topic cannot be read: {error!r}") from error
+        return topic
+
+
+def _layout_json(layout: SegmentLayout) -> dict[str, Any]:
+    return {
+        "epoch": layout.epoch,
+        "nextSegmentId": layout.next_id,
+        "segments": {str(s.id): segment_json(s) for s in layout.segments.values()},
+        "lastSplitAtMs": layout.last_split_ms,
+        "lastMergeAtMs": layout.last_merge_ms,
+    }
+
+
+def segment_json(segment: Segment) -> dict[str, Any]:
+    """As Pulsar writes a segment, with the claims its JSON also carries."""
+    value: dict[str, Any] = {
+        "segmentId": segment.id,
+        "hashRange": {"start": segment.range.start, "end": segment.range.end},
+        "state": segment.state.value,
+        "parentIds": list(segment.parents),
+        "childIds": list(segment.children),
+        "createdAtEpoch": segment.created_epoch,
+        "sealedAtEpoch": segment.sealed_epoch,
+        "createdAtMs": segment.created_ms,
+        "sealedAtMs": segment.sealed_ms,
+        "active": segment.is_active,
+        "sealed": segment.is_sealed,
+        "root": not segment.parents,
+        "leaf": not segment.children,
+        "legacy": bool(segment.legacy_topic),
+    }
+    if segment.legacy_topic:
+        value["legacyTopicName"] = segment.legacy_topic
+    if segment.bucket_splits:
+        value["entryBucketSplits"] = list(segment.bucket_splits)
+    if segment.merged_ms:
+        value["mergedAtMs"] = list(segment.merged_ms)
+    if segment.is_deleting:
+        value["deleting"] = True
+    return value
+
+
+def _read_layout(value: Mapping[str, Any]) -> SegmentLayout:
+    segments = [_read_segment(item) for item in value["segments"].values()]
+    return SegmentLayout(
+        value["epoch"],
+        SegmentId(value["nextSegmentId"]),
+        {segment.id: segment for segment in segments},
+        last_split_ms=value.get("lastSplitAtMs", 0),
+        last_merge_ms=value.get("lastMergeAtMs", 0),
+    )
+
+
+def _read_segment(value: Mapping[str, Any]) -> Segment:
+    return Segment(
+        SegmentId(value["segmentId"]),
+        HashRange(value["hashRange"]["start"], value["hashRange"]["end"]),
+        _ids(value["parentIds"]),
+        _ids(value["childIds"]),
+        created_epoch=value["createdAtEpoch"],
+        sealed_epoch=value["sealedAtEpoch"] if value["state"] == "SEALED" else 0,
+        created_ms=value.get("createdAtMs", 0),
+        sealed_ms=value.get("sealedAtMs", 0),
+        merged_ms=tuple(value.get("mergedAtMs", ())),
+        legacy_topic=value.get("legacyTopicName") or "",
+        bucket_splits=tuple(value.get("entryBucketSplits") or ()),
+        is_deleting=value.get("deleting", False),
+    )
+
+
+def _ids(values: Iterable[int]) -> tuple[SegmentId, ...]:
+    return tuple(SegmentId(value) for value in values)
+
+
+# -- subscriptions and sessions
+
+
+class SubscriptionKind(StrEnum):
+    STREAM = "STREAM"
+    QUEUE = "QUEUE"
+    CHECKPOINT = (
+        "CHECKPOINT"  # No cursors: its members keep their own positions and report what they finished.
+    )
+
+
+class InitialPosition(StrEnum):
+    EARLIEST = "EARLIEST"  # Everything kept, sealed segments included.
+    LATEST = "LATEST"  # Active segments only, from their ends on.
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRecord:
+    """A subscription of the topic. It is stored before any segment has a cursor of that name."""
+
+    name: str
+    kind: SubscriptionKind
+    generation: int  # Of the topic: a record of an earlier topic of the same name counts for nothing.
+    # None until a consumer says it: registering with the controller does not.
+    initial: InitialPosition | None = None
+    is_deleting: bool = False
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = {"name": self.name, "type": self.kind.value, "generation": self.generation}
+        if self.initial is not None:
+            value["initialPosition"] = self.initial.value
+        if self.is_deleting:
+            value["deleting"] = True
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> SubscriptionRecord:
+        try:
+            value = json.loads(data)
+            initial = value.get("initialPosition")
+            return SubscriptionRecord(
+                value["name"],
+                SubscriptionKind(value["type"]),
+                value["generation"],
+                None if initial is None else InitialPosition(initial),
+                value.get("deleting", False),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadRecord(f"the stored record of a subscription cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A consumer's session: durable, so that it outlives connections, clients and leaders."""
+
+    name: str
+    kind: SubscriptionKind
+    assigned: tuple[SegmentId, ...] = ()
+    # Only of CHECKPOINT members: sealed segments it has read to their end.
+    finished: tuple[SegmentId, ...] = ()
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = {
+            "consumerName": self.name,
+            "consumerType": self.kind.value,
+            "assignedSegments": list(self.assigned),
+        }
+        if self.finished:
+            value["finishedSegments"] = list(self.finished)
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> ConsumerRecord:
+        try:
+            value = json.loads(data)
+            return ConsumerRecord(
+                value["consumerName"],
+                SubscriptionKind(value["consumerType"]),
+                _ids(value.get("assignedSegments", ())),
+                _ids(value.get("finishedSegments", ())),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadRecord(f"the stored record of a consumer cannot be read: {error!r}") from error
