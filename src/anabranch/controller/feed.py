@@ -1,7 +1,7 @@
 """One watch on every scalable topic's records, shared by all who follow one of them.
 
-Ten thousand topics need one watch, not ten thousand. A listener is told which part of its topic to read again; it may be
-told more often than anything changed, and after trouble with the store it is told everything.
+Ten thousand topics need one watch, not ten thousand. A listener is told which part of its topic to read again; it may
+be told more often than anything changed, and after trouble with the store it is told everything.
 """
 
 from __future__ import annotations

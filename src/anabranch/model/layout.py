@@ -80,6 +80,19 @@ class SegmentLayout:
             segments[number] = Segment(number, span, parents, created_epoch=1, created_ms=now_ms)
         return SegmentLayout(1, SegmentId(2 * len(topics)), segments)
 
+    @staticmethod
+    def synthetic(classic_topics: Iterable[str], now_ms: int) -> SegmentLayout:
+        """A classic topic as clients of scalable topics see it: one active segment for each partition, for ever.
+
+        The ranges are for the eye only: keys go to partitions by the remainder of their hash.
+        """
+        topics = list(classic_topics)
+        segments = {
+            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, legacy_topic=topic)
+            for n, (span, topic) in enumerate(zip(HashRange.even(len(topics)), topics, strict=True))
+        }
+        return SegmentLayout(0, SegmentId(len(topics)), segments)
+
     # -- looking
 
     @cached_property
