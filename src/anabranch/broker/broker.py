@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import anabranch
+from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.policies import Policies
@@ -48,11 +49,13 @@ class Broker:
         service_url: str,
         http_url: str,
         now_ms: Callable[[], int],
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.config = config
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
+        self.rights = Rights(authorizer or AllowAll())
         self.schemas = Schemas(metadata)
         self.service_url = service_url
         self.http_url = http_url

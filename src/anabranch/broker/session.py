@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from anabranch.broker.authorization import ANONYMOUS
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.producer import Producer
 from anabranch.errors import AnabranchError, PeerError
@@ -46,6 +47,7 @@ class Session(asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
         self.address = ""
+        self.role = ANONYMOUS
         self.is_open = False
         self.is_writable = True
         self.connection = Connection(

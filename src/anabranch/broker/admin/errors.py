@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from anabranch.broker import errors as broker_errors
+from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.policies import InvalidValue
 from anabranch.broker.resources import ResourceError
 from anabranch.broker.schemas import SchemaNotFoundError
@@ -33,6 +34,7 @@ class RestError(AnabranchError):
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidName, 412),
     (InvalidValue, 412),
+    (NotAuthorizedError, 403),
     (SchemaNotFoundError, 404),
     (broker_errors.TopicNotFoundError, 404),
     (broker_errors.SubscriptionNotFoundError, 404),

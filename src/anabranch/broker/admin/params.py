@@ -15,6 +15,7 @@ import msgspec
 from fastapi import Depends, Request
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.authorization import ANONYMOUS
 from anabranch.broker.broker import Broker
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
@@ -26,6 +27,11 @@ BODY_BYTES_MAX = 1 << 20
 def _broker(request: Request) -> Broker:
     broker: Broker = request.app.state.broker
     return broker
+
+
+def _role() -> str:
+    # Who asks. Nobody proves who they are yet, so nobody has a role.
+    return ANONYMOUS
 
 
 def _namespace(tenant: str, namespace: str) -> NamespaceName:
@@ -56,6 +62,7 @@ def decoded(text: str) -> str:
 
 
 BrokerDep = Annotated[Broker, Depends(_broker)]
+RoleDep = Annotated[str, Depends(_role)]
 NamespaceDep = Annotated[NamespaceName, Depends(_namespace)]
 TopicDep = Annotated[TopicName, Depends(_persistent)]
 AnyTopicDep = Annotated[TopicName, Depends(_topic)]
