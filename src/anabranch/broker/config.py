@@ -91,6 +91,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     force_delete_namespace_allowed: bool = True
     force_delete_tenant_allowed: bool = True
 
+    # -- scalable topics
+    scalable_topic_enabled: bool = True
+    # How many segments a topic starts with that is made by a lookup.
+    scalable_topic_default_segments: int = 1
+    # A stream consumer that is cut off keeps its segments this long; only then are they given to others.
+    scalable_topic_consumer_session_grace_period_seconds: int = 60
+
     # -- our log
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
@@ -117,6 +124,7 @@ _FOLDED = {name.lower(): name for name in FIELDS}
 # Other spellings of the same setting, folded, and the factor between their units.
 _ALIASES = {
     "managedledgercachesizemb": "logCacheBytes",
+    "scalabletopicsenabled": "scalableTopicEnabled",
 }
 _SCALES = {"managedledgercachesizemb": MIB}
 
@@ -131,6 +139,7 @@ _AT_LEAST: Mapping[str, int] = {
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
+    "scalableTopicDefaultSegments": 1,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
 }
@@ -139,6 +148,7 @@ _AT_MOST: Mapping[str, int] = {
     "webServicePort": 65_535,
     "maxMessageSize": 1 * GIB,
     "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
+    "scalableTopicDefaultSegments": 4096,
 }
 
 

@@ -103,3 +103,16 @@ def test_unreadable_files_are_told_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             load(file)
         assert file.name in str(refused.value)
+
+
+def test_scalable_topics_are_on_and_pulsars_spelling_of_the_switch_is_understood(tmp_path: Path) -> None:
+    assert BrokerConfig().scalable_topic_enabled
+    assert BrokerConfig().scalable_topic_consumer_session_grace_period_seconds == 60
+    for spelling in ("scalableTopicEnabled", "scalableTopicsEnabled"):
+        config, warnings = load(conf(tmp_path, f"{spelling}=false\n"))
+        assert (config.scalable_topic_enabled, warnings) == (False, [])
+
+
+def test_a_topic_starts_with_at_least_one_segment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="scalableTopicDefaultSegments"):
+        load(conf(tmp_path, "scalableTopicDefaultSegments=0\n"))
