@@ -32,6 +32,7 @@ from anabranch.broker.policies import (
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import Changes, MetadataStore, Watch
+from anabranch.model import scalable
 from anabranch.model.names import (
     PUBLIC_DEFAULT,
     SYSTEM_NAMESPACE,
@@ -260,7 +261,11 @@ class Resources:
         """
         await self._change_policies(namespace, lambda p: msgspec.structs.replace(p, deleted=True))
         # Looked at only now: whoever creates a topic reads the policies first and is refused from here on.
-        left = [*await self.topic_names(namespace), *await self.partitioned_names(namespace)]
+        left = [
+            *await self.topic_names(namespace),
+            *await self.partitioned_names(namespace),
+            *await self.scalable_names(namespace),
+        ]
         if left and not force:
             await self._change_policies(namespace, lambda p: msgspec.structs.replace(p, deleted=False))
             raise Conflict("Cannot delete non empty namespace")
@@ -272,6 +277,7 @@ class Resources:
         await self._delete(_namespace_path(namespace), f"Namespace {namespace}")
         for root in (PARTITIONED, MANAGED_LEDGERS):
             await self._sweep((*(f"{root}/{namespace}/{d.value}" for d in Domain), f"{root}/{namespace}"))
+        await self._sweep((scalable.namespace_path(namespace),))
 
     def on_policies_change(self, listener: PoliciesListener) -> Callable[[], None]:
         """Calls back with (namespace, policies or None once deleted) at each change. Returns a function to stop."""
@@ -291,6 +297,17 @@ class Resources:
 
     async def topic_exists(self, topic: TopicName) -> bool:
         return await self._metadata.exists(topic_record_path(topic))
+
+    async def scalable_names(self, namespace: NamespaceName) -> list[TopicName]:
+        """Every scalable topic that is stored, whether or not this broker serves scalable topics."""
+        folder = scalable.namespace_path(namespace)
+        names = [
+            TopicName(Domain.TOPIC, namespace, decode_local(child))
+            for child in await self._metadata.children(folder)
+        ]
+        # What has no value is a folder that a deleted topic left behind.
+        records = [await self._metadata.get(scalable.topic_path(name)) for name in names]
+        return [name for name, record in zip(names, records, strict=True) if record and record.value]
 
     # -- partitioned topics
 
