@@ -112,4 +112,6 @@ def _part(rest: str) -> Part:
         return Part.RECORD
     if rest == CONTROLLER:
         return Part.CONTROLLER
-    return Part.SUBSCRIPTIONS if rest.split("/")[0] == SUBSCRIPTIONS else Part(0)
+    folder, _, name = rest.partition("/")
+    # The sessions below a subscription are the leader's own writing: nobody else needs to hear of them.
+    return Part.SUBSCRIPTIONS if folder == SUBSCRIPTIONS and name and "/" not in name else Part(0)

@@ -70,28 +70,32 @@ class SegmentLayout:
         A partition may hold any key, so each parent covers the whole space and every child waits for all of them.
         """
         topics = list(classic_topics)
+        epoch = len(topics)  # One more than that of the synthetic layout it follows.
         parents = tuple(SegmentId(n) for n in range(len(topics)))
         children = tuple(SegmentId(n + len(topics)) for n in range(len(topics)))
         segments = {
-            number: Segment(number, WHOLE, created_ms=now_ms, legacy_topic=topic).sealed(1, now_ms, children)
+            number: Segment(number, WHOLE, created_ms=now_ms, legacy_topic=topic).sealed(
+                epoch, now_ms, children
+            )
             for number, topic in zip(parents, topics, strict=True)
         }
         for number, span in zip(children, HashRange.even(len(topics)), strict=True):
-            segments[number] = Segment(number, span, parents, created_epoch=1, created_ms=now_ms)
-        return SegmentLayout(1, SegmentId(2 * len(topics)), segments)
+            segments[number] = Segment(number, span, parents, created_epoch=epoch, created_ms=now_ms)
+        return SegmentLayout(epoch, SegmentId(2 * len(topics)), segments)
 
     @staticmethod
     def synthetic(classic_topics: Iterable[str], now_ms: int) -> SegmentLayout:
         """A classic topic as clients of scalable topics see it: one active segment for each partition, for ever.
 
-        The ranges are for the eye only: keys go to partitions by the remainder of their hash.
+        The ranges are for the eye only: keys go to partitions by the remainder of their hash. Partitions are only ever
+        added, so their number makes an epoch.
         """
         topics = list(classic_topics)
         segments = {
             SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, legacy_topic=topic)
             for n, (span, topic) in enumerate(zip(HashRange.even(len(topics)), topics, strict=True))
         }
-        return SegmentLayout(0, SegmentId(len(topics)), segments)
+        return SegmentLayout(len(topics) - 1, SegmentId(len(topics)), segments)
 
     # -- looking
 

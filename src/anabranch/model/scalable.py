@@ -75,6 +75,7 @@ def scalable_name(topic: TopicName) -> TopicName:
 class PlanKind(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
+    MIGRATE = "migrate"  # The partitions of a classic topic are sealed in favour of fresh segments.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,311 @@
+"""What happens to a scalable topic (events, past tense) and what is to be done about it (effects, imperative).
+
+A `ticket` names the request that waits for an answer; 0 for work that nobody waits for. Each effect that touches the
+world is answered by one event: its own, `EffectFailed`, or `TopicRead` when the stored record turned out to be another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.errors import AnabranchError
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.scalable import InitialPosition, ScalableTopic, SubscriptionKind, SubscriptionRecord
+from anabranch.model.segments import Segment, SegmentId
+
+Ticket = int
+
+# -- requests
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRequested:
+    ticket: Ticket
+    segment: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequested:
+    ticket: Ticket
+    one: int
+    other: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequested:
+    """Somebody wants a subscription with cursors where `initial` says; an existing one is completed, never moved."""
+
+    ticket: Ticket
+    name: str
+    kind: SubscriptionKind
+    initial: InitialPosition
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionFound:
+    """A record was stored by a segment's owner: its subscription needs cursors on the other segments too."""
+
+    name: str
+    ticket: Ticket = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDeletionRequested:
+    ticket: Ticket
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeekRequested:
+    """Move every cursor of the subscription to the first message of that time; None for behind the last one."""
+
+    ticket: Ticket
+    name: str
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsExpired:
+    """Retention has passed and every subscription has drained these sealed segments."""
+
+    segments: tuple[SegmentId, ...]
+    ticket: Ticket = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRequested:
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequested:
+    """A new leader makes what an interrupted creation left out."""
+
+    ticket: Ticket = 0
+
+
+Request = (
+    SplitRequested
+    | MergeRequested
+    | SubscriptionRequested
+    | SubscriptionFound
+    | SubscriptionDeletionRequested
+    | SeekRequested
+    | SegmentsExpired
+    | DeletionRequested
+    | RepairRequested
+)
+
+# -- what came of an effect
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStored:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRead:
+    """The record as it is in the store now: after a conflict, a refusal, or a change by somebody else."""
+
+    topic: ScalableTopic | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionsRead:
+    records: tuple[SubscriptionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect took place."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFailed:
+    """The world failed: the effect may or may not have taken place."""
+
+    effect: Effect
+    error: AnabranchError
+
+
+Event = Request | TopicStored | TopicRead | SubscriptionsRead | Done | EffectFailed
+
+# -- effects
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTopic:
+    """Compare-and-set of the record. On a conflict the answer is TopicRead."""
+
+    topic: ScalableTopic
+    if_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTopic:
+    """The answer is TopicRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSubscriptions:
+    """The answer is SubscriptionsRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSegments:
+    """Make those that are absent, with cursors at their start."""
+
+    plan: int  # The plan's id, or -1 for a repair.
+    segments: tuple[Segment, ...]
+    subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    plan: int
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSegments:
+    """Remove their storage. With `best_effort` a failure is logged and the answer is Done all the same."""
+
+    segments: tuple[Segment, ...]
+    best_effort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSubscription:
+    """Store the record; over an existing one only if it is of another topic's time, or `overwrite` says so."""
+
+    record: SubscriptionRecord
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCursors:
+    name: str
+    segments: tuple[Segment, ...]
+    initial: InitialPosition
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCursors:
+    name: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawDescendants:
+    """The subscription's consumers give back whatever comes after a sealed segment: it may be undrained again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCursors:
+    name: str
+    segments: tuple[Segment, ...]
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDrained:
+    """Look again which sealed segments the subscription has drained, and hand out what that allows."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropSessions:
+    """Every consumer of the subscription is told that it has no segments, and its session removed. "" for all."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSubscription:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """Remove the record and everything below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellConsumers:
+    """The layout is another: work out every subscription's assignments again."""
+
+    layout: SegmentLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Before the next effect, for longer with each attempt."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    ticket: Ticket
+    layout: SegmentLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    ticket: Ticket
+    error: AnabranchError
+
+
+@dataclass(frozen=True, slots=True)
+class EndController:
+    """The topic is gone."""
+
+
+Effect = (
+    StoreTopic
+    | ReadTopic
+    | ReadSubscriptions
+    | CreateSegments
+    | SealSegment
+    | DeleteSegments
+    | StoreSubscription
+    | CreateCursors
+    | DeleteCursors
+    | WithdrawDescendants
+    | MoveCursors
+    | CheckDrained
+    | DropSessions
+    | RemoveSubscription
+    | RemoveTopic
+    | TellConsumers
+    | Wait
+    | Answer
+    | Refuse
+    | EndController
+)
+
+# These are answered by an event; the others are not.
+ANSWERED = (
+    StoreTopic,
+    ReadTopic,
+    ReadSubscriptions,
+    CreateSegments,
+    SealSegment,
+    DeleteSegments,
+    StoreSubscription,
+    CreateCursors,
+    DeleteCursors,
+    WithdrawDescendants,
+    MoveCursors,
+    CheckDrained,
+    DropSessions,
+    RemoveSubscription,
+    RemoveTopic,
+)
