@@ -11,7 +11,18 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "anabranch"
 
 # Lower layers first. A module may import its own layer and those before it.
-LAYERS = ["errors", "model", "wire", "metadata", "storage", "controller", "broker", "client", "cli"]
+LAYERS = [
+    "errors",
+    "model",
+    "wire",
+    "metadata",
+    "storage",
+    "controller",
+    "broker",
+    "client",
+    "simulation",
+    "cli",
+]
 
 PURE_FOLDERS = ["model", "wire"]
 PURE_MODULES = [
