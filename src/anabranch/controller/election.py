@@ -1,0 +1,45 @@
+"""Who controls a topic: the broker whose ephemeral record stands at `…/controller`.
+
+Leadership is an economy, not a safeguard: it keeps brokers from doing each other's work twice. Two may believe they
+lead for a while, and what keeps that harmless is the topic's record and the check of every segment's owner.
+"""
+
+from __future__ import annotations
+
+from anabranch.metadata.errors import AlreadyExists
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import controller_path
+
+
+async def stand(metadata: MetadataStore, topic: TopicName, service_url: str) -> str:
+    """Runs for election. The leader's service URL: our own if we won or led already, "" if it is not clear yet."""
+    path = controller_path(topic)
+    try:
+        await metadata.create(path, service_url.encode(), ephemeral=True)
+        return service_url
+    except AlreadyExists:
+        found = await metadata.get(path)
+    if found is None:
+        return ""
+    if found.owner == metadata.session.id:
+        return service_url
+    # A record with our URL and another session is of our own past: it ends with that session.
+    return "" if found.value == service_url.encode() else found.value.decode()
+
+
+async def leader_of(metadata: MetadataStore, topic: TopicName) -> str:
+    found = await metadata.get(controller_path(topic))
+    return "" if found is None else found.value.decode()
+
+
+async def is_leader(metadata: MetadataStore, topic: TopicName) -> bool:
+    found = await metadata.get(controller_path(topic))
+    return found is not None and found.owner == metadata.session.id
+
+
+async def resign(metadata: MetadataStore, topic: TopicName) -> None:
+    """Gives the topic up, if it is ours to give."""
+    found = await metadata.get(controller_path(topic))
+    if found is not None and found.owner == metadata.session.id:
+        await metadata.delete(controller_path(topic))

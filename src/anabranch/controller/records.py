@@ -1,0 +1,190 @@
+"""Reading and writing what is stored about scalable topics. No decisions: only the store's habits, in one place.
+
+A node with an empty value is a folder that some child's creation made, and counts as absent. A subscription's record of
+another generation is a leftover of a deleted topic of the same name, and counts as absent too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anabranch.controller.errors import TopicExists, TopicMissing
+from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import NamespaceName, TopicName, decode_local
+from anabranch.model.scalable import (
+    CONSUMERS,
+    SUBSCRIPTIONS,
+    ConsumerRecord,
+    ScalableTopic,
+    SubscriptionRecord,
+    consumer_path,
+    namespace_path,
+    subscription_path,
+    topic_path,
+)
+
+GENERATIONS = "/counters/scalable-topic"
+Versioned = tuple[ScalableTopic, int]
+
+
+class Records:
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    # -- topics
+
+    async def new_generation(self) -> int:
+        # 0 stands for a classic topic, which has no record.
+        return await self._metadata.next_id(GENERATIONS) + 1
+
+    async def topic(self, topic: TopicName) -> Versioned | None:
+        found = await self._metadata.get(topic_path(topic))
+        return (
+            None if found is None or not found.value else (ScalableTopic.decode(found.value), found.version)
+        )
+
+    async def create_topic(self, topic: TopicName, record: ScalableTopic) -> int:
+        """Its version. TopicExists if the name is taken."""
+        path, value = topic_path(topic), record.encode()
+        try:
+            return (await self._metadata.create(path, value)).version
+        except AlreadyExists:
+            found = await self._metadata.get(path)
+        if found is not None and found.value:
+            if ScalableTopic.decode(found.value).generation == record.generation:
+                return found.version  # Ours: the answer to an earlier attempt was lost.
+            raise TopicExists(f"{topic} exists already")
+        try:
+            written = await self._metadata.put(
+                path, value, if_version=None if found is None else found.version
+            )
+        except VersionConflict:
+            raise TopicExists(f"{topic} exists already") from None
+        return written.version
+
+    async def store_topic(self, topic: TopicName, record: ScalableTopic, if_version: int) -> int:
+        """The new version; VersionConflict if the record is another by now."""
+        return (await self._metadata.put(topic_path(topic), record.encode(), if_version=if_version)).version
+
+    async def update_topic(
+        self, topic: TopicName, change: Callable[[ScalableTopic], ScalableTopic]
+    ) -> ScalableTopic:
+        """Stores what `change` makes of the record, as often as others get in between."""
+        while True:
+            found = await self.topic(topic)
+            if found is None:
+                raise TopicMissing(f"{topic} does not exist")
+            record, version = found
+            changed = change(record)
+            if changed == record:
+                return record
+            try:
+                await self.store_topic(topic, changed, version)
+            except VersionConflict:
+                continue
+            return changed
+
+    async def topics(self, namespace: NamespaceName, properties: Mapping[str, str]) -> list[TopicName]:
+        """Those with all these properties, sorted; topics being deleted are not among them."""
+        found = []
+        folder = namespace_path(namespace)
+        for child in await self._metadata.children(folder):
+            node = await self._metadata.get(f"{folder}/{child}")
+            if node is None or not node.value:
+                continue
+            record = ScalableTopic.decode(node.value)
+            if not record.is_deleting and properties.items() <= record.properties.items():
+                found.append(TopicName.parse(f"topic://{namespace}/{decode_local(child)}"))
+        return sorted(found)
+
+    async def remove_topic(self, topic: TopicName, controller: str) -> None:
+        """Everything below the record first, so that a half-done removal is still marked as such."""
+        path = topic_path(topic)
+        while True:
+            for folder in (SUBSCRIPTIONS, controller, "load"):
+                await self._remove_tree(f"{path}/{folder}")
+            for child in await self._metadata.children(path):
+                await self._remove_tree(f"{path}/{child}")
+            try:
+                await self._metadata.delete(path)
+                return
+            except NotEmpty:
+                continue  # Somebody wrote below it meanwhile.
+
+    async def _remove_tree(self, path: str) -> None:
+        for child in await self._metadata.children(path):
+            await self._remove_tree(f"{path}/{child}")
+        try:
+            await self._metadata.delete(path)
+        except NotEmpty:
+            await self._remove_tree(path)
+
+    # -- subscriptions
+
+    async def subscription(self, topic: TopicName, name: str) -> tuple[SubscriptionRecord, int] | None:
+        found = await self._metadata.get(subscription_path(topic, name))
+        return (
+            None
+            if found is None or not found.value
+            else (SubscriptionRecord.decode(found.value), found.version)
+        )
+
+    async def subscriptions(self, topic: TopicName, generation: int) -> tuple[SubscriptionRecord, ...]:
+        folder = f"{topic_path(topic)}/{SUBSCRIPTIONS}"
+        records = []
+        for child in await self._metadata.children(folder):
+            node = await self._metadata.get(f"{folder}/{child}")
+            if node is not None and node.value:
+                record = SubscriptionRecord.decode(node.value)
+                if record.generation == generation:
+                    records.append(record)
+        return tuple(sorted(records, key=lambda r: r.name))
+
+    async def register_subscription(self, topic: TopicName, record: SubscriptionRecord) -> SubscriptionRecord:
+        """The stored record: this one, or the one that is there already, with the initial position filled in."""
+        path = subscription_path(topic, record.name)
+        while True:
+            found = await self.subscription(topic, record.name)
+            try:
+                if found is None:
+                    node = await self._metadata.get(path)
+                    if node is None:
+                        await self._metadata.create(path, record.encode())
+                    else:
+                        await self._metadata.put(path, record.encode(), if_version=node.version)
+                    return record
+                stored, version = found
+                if stored.generation != record.generation:
+                    await self._metadata.put(path, record.encode(), if_version=version)
+                    return record
+                if stored.initial is not None or record.initial is None or stored.is_deleting:
+                    return stored
+                filled = SubscriptionRecord(stored.name, stored.kind, stored.generation, record.initial)
+                await self._metadata.put(path, filled.encode(), if_version=version)
+                return filled
+            except (AlreadyExists, VersionConflict):
+                continue
+
+    async def store_subscription(self, topic: TopicName, record: SubscriptionRecord) -> None:
+        await self._metadata.put(subscription_path(topic, record.name), record.encode())
+
+    async def remove_subscription(self, topic: TopicName, name: str) -> None:
+        await self._remove_tree(subscription_path(topic, name))
+
+    # -- sessions
+
+    async def consumers(self, topic: TopicName, subscription: str) -> tuple[ConsumerRecord, ...]:
+        folder = f"{subscription_path(topic, subscription)}/{CONSUMERS}"
+        records = []
+        for child in await self._metadata.children(folder):
+            node = await self._metadata.get(f"{folder}/{child}")
+            if node is not None and node.value:
+                records.append(ConsumerRecord.decode(node.value))
+        return tuple(records)
+
+    async def store_consumer(self, topic: TopicName, subscription: str, record: ConsumerRecord) -> None:
+        await self._metadata.put(consumer_path(topic, subscription, record.name), record.encode())
+
+    async def remove_consumer(self, topic: TopicName, subscription: str, name: str) -> None:
+        await self._metadata.delete(consumer_path(topic, subscription, name))
