@@ -204,7 +204,8 @@ def _begin(state: TopicState, request: Request) -> Operation | None:
         case e.DeletionRequested():
             return Deleting(request)
         case e.RepairRequested():
-            return None if state.is_classic else Repairing(request)
+            # Only the making of a topic can be interrupted: later segments are made before they are published.
+            return None if state.is_classic or layout.epoch else Repairing(request)
         case _:
             assert_never(request)
 

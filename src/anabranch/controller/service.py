@@ -1,0 +1,471 @@
+"""All scalable topics at one broker: makes, finds and deletes them, and leads those that nobody else leads.
+
+Reading, creating and listing are done by any broker. Everything that changes a topic's layout, subscriptions or
+sessions is done by its leader; a broker asked for it stands for election if the topic has none, and names the leader
+otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from anabranch.controller import election
+from anabranch.controller.coordinator import is_drained
+from anabranch.controller.core import events as e
+from anabranch.controller.errors import ControllerError, OperationRefused, TopicExists, TopicMissing
+from anabranch.controller.feed import TopicFeed
+from anabranch.controller.ports import (
+    Assignment,
+    AssignmentLink,
+    NotLeader,
+    SegmentGone,
+    Segments,
+    SegmentStatus,
+)
+from anabranch.controller.records import Records
+from anabranch.controller.settings import SEGMENTS_MAX, Classic, ControllerSettings, NoClassic
+from anabranch.controller.topic_controller import TopicController
+from anabranch.errors import AnabranchError
+from anabranch.metadata.port import MetadataStore, SessionState
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.scalable import (
+    InitialPosition,
+    Plan,
+    PlanKind,
+    ScalableTopic,
+    SubscriptionKind,
+    SubscriptionRecord,
+    scalable_name,
+)
+from anabranch.model.segments import Segment, SegmentId
+
+log = logging.getLogger(__name__)
+
+# How long a caller waits for a topic between leaders to have one.
+LEADERLESS_MAX_S = 5.0
+LEADERLESS_RETRY_S = 0.05
+CREATED_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    name: str
+    kind: SubscriptionKind
+    is_connected: bool
+    assigned: tuple[SegmentId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    record: SubscriptionRecord
+    consumers: Sequence[ConsumerStats] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    topic: ScalableTopic
+    leader: str
+    # None for a segment whose owner could not be asked.
+    segments: Mapping[SegmentId, SegmentStatus | None] = field(default_factory=dict)
+    subscriptions: Mapping[str, SubscriptionStats] = field(default_factory=dict)
+
+
+class ScalableTopics:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        segments: Segments,
+        *,
+        service_url: str,
+        now_ms: Callable[[], int],
+        settings: ControllerSettings | None = None,
+        classic: Classic | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.segments = segments
+        self.service_url = service_url
+        self.settings = settings or ControllerSettings()
+        self.records = Records(metadata)
+        self.feed = TopicFeed(metadata)
+        self._classic = classic or NoClassic()
+        self._now_ms = now_ms
+        self._controllers: dict[TopicName, TopicController] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_watching_session: Callable[[], None] = lambda: None
+        self._is_closed = False
+
+    # -- life
+
+    async def start(self) -> None:
+        self.feed.start()
+        self._stop_watching_session = self.metadata.session.on_change(self._session_changed)
+        self._spawn(self._collect_always())
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._stop_watching_session()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for controller in list(self._controllers.values()):
+            try:
+                await controller.close(resign=True)
+            except AnabranchError as error:
+                log.info("%s: not resigned: %s", controller.topic, error)
+        self._controllers.clear()
+        await self.feed.close()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        # Held in `_tasks`, cancelled by `close`.
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _session_changed(self, state: SessionState) -> None:
+        # In doubt we go on serving: the store refuses what is stale. Once the session is lost, so is our leadership.
+        if state is SessionState.LOST:
+            for controller in list(self._controllers.values()):
+                controller.depose("the metadata session is lost")
+        elif state is SessionState.CONNECTED:
+            for controller in list(self._controllers.values()):
+                if not controller.is_leader:
+                    self._spawn(_quietly(controller.lead()))
+
+    # -- any broker
+
+    @property
+    def controllers(self) -> Mapping[TopicName, TopicController]:
+        return self._controllers
+
+    async def create(
+        self, topic: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
+    ) -> ScalableTopic:
+        """TopicExists if the name is taken. Once this returns the topic can be used."""
+        topic = scalable_name(topic)
+        if not 1 <= segments <= SEGMENTS_MAX:
+            raise OperationRefused(f"{segments} segments: a topic starts with 1 to {SEGMENTS_MAX}")
+        if await self._classic.topics(topic):
+            raise TopicExists(
+                f"a regular topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
+            )
+        generation = await self.records.new_generation()
+        layout = SegmentLayout.initial(segments, self._now_ms())
+        record = ScalableTopic(layout, generation, dict(properties or {}))
+        await self.records.create_topic(topic, record)
+        # Metadata first. If we die here, the next controller makes what is missing.
+        for first in range(0, segments, CREATED_AT_ONCE):
+            made = layout.active[first : first + CREATED_AT_ONCE]
+            await asyncio.gather(*(self.segments.create(topic, segment, ()) for segment in made))
+        return record
+
+    async def get(self, topic: TopicName) -> ScalableTopic | None:
+        """The record; None if there is none."""
+        found = await self.records.topic(scalable_name(topic))
+        return None if found is None else found[0]
+
+    async def view(self, topic: TopicName) -> ScalableTopic:
+        """The record, or what stands for it with a classic topic. TopicMissing if there is neither."""
+        record = await self.get(topic)
+        if record is not None:
+            return record
+        classic = await self._classic.topics(topic)
+        if not classic:
+            raise TopicMissing(f"{scalable_name(topic)} does not exist")
+        return ScalableTopic(SegmentLayout.synthetic([str(t) for t in classic], self._now_ms()), 0)
+
+    async def topics(
+        self, namespace: NamespaceName, properties: Mapping[str, str] | None = None
+    ) -> list[TopicName]:
+        return await self.records.topics(namespace, properties or {})
+
+    async def update(
+        self, topic: TopicName, change: Callable[[ScalableTopic], ScalableTopic]
+    ) -> ScalableTopic:
+        """Changes what any broker may change: properties, policy. The layout stays the leader's."""
+        return await self.records.update_topic(scalable_name(topic), change)
+
+    async def subscriptions(self, topic: TopicName) -> dict[str, SubscriptionRecord]:
+        record = await self.view(topic)
+        found = await self.records.subscriptions(scalable_name(topic), record.generation)
+        return {r.name: r for r in found}
+
+    async def leader(self, topic: TopicName) -> str:
+        """The service URL of the topic's leader; "" if it has none at the moment."""
+        return await election.leader_of(self.metadata, scalable_name(topic))
+
+    def touch(self, topic: TopicName) -> None:
+        """The topic is in use here: see that it has a controller. Does not wait."""
+        topic = scalable_name(topic)
+        if not self._is_closed and topic not in self._controllers:
+            self._spawn(_quietly(self._controller(topic).lead()))
+
+    def _controller(self, topic: TopicName) -> TopicController:
+        controller = self._controllers.get(topic)
+        if controller is None:
+            if self._is_closed:
+                raise NotLeader(topic, "")
+            controller = self._controllers[topic] = TopicController(self, topic)
+        return controller
+
+    async def _leading(self, topic: TopicName) -> TopicController:
+        topic = scalable_name(topic)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEADERLESS_MAX_S
+        while True:
+            controller = self._controller(topic)
+            try:
+                await controller.lead()
+                return controller
+            except TopicMissing:
+                await self.release(topic)
+                raise
+            except NotLeader as error:
+                # Between two leaders, or a leader's record that outlives it: somebody will be elected.
+                if error.leader or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(LEADERLESS_RETRY_S)
+
+    async def release(self, topic: TopicName) -> None:
+        """The topic is no longer used here: its controller goes, and with it any leadership."""
+        controller = self._controllers.pop(scalable_name(topic), None)
+        if controller is not None:
+            await controller.close(resign=True)
+
+    def topic_ended(self, controller: TopicController) -> None:
+        """The topic was deleted."""
+        if self._controllers.get(controller.topic) is controller:
+            del self._controllers[controller.topic]
+        self._spawn(_quietly(controller.close(resign=True)))
+
+    # -- the leader
+
+    async def _request(self, topic: TopicName, make: Callable[[e.Ticket], e.Request]) -> SegmentLayout:
+        return await (await self._leading(topic)).request(make)
+
+    async def split(self, topic: TopicName, segment: int) -> SegmentLayout:
+        """The layout afterwards. LayoutRefused if the segment cannot be split."""
+        controller = await self._leading(topic)
+        now_ms = await self.metadata.now_ms()
+        return await controller.request(lambda ticket: e.SplitRequested(ticket, segment, now_ms))
+
+    async def merge(self, topic: TopicName, one: int, other: int) -> SegmentLayout:
+        controller = await self._leading(topic)
+        now_ms = await self.metadata.now_ms()
+        return await controller.request(lambda ticket: e.MergeRequested(ticket, one, other, now_ms))
+
+    async def create_subscription(
+        self,
+        topic: TopicName,
+        name: str,
+        kind: SubscriptionKind = SubscriptionKind.STREAM,
+        initial: InitialPosition = InitialPosition.EARLIEST,
+    ) -> None:
+        if not name:
+            raise OperationRefused("a subscription needs a name")
+        await self._request(topic, lambda ticket: e.SubscriptionRequested(ticket, name, kind, initial))
+
+    async def delete_subscription(self, topic: TopicName, name: str) -> None:
+        await self._request(topic, lambda ticket: e.SubscriptionDeletionRequested(ticket, name))
+
+    async def seek(self, topic: TopicName, name: str, timestamp_ms: int) -> None:
+        await self._request(topic, lambda ticket: e.SeekRequested(ticket, name, timestamp_ms))
+
+    async def skip_all(self, topic: TopicName, name: str) -> None:
+        await self._request(topic, lambda ticket: e.SeekRequested(ticket, name, None))
+
+    async def delete(self, topic: TopicName, *, force: bool = False) -> None:
+        topic = scalable_name(topic)
+        record = await self.get(topic)
+        if record is None:
+            raise TopicMissing(f"{topic} does not exist")
+        controller = await self._leading(topic)
+        if not force:
+            await self._check_unused(topic, record)
+        # The mark comes first and from here: a plan that cannot be finished must not keep the topic from going.
+        await self.update(topic, lambda r: replace(r, is_deleting=True))
+        await controller.request(e.DeletionRequested)
+
+    async def _check_unused(self, topic: TopicName, record: ScalableTopic) -> None:
+        for number, status in (await self._statuses(topic, record)).items():
+            if status is None:
+                continue
+            consumers = sum(cursor.consumers for cursor in status.subscriptions.values())
+            if status.producers or consumers:
+                raise OperationRefused(
+                    f"segment {number} of {topic} has {status.producers} producers and {consumers} consumers; "
+                    "close them or delete with force"
+                )
+
+    async def migrate(self, topic: TopicName, *, force: bool = False) -> None:
+        """Makes a classic topic scalable: its partitions become sealed parents of fresh segments."""
+        topic = scalable_name(topic)
+        if await self.get(topic) is not None:
+            raise TopicExists(f"{topic} is a scalable topic already")
+        classic = await self._classic.topics(topic)
+        if not classic:
+            raise TopicMissing(f"there is no regular topic persistent://{topic.namespace}/{topic.local}")
+        if not force:
+            for name in classic:
+                if attached := await self._classic.attached(name):
+                    raise OperationRefused(
+                        f"{name} has {attached} producers and consumers connected; close them or use force"
+                    )
+        names, now_ms = [str(t) for t in classic], self._now_ms()
+        before = SegmentLayout.synthetic(names, now_ms)
+        plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms))
+        generation = await self.records.new_generation()
+        kinds: dict[str, SubscriptionKind] = {
+            r.name: r.kind for r in await self.records.subscriptions(topic, 0)
+        }
+        for name in classic:
+            kinds |= await self._classic.subscriptions(name)
+        for subscription, kind in kinds.items():
+            record = SubscriptionRecord(subscription, kind, generation, InitialPosition.EARLIEST)
+            await self.records.store_subscription(topic, record)
+        await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
+        # The plan is stored, so it will be finished. Ours to wait for: a repair takes its turn after it.
+        await self._request(topic, e.RepairRequested)
+
+    async def stats(self, topic: TopicName) -> TopicStats:
+        topic = scalable_name(topic)
+        controller = await self._leading(topic)
+        record = await self.view(topic)
+        subscriptions = {}
+        for name, found in (await self.subscriptions(topic)).items():
+            coordinator = controller.coordinators.get(name)
+            sessions = {} if coordinator is None else coordinator.group.sessions
+            subscriptions[name] = SubscriptionStats(
+                found,
+                [
+                    ConsumerStats(s.name, found.kind, s.is_connected, s.assigned)
+                    for _, s in sorted(sessions.items())
+                ],
+            )
+        return TopicStats(record, controller.leader, await self._statuses(topic, record), subscriptions)
+
+    async def _statuses(
+        self, topic: TopicName, record: ScalableTopic
+    ) -> dict[SegmentId, SegmentStatus | None]:
+        segments = list(record.layout.segments.values())
+        found = await asyncio.gather(*(self._status(topic, segment) for segment in segments))
+        return {segment.id: status for segment, status in zip(segments, found, strict=True)}
+
+    async def _status(self, topic: TopicName, segment: Segment) -> SegmentStatus | None:
+        try:
+            return await self.segments.status(topic, segment)
+        except AnabranchError as error:
+            log.debug("%s: no status of segment %s: %s", topic, segment.descriptor, error)
+            return None
+
+    # -- sessions
+
+    async def register(
+        self,
+        topic: TopicName,
+        subscription: str,
+        consumer: str,
+        kind: SubscriptionKind,
+        consumer_id: int,
+        link: AssignmentLink,
+    ) -> Assignment:
+        """What the consumer is to read now. Changes come over `link`, until it leaves or another takes its name."""
+        controller = await self._leading(topic)
+        return await controller.register(subscription, consumer, kind, consumer_id, link)
+
+    async def leave(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
+        """It will not come back: its segments go to the others at once."""
+        controller = self._controllers.get(scalable_name(topic))
+        coordinator = None if controller is None else controller.coordinators.get(subscription)
+        if coordinator is not None:
+            await coordinator.leave(consumer, link)
+
+    def disconnected(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
+        """Its connection is gone; it has the grace period to come back."""
+        controller = self._controllers.get(scalable_name(topic))
+        coordinator = None if controller is None else controller.coordinators.get(subscription)
+        if coordinator is not None:
+            coordinator.connection_lost(consumer, link)
+
+    async def finished(
+        self, topic: TopicName, subscription: str, consumer: str, segments: Sequence[int]
+    ) -> None:
+        """A member of a checkpoint group has read those segments to their end."""
+        controller = self._controllers.get(scalable_name(topic))
+        coordinator = None if controller is None else controller.coordinators.get(subscription)
+        if coordinator is None:
+            raise NotLeader(scalable_name(topic), "")
+        await coordinator.finished(consumer, frozenset(SegmentId(n) for n in segments))
+
+    def segment_progress(self, topic: TopicName, segment: int) -> None:
+        """An owner on this broker says that somebody has read a sealed segment to its end."""
+        controller = self._controllers.get(scalable_name(topic))
+        if controller is not None:
+            controller.segment_progress(SegmentId(segment))
+
+    def consumers_changed(self, controller: TopicController) -> None:
+        """A consumer joined or left. Automatic scaling listens here."""
+
+    # -- collecting sealed segments
+
+    async def _collect_always(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.collect_every_s)
+            for controller in list(self._controllers.values()):
+                try:
+                    await self.collect(controller)
+                except AnabranchError as error:
+                    log.info("%s: sealed segments not looked at: %s", controller.topic, error)
+                except Exception:
+                    log.exception("%s: looking at sealed segments failed", controller.topic)
+
+    async def collect(self, controller: TopicController) -> None:
+        """Finds sealed segments that nobody needs any more, and has the controller remove them."""
+        state = controller.state
+        if state is None or state.is_classic or not state.topic.layout.sealed:
+            return
+        layout = state.topic.layout
+        keep_ms = await self.settings.retention_ms(controller.topic.namespace)
+        if keep_ms is None:
+            return
+        now_ms = self._now_ms()
+        records = await self.records.subscriptions(controller.topic, state.topic.generation)
+        expired: list[SegmentId] = []
+        for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
+            if segment.is_deleting or segment.sealed_ms + keep_ms > now_ms:
+                continue
+            if all(parent in expired for parent in segment.parents) and await self._is_unneeded(
+                controller.topic, segment, records
+            ):
+                expired.append(segment.id)
+        if expired:
+            controller.remind(e.SegmentsExpired(tuple(expired)))
+
+    async def _is_unneeded(
+        self, topic: TopicName, segment: Segment, records: Sequence[SubscriptionRecord]
+    ) -> bool:
+        try:
+            status = await self.segments.status(topic, segment)
+        except SegmentGone:
+            return True
+        for record in records:
+            if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
+                continue
+            # A subscription that never said where it begins was promised nothing of what it has no cursor in.
+            promised = record.initial is not None or record.name in status.subscriptions
+            if promised and not is_drained(record, status, segment.id):
+                return False
+        return True
+
+
+async def _quietly(work: Awaitable[object]) -> None:
+    """For work that nobody waits for: a refusal is no news."""
+    try:
+        await work
+    except (ControllerError, NotLeader) as error:
+        log.debug("%s", error)
+    except AnabranchError as error:
+        log.info("%s", error)

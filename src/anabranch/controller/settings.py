@@ -1,0 +1,62 @@
+"""The knobs of the controllers of one broker, and what they ask about classic topics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.scalable import SubscriptionKind
+
+# How many segments a topic may be created with. Automatic splits have a limit of their own.
+SEGMENTS_MAX = 4096
+
+
+async def _keep_nothing(namespace: NamespaceName) -> int | None:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    session_grace_s: float = 60.0
+    # How often sealed segments are looked at that nobody may need any more.
+    collect_every_s: float = 60.0
+    # For how long a sealed segment is kept at least, in milliseconds; None for ever.
+    retention_ms: Callable[[NamespaceName], Awaitable[int | None]] = _keep_nothing
+    drain_poll_first_s: float = 0.25
+    drain_poll_max_s: float = 5.0
+    retry_first_s: float = 0.02
+    retry_max_s: float = 2.0
+
+
+class Classic(Protocol):
+    """The broker's classic topics, as far as scalable ones touch them."""
+
+    async def topics(self, topic: TopicName) -> Sequence[TopicName]:
+        """The `persistent://` topics that hold the messages of the classic topic with this local name.
+
+        Its partitions in order, or the topic itself; none if there is no such topic.
+        """
+        ...
+
+    async def attached(self, topic: TopicName) -> int:
+        """How many producers and consumers are connected to that `persistent://` topic (a partition, say)."""
+        ...
+
+    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+        """The durable subscriptions of that `persistent://` topic."""
+        ...
+
+
+class NoClassic:
+    """There are none."""
+
+    async def topics(self, topic: TopicName) -> Sequence[TopicName]:
+        return ()
+
+    async def attached(self, topic: TopicName) -> int:
+        return 0
+
+    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+        return {}

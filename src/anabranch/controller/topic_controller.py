@@ -1,0 +1,482 @@
+"""One scalable topic at one broker: leads it, or knows that another broker does. Performs what `core.step` decides.
+
+A controller is made when the topic is first used here and stays until the topic is deleted or the broker closes. It
+costs a few objects while nothing happens: no task, no timer, no watch of its own. Operations wait in one queue, worked
+off by a task that exists only while there are any. Losing leadership drops everything that only a leader may know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, assert_never
+
+from anabranch.controller import election
+from anabranch.controller.coordinator import Coordinator
+from anabranch.controller.core import events as e
+from anabranch.controller.core.step import TopicState, resume, step
+from anabranch.controller.errors import OperationRefused, TopicMissing
+from anabranch.controller.feed import Part
+from anabranch.controller.ports import Assignment, AssignmentLink, NotLeader, SegmentGone, Segments
+from anabranch.controller.records import Records
+from anabranch.controller.settings import ControllerSettings
+from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.port import SessionState
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import (
+    CONTROLLER,
+    InitialPosition,
+    ScalableTopic,
+    SubscriptionKind,
+    SubscriptionRecord,
+)
+from anabranch.model.segments import Segment, SegmentId
+
+if TYPE_CHECKING:
+    from anabranch.controller.service import ScalableTopics
+
+log = logging.getLogger(__name__)
+
+Made = Callable[[e.Ticket], e.Request]
+
+
+class TopicController:
+    def __init__(self, service: ScalableTopics, topic: TopicName) -> None:
+        self.topic = topic
+        self.records: Records = service.records
+        self.segments: Segments = service.segments
+        self.settings: ControllerSettings = service.settings
+        self.leader = ""  # As last seen; "" while there is none.
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._state: TopicState | None = None  # Only while leading.
+        self._coordinators: dict[str, Coordinator] = {}
+        self._events: deque[e.Event] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._standing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tickets: dict[e.Ticket, asyncio.Future[SegmentLayout]] = {}
+        self._tickets_given = 0
+        self._completed: dict[str, SubscriptionRecord] = {}
+        self._to_read = Part(0)
+        self._reading: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._stop_listening = service.feed.listen(topic, self._changed)
+
+    # -- leading
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state is not None
+
+    @property
+    def state(self) -> TopicState | None:
+        """What a leader knows; None for everybody else."""
+        return self._state
+
+    @property
+    def coordinators(self) -> Mapping[str, Coordinator]:
+        return self._coordinators
+
+    async def lead(self) -> None:
+        """Returns once this broker leads the topic. NotLeader if another does, TopicMissing if there is no topic."""
+        if self.is_leader:
+            return
+        if self._standing is None:
+            # Held in `_standing`, awaited by everyone who wants the topic led, cancelled by `close`.
+            self._standing = self._loop.create_task(self._stand())
+            self._standing.add_done_callback(self._stood)
+        await asyncio.shield(self._standing)
+        if not self.is_leader:
+            raise NotLeader(self.topic, self.leader)
+
+    def _stood(self, task: asyncio.Task[None]) -> None:
+        self._standing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("%s: not leading: %s", self.topic, error)
+
+    async def _stand(self) -> None:
+        if self._is_closed:
+            raise NotLeader(self.topic, "")
+        await self._service.view(self.topic)  # TopicMissing before anything is written.
+        self.leader = await election.stand(self._service.metadata, self.topic, self._service.service_url)
+        if self.leader != self._service.service_url:
+            raise NotLeader(self.topic, self.leader)
+        try:
+            await self._take_up()
+        except BaseException:
+            for coordinator in self._coordinators.values():
+                coordinator.close()
+            self._coordinators.clear()
+            # Somebody has to lead, and it is not going to be us.
+            await election.resign(self._service.metadata, self.topic)
+            raise
+
+    async def _take_up(self) -> None:
+        # Read again: what was there before the election may have been changed by the leader before us.
+        found = await self.records.topic(self.topic) or (await self._service.view(self.topic), -1)
+        state = TopicState(*found)
+        records = await self.records.subscriptions(self.topic, state.topic.generation)
+        for record in records:
+            if record.kind is not SubscriptionKind.QUEUE and not record.is_deleting:
+                await self._coordinate(record, state.topic.layout)
+        if self._is_closed:
+            raise NotLeader(self.topic, "")
+        self._completed = {r.name: r for r in records}
+        self._state = state
+        log.info("%s: leading at epoch %s", self.topic, state.topic.layout.epoch)
+        self._state, effects = resume(state)
+        self._events.append(e.RepairRequested())
+        self._events.extend(e.SubscriptionDeletionRequested(0, r.name) for r in records if r.is_deleting)
+        self._start(effects)
+
+    async def _coordinate(self, record: SubscriptionRecord, layout: SegmentLayout) -> Coordinator:
+        coordinator = Coordinator(self, record, layout)
+        self._coordinators[record.name] = coordinator
+        await coordinator.restore()
+        return coordinator
+
+    def depose(self, reason: str) -> None:
+        """This broker no longer leads: what only a leader may know is dropped, and whoever waits is told."""
+        if self._standing is not None:
+            self._standing.cancel()
+        if not self.is_leader:
+            for coordinator in self._coordinators.values():
+                coordinator.close()
+            self._coordinators.clear()
+            return
+        log.info("%s: no longer leading: %s", self.topic, reason)
+        self._state = None
+        self.leader = ""
+        self._end_work(NotLeader(self.topic, ""))
+
+    def _end_work(self, error: AnabranchError) -> None:
+        for task in (self._pump, *self._tasks):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._pump = None
+        self._events.clear()
+        for coordinator in self._coordinators.values():
+            coordinator.close()
+        self._coordinators.clear()
+        tickets, self._tickets = self._tickets, {}
+        for waiting in tickets.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def failed(self, error: Exception) -> None:
+        """An impossible state stops this topic, not the broker: give it up, and let it be taken up again."""
+        self.depose(f"it failed: {error!r}")
+        self.spawn(election.resign(self._service.metadata, self.topic))
+
+    async def close(self, *, resign: bool) -> None:
+        self._is_closed = True
+        self._stop_listening()
+        was_leader = self.is_leader
+        self.depose("the controller is released")
+        for task in (self._reading, *self._tasks):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        if was_leader and resign:
+            await election.resign(self._service.metadata, self.topic)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        # Held in `_tasks`, cancelled by `close`.
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s: %s", self.topic, error)
+
+    # -- changes in the store
+
+    def _changed(self, part: Part) -> None:
+        self._to_read |= part
+        if self._reading is None and not self._is_closed:
+            # Held in `_reading`, cancelled by `close`.
+            self._reading = self._loop.create_task(self._read_changes())
+
+    async def _read_changes(self) -> None:
+        try:
+            while self._to_read and not self._is_closed:
+                part, self._to_read = self._to_read, Part(0)
+                if Part.CONTROLLER in part:
+                    await self._read_leader()
+                if Part.RECORD in part and self.is_leader:
+                    await self._read_record()
+                if Part.SUBSCRIPTIONS in part and self.is_leader:
+                    await self._read_subscriptions()
+        except AnabranchError as error:
+            # Trouble with the store ends in "read everything again".
+            log.debug("%s: changes not read: %s", self.topic, error)
+        finally:
+            self._reading = None
+
+    async def _read_leader(self) -> None:
+        found = await election.leader_of(self._service.metadata, self.topic)
+        if self.is_leader:
+            if not await election.is_leader(self._service.metadata, self.topic):
+                self.depose("another broker leads it")
+        else:
+            self.leader = found
+        if not found and self._standing is None:
+            try:
+                await self.lead()
+            except AnabranchError as error:
+                log.debug("%s: not leading: %s", self.topic, error)
+
+    async def _read_record(self) -> None:
+        found = await self.records.topic(self.topic)
+        state = self._state
+        if state is None:
+            return
+        if found is None:
+            if not state.is_classic:
+                self._put(e.TopicRead(None, -1))
+        elif found[1] > state.version or found[0].generation != state.topic.generation:
+            self._put(e.TopicRead(*found))
+
+    async def _read_subscriptions(self) -> None:
+        assert self._state is not None
+        for record in await self.records.subscriptions(self.topic, self._state.topic.generation):
+            if self._completed.get(record.name) == record:
+                continue
+            self._completed[record.name] = record
+            coordinator = self._coordinators.get(record.name)
+            if coordinator is not None:
+                coordinator.record = record
+            if record.is_deleting:
+                continue
+            self._put(e.SubscriptionFound(record.name))
+
+    # -- operations
+
+    async def request(self, make: Made) -> SegmentLayout:
+        """The layout once the operation is done; raises its refusal."""
+        self._tickets_given += 1
+        ticket = self._tickets_given
+        answer: asyncio.Future[SegmentLayout] = self._loop.create_future()
+        self._tickets[ticket] = answer
+        try:
+            self._put(make(ticket))
+            return await answer
+        finally:
+            self._tickets.pop(ticket, None)
+
+    def _put(self, event: e.Event) -> None:
+        if not self.is_leader:
+            raise NotLeader(self.topic, self.leader)
+        self._events.append(event)
+        self._start([])
+
+    def remind(self, event: e.Request) -> None:
+        """Work that nobody waits for. Dropped if this broker does not lead."""
+        if self.is_leader:
+            self._put(event)
+
+    def _start(self, effects: list[e.Effect]) -> None:
+        if self._pump is None and (self._events or effects):
+            # Held in `_pump`, cancelled when this broker no longer leads.
+            self._pump = self._loop.create_task(self._run(effects))
+
+    async def _run(self, effects: list[e.Effect]) -> None:
+        try:
+            await self._work(effects)
+            while self._events and self.is_leader:
+                assert self._state is not None
+                self._state, effects = step(self._state, self._events.popleft())
+                await self._work(effects)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("%s: the controller failed", self.topic)
+            self._pump = None
+            self.failed(error)
+            return
+        self._pump = None
+
+    async def _work(self, effects: list[e.Effect]) -> None:
+        """Performs the effects, and what follows from them, until the operation is done."""
+        todo = deque(effects)
+        while todo:
+            effect = todo.popleft()
+            try:
+                event = await self._perform(effect)
+            except AnabranchError as error:
+                log.debug("%s: %s: %s", self.topic, type(effect).__name__, error)
+                event = e.EffectFailed(effect, error)
+            if event is not None and self._state is not None:
+                self._state, more = step(self._state, event)
+                todo.extend(more)
+
+    async def _perform(self, effect: e.Effect) -> e.Event | None:
+        topic, records, segments = self.topic, self.records, self.segments
+        match effect:
+            case e.StoreTopic(record, if_version):
+                return await self._store_topic(record, if_version)
+            case e.ReadTopic():
+                return await self._fresh()
+            case e.ReadSubscriptions():
+                assert self._state is not None
+                return e.SubscriptionsRead(await records.subscriptions(topic, self._state.topic.generation))
+            case e.CreateSegments(_, made, names):
+                await _all(segments.create(topic, segment, names) for segment in made)
+            case e.SealSegment(_, segment):
+                await segments.seal(topic, segment)
+            case e.DeleteSegments(gone, best_effort):
+                await self._delete_segments(gone, best_effort)
+            case e.StoreSubscription(record):
+                await records.store_subscription(topic, record)
+                self._completed[record.name] = record
+            case e.CreateCursors(name, where, initial):
+                await _all(self._create_cursor(segment, name, initial) for segment in where)
+            case e.DeleteCursors(name, where):
+                await _all(self._delete_cursor(segment, name) for segment in where)
+            case e.WithdrawDescendants(name):
+                if (coordinator := self._coordinators.get(name)) is not None:
+                    await coordinator.withdraw_descendants()
+            case e.MoveCursors(name, where, timestamp_ms):
+                await _all(self._move_cursor(segment, name, timestamp_ms) for segment in where)
+            case e.CheckDrained(name):
+                if (coordinator := self._coordinators.get(name)) is not None:
+                    await coordinator.check_drained()
+            case e.DropSessions(name):
+                await self._drop_sessions(name)
+            case e.RemoveSubscription(name):
+                await records.remove_subscription(topic, name)
+                self._completed.pop(name, None)
+            case e.RemoveTopic():
+                await records.remove_topic(topic, CONTROLLER)
+            case e.TellConsumers(layout):
+                for coordinator in self._coordinators.values():
+                    coordinator.layout_changed(layout)
+                return None
+            case e.Wait(attempt):
+                delay = min(self.settings.retry_first_s * 2 ** (attempt - 1), self.settings.retry_max_s)
+                await asyncio.sleep(delay)
+                return None
+            case e.Answer(ticket, layout):
+                if (waiting := self._tickets.get(ticket)) is not None and not waiting.done():
+                    waiting.set_result(layout)
+                return None
+            case e.Refuse(ticket, error):
+                if (waiting := self._tickets.get(ticket)) is not None and not waiting.done():
+                    waiting.set_exception(error)
+                return None
+            case e.EndController():
+                self._service.topic_ended(self)
+                return None
+            case _:
+                assert_never(effect)
+        return e.Done()
+
+    async def _store_topic(self, record: ScalableTopic, if_version: int) -> e.Event:
+        # With the session in doubt another broker may lead already: what is begun now would be begun twice.
+        if self._service.metadata.session.state is not SessionState.CONNECTED:
+            raise NotLeader(self.topic, "")
+        try:
+            return e.TopicStored(await self.records.store_topic(self.topic, record, if_version))
+        except VersionConflict:
+            return await self._fresh()
+
+    async def _fresh(self) -> e.TopicRead:
+        found = await self.records.topic(self.topic)
+        return e.TopicRead(None, -1) if found is None else e.TopicRead(*found)
+
+    async def _delete_segments(self, gone: tuple[Segment, ...], best_effort: bool) -> None:
+        for segment in gone:
+            try:
+                await self.segments.delete(self.topic, segment)
+            except AnabranchError as error:
+                if not best_effort:
+                    raise
+                log.warning("%s: segment %s was not deleted: %s", self.topic, segment.descriptor, error)
+
+    async def _create_cursor(self, segment: Segment, name: str, initial: InitialPosition) -> None:
+        try:
+            await self.segments.create_subscription(self.topic, segment, name, initial)
+        except SegmentGone:
+            if segment.is_active:
+                raise
+
+    async def _delete_cursor(self, segment: Segment, name: str) -> None:
+        with contextlib.suppress(SegmentGone):
+            await self.segments.delete_subscription(self.topic, segment, name)
+
+    async def _move_cursor(self, segment: Segment, name: str, timestamp_ms: int | None) -> None:
+        try:
+            if timestamp_ms is None:
+                await self.segments.skip_all(self.topic, segment, name)
+            else:
+                await self.segments.seek(self.topic, segment, name, timestamp_ms)
+        except SegmentGone:
+            if segment.is_active:
+                raise
+
+    async def _drop_sessions(self, name: str) -> None:
+        for known in [name] if name else list(self._coordinators):
+            coordinator = self._coordinators.get(known)
+            if coordinator is not None:
+                await coordinator.drop()
+                coordinator.close()
+                del self._coordinators[known]
+
+    # -- sessions
+
+    async def register(
+        self, subscription: str, consumer: str, kind: SubscriptionKind, consumer_id: int, link: AssignmentLink
+    ) -> Assignment:
+        coordinator = await self._coordinator(subscription, kind)
+        return await coordinator.join(consumer, kind, link, consumer_id)
+
+    async def _coordinator(self, subscription: str, kind: SubscriptionKind) -> Coordinator:
+        state = self._state
+        if state is None:
+            raise NotLeader(self.topic, self.leader)
+        if state.topic.is_deleting:
+            raise TopicMissing(f"{self.topic} is being deleted")
+        if not subscription:
+            raise OperationRefused("a subscription needs a name")
+        if (known := self._coordinators.get(subscription)) is not None:
+            return known
+        wanted = SubscriptionRecord(subscription, kind, state.topic.generation)
+        record = await self.records.register_subscription(self.topic, wanted)
+        if record.is_deleting:
+            raise NotLeader(self.topic, "")  # Retried by the client: the name is free again in a moment.
+        if record.kind is SubscriptionKind.QUEUE:
+            raise OperationRefused(
+                f"subscription {subscription} is of type QUEUE, whose consumers attach to every segment; "
+                "use a queue consumer or another name"
+            )
+        if (known := self._coordinators.get(subscription)) is not None:
+            return known
+        if self._state is None:
+            raise NotLeader(self.topic, self.leader)
+        self._completed[subscription] = record
+        coordinator = Coordinator(self, record, self._state.topic.layout)
+        self._coordinators[subscription] = coordinator
+        return coordinator
+
+    def segment_progress(self, number: SegmentId) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.progressed(number)
+
+    def consumers_changed(self) -> None:
+        """A consumer joined or left some subscription of this topic."""
+        self._service.consumers_changed(self)
+
+
+async def _all(works: Iterable[Awaitable[None]]) -> None:
+    """Runs them side by side. The first failure is raised once all have ended: none goes on unattended."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
