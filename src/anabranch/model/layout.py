@@ -220,14 +220,15 @@ class SegmentLayout:
 
     def prune(self, numbers: Iterable[int]) -> SegmentLayout:
         """The layout without those sealed segments. Their ids are never used again."""
-        gone = [SegmentId(number) for number in numbers]
-        changed = dict(self.segments)
+        gone = {SegmentId(number) for number in numbers}
         for number in gone:
             if self.segment(number).is_active:
                 raise LayoutRefused(f"segment {number} is active; only sealed segments are pruned")
-            del changed[number]
+        changed = {key: segment for key, segment in self.segments.items() if key not in gone}
         for number in gone:
-            changed = {key: segment.without_relative(number) for key, segment in changed.items()}
+            pruned = self.segments[number]
+            for relative in changed.keys() & {*pruned.parents, *pruned.children}:
+                changed[relative] = changed[relative].without_relative(number)
         # A prune raises the epoch too: watchers drop any update that is not newer than their own.
         return replace(self, epoch=self.epoch + 1, segments=changed)
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from anabranch.errors import AnabranchError
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.names import Domain, NamespaceName, TopicName, decode_local, encode_local
+from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local, encode_local
 from anabranch.model.segments import HashRange, Segment, SegmentId
 
 TOPICS: Final = "/topics"
@@ -57,11 +57,14 @@ def consumer_path(topic: TopicName, subscription: str, consumer: str) -> str:
 
 
 def topic_of_path(path: str) -> TopicName | None:
-    """The scalable topic that a path at or below its record is about; None for the folders above it."""
+    """The scalable topic that a path at or below its record is about; None for any other path."""
     parts = path.split("/")
     if len(parts) < 5 or parts[1] != TOPICS[1:]:
         return None
-    return TopicName(Domain.TOPIC, NamespaceName(parts[2], parts[3]), decode_local(parts[4]))
+    try:
+        return TopicName(Domain.TOPIC, NamespaceName(parts[2], parts[3]), decode_local(parts[4]))
+    except (InvalidName, UnicodeDecodeError):
+        return None  # Nothing of ours is called that.
 
 
 def scalable_name(topic: TopicName) -> TopicName:
