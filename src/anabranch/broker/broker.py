@@ -9,25 +9,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anabranch
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
+from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
+from anabranch.broker.scalable.records import generation_of, read_topic, segment_named
+from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
+from anabranch.controller.feed import TopicFeed
+from anabranch.controller.ports import Segments
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.model.scalable import scalable_name
+from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.port import LogError, LogStore
 from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog, finish_delete
 from anabranch.storage.topic_record import TopicRecord
+
+if TYPE_CHECKING:
+    from anabranch.controller.service import ScalableTopics
+
+if TYPE_CHECKING:
+    from anabranch.controller.service import ScalableTopics
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +64,8 @@ class Broker:
         http_url: str,
         now_ms: Callable[[], int],
         authorizer: Authorizer | None = None,
+        owners: Owners | None = None,
+        remote_segments: Callable[[Owner], Segments] = unreachable,
     ) -> None:
         self.config = config
         self.metadata = metadata
@@ -61,6 +77,16 @@ class Broker:
         self.http_url = http_url
         self.now_ms = now_ms
         self.started_ms = now_ms()
+        me = Owner(service_url, http_url)
+        self.owners: Owners = owners or SoleOwner(me)
+        self.registry = BrokerRegistry(metadata, me, self.started_ms)
+        # What this broker does to the segments it owns, and the same for every segment wherever it is.
+        self.segment_owner = SegmentOwner(self)
+        self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
+        self.feed = TopicFeed(metadata)
+        self.registration = Registration(metadata, self.feed, self.segments)
+        # None while scalable topics are turned off.
+        self.scalable: ScalableTopics | None = None
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.loop = asyncio.get_running_loop()
         self.requests = Requests(self)
@@ -79,6 +105,9 @@ class Broker:
     # -- life
 
     async def start(self) -> None:
+        await self.registry.start()
+        self.feed.start()
+        self.owners.on_change(self._owners_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
         self._keep_up(self._tell_log_what_lives())
@@ -97,6 +126,8 @@ class Broker:
             await topic.close()
         for session in list(self.sessions):
             session.close()
+        await self.feed.close()
+        await self.registry.close()
         await self.log.close()
 
     def _keep_up(self, work: Coroutine[Any, Any, None]) -> None:
@@ -144,8 +175,11 @@ class Broker:
     def loaded(self) -> Mapping[TopicName, Topic]:
         return {name: topic for name, task in self._topics.items() if (topic := _opened(task)) is not None}
 
-    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
-        """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it."""
+    async def topic(self, name: TopicName, *, create: bool = False, for_deletion: bool = False) -> Topic:
+        """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it.
+
+        `for_deletion` also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
+        """
         while True:
             task = self._topics.get(name)
             if task is not None and task.done() and _opened(task) is None:
@@ -155,14 +189,14 @@ class Broker:
                 if self._is_closing:
                     raise TopicNotFoundError("the broker is shutting down")
                 # Awaited by everyone who wants the topic, and kept in `_topics` as the topic's holder.
-                task = self.loop.create_task(self._open(name, create))
+                task = self.loop.create_task(self._open(name, create, for_deletion))
                 self._topics[name] = task
             try:
                 topic = await asyncio.shield(task)
             except TopicNotFoundError:
                 if self._topics.get(name) is task:
                     del self._topics[name]
-                if create and not await self.resources.topic_exists(name) and await self._may_create(name):
+                if create and not await self.resources.topic_exists(name) and await self.may_create(name):
                     # Somebody who may not create was opening it; we may.
                     continue
                 raise
@@ -170,23 +204,45 @@ class Broker:
                 return topic
             await topic.wait_closed()
 
-    async def _open(self, name: TopicName, create: bool) -> Topic:
-        policies = await self.resources.policies(name.namespace)
+    async def _open(self, name: TopicName, create: bool, for_deletion: bool) -> Topic:
+        if not self.owners.is_mine(name):
+            raise NotReadyError(
+                f"{name} is served by {self.owners.owner(name).service_url}: look it up again"
+            )
+        policies = Policies() if for_deletion else await self.resources.policies(name.namespace)
         path = topic_record_path(name)
         if create and not await self.resources.topic_exists(name):
-            if not await self._may_create(name):
+            if not await self.may_create(name):
                 raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
             await self._check_name_free(name)
             await TopicLog.create(path, self.metadata, self.now_ms())
+        is_segment = name.domain is Domain.SEGMENT and not for_deletion
+        generation = await self._segment_generation(name) if is_segment else None
         try:
             opened = await TopicLog.open(
                 path, str(name.namespace), self.log, self.metadata, self._ledger_ids, self.now_ms()
             )
         except TopicGoneError as error:
             raise TopicNotFoundError(f"{name} does not exist") from error
-        return await Topic.open(self, name, opened, policies)
+        if is_segment and generation_of(opened.topic_record.properties) != generation:
+            raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
+        topic = await Topic.open(self, name, opened, policies)
+        if is_segment and self.scalable is not None:
+            self.scalable.touch(scalable_name(name))
+        return topic
 
-    async def _may_create(self, name: TopicName) -> bool:
+    async def _segment_generation(self, name: TopicName) -> int:
+        """The generation of the topic that a segment is part of; TopicNotFoundError if it is part of none."""
+        record = await read_topic(self.metadata, name)
+        if record is None or segment_named(record, name) is None:
+            raise TopicNotFoundError(f"{name} is not a segment of any topic")
+        return record.generation
+
+    async def may_create(self, name: TopicName) -> bool:
+        """Whether use makes a topic of that name."""
+        if name.domain is Domain.SEGMENT:
+            # A topic's controller makes its segments, nobody else.
+            return False
         policies = await self.resources.policies(name.namespace)
         override = policies.auto_topic_creation
         allowed = (
@@ -201,6 +257,10 @@ class Broker:
     async def _check_name_free(self, name: TopicName) -> None:
         if not name.is_partition and await self.resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
+        if name.is_classic and await read_topic(self.metadata, name.base) is not None:
+            raise NotAllowedError(
+                f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
+            )
 
     def topic_closed(self, topic: Topic) -> None:
         task = self._topics.get(topic.name)
@@ -216,8 +276,26 @@ class Broker:
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         topic = await self.topic(name)
         await topic.delete(force=force)
-        if not name.is_partition:
+        if name.is_classic and not name.is_partition:
             await self.schemas.delete(name)
+
+    async def discard_topic(self, name: TopicName) -> None:
+        """Removes what is stored under that name, whoever uses it and whether or not anybody may; if anything is."""
+        while await self.resources.topic_exists(name):
+            try:
+                topic = await self.topic(name, for_deletion=True)
+            except TopicNotFoundError:
+                # Its deletion has begun before.
+                await self._finish_deleting(name)
+                return
+            if not topic.is_closed:
+                await topic.delete(force=True)
+
+    async def _finish_deleting(self, name: TopicName) -> None:
+        path = topic_record_path(name)
+        found = await self.metadata.get(path)
+        if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
+            await finish_delete(path, record, self.log, self.metadata)
 
     async def unload_topic(self, name: TopicName) -> None:
         """Closes the topic; its clients come back and open it again."""
@@ -238,6 +316,12 @@ class Broker:
     async def check_lookup(self, name: TopicName) -> None:
         """Whether this broker may be named as the owner of that topic."""
         await self.resources.policies(name.namespace)
+        if (
+            name.domain is Domain.SEGMENT
+            and name not in self._topics
+            and not await self.resources.topic_exists(name)
+        ):
+            raise TopicNotFoundError(f"{name} does not exist")
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions the topic has, 0 for none; a partitioned topic is made if policy says so."""
@@ -247,6 +331,8 @@ class Broker:
         partitions = await self.resources.partitions(name)
         if partitions or await self.resources.topic_exists(name):
             return partitions
+        if name.domain is Domain.SEGMENT:
+            raise TopicNotFoundError(f"{name} does not exist")
         override = policies.auto_topic_creation
         allowed = (
             self.config.allow_auto_topic_creation if override is None else override.allow_auto_topic_creation
@@ -275,6 +361,23 @@ class Broker:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
+
+    def _owners_changed(self) -> None:
+        """Closes what this broker does not own any more; its clients look it up again."""
+        for name, topic in self.loaded().items():
+            if not self.owners.is_mine(name):
+                self._keep_up(topic.close())
+
+    def on_segment_progress(self, name: TopicName) -> None:
+        """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""
+        if self.scalable is None:
+            return
+        if name.domain is Domain.SEGMENT:
+            topic, _, number = segment_of(name)
+        else:
+            # Classic topics become segments in the order of their partitions.
+            topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
+        self.scalable.segment_progress(topic, number)
 
     async def _in_turns(self) -> AsyncIterator[Topic]:
         """Every open topic, a few at a time: ten thousand idle ones must not hold up a busy one."""

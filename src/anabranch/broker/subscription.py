@@ -19,6 +19,7 @@ from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, Dispatch
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
+from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.ports import ConsumerLink, Journal, LogReader
 from anabranch.broker.subscription_stats import subscription_stats
@@ -39,7 +40,8 @@ class NotConnectedError(BrokerError):
 
 class Subscription:
     """`journal` is None for a non-durable subscription. `ended` is called when the subscription is gone: deleted, or
-    non-durable and without consumers."""
+    non-durable and without consumers. `drained` is called on a sealed topic whenever all is acknowledged, and again
+    after each seek."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Subscription:
         consumers_max: int = 0,
         is_sealed: bool = False,
         ended: Callable[[Subscription], None] | None = None,
+        drained: Callable[[Subscription], None] | None = None,
     ) -> None:
         self.name = name
         self.topic = topic
@@ -81,6 +84,8 @@ class Subscription:
         self._loop = loop
         self._now_ms = now_ms
         self._ended = ended
+        self._drained = drained
+        self._drain = Drain(cursor, log, loop, self._tell_drained)
         self._context = DispatchContext(
             topic=topic,
             subscription=name,
@@ -137,6 +142,15 @@ class Subscription:
         """Entries not acknowledged."""
         self.cursor.settle(self.topic_log)
         return self.cursor.backlog(self.topic_log)
+
+    @property
+    def is_drained(self) -> bool:
+        """Sealed and acknowledged to the end, as far as is known without reading. See `drain.py`."""
+        return self.is_sealed and bool(self._drain.verdict)
+
+    async def look_whether_drained(self) -> bool:
+        """The same, once the remainder has been looked at."""
+        return self.is_sealed and await self._drain.look()
 
     def state(self) -> state.SubscriptionState:
         """For the topic's snapshot; durable subscriptions only."""
@@ -196,11 +210,17 @@ class Subscription:
         if self.dispatcher is not None and consumer.is_open:
             self.dispatcher.ready(consumer)
             self._check_end()
+            if not self.is_durable:
+                # A reader that begins at the end of a sealed topic has finished it.
+                self._progressed()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Its client closed it or went away. What it had not acknowledged goes to the others."""
         if not consumer.is_open or self.dispatcher is None:
             return
+        if self.is_sealed and not self.is_durable:
+            # What a reader acknowledged last counts while it is still known by name.
+            self._flush()
         self._take_out(consumer)
         if not self.consumers and not self.is_durable:
             self.close()
@@ -253,6 +273,17 @@ class Subscription:
         """Nothing more will be published. Consumers learn of it once all is acknowledged."""
         self.is_sealed = True
         self._check_end()
+        self._progressed()
+
+    def _progressed(self) -> None:
+        """The cursor of a sealed topic may have reached the end: whoever waits for that is told."""
+        if self.is_sealed and not self.is_closed:
+            dispatcher = self.dispatcher
+            self._drain.moved(is_all_sent=dispatcher is not None and dispatcher.read_at >= self.topic_log.end)
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None:
+            self._drained(self)
 
     def _check_end(self) -> None:
         if self.is_sealed and self.consumers and self.backlog() == 0:
@@ -354,6 +385,7 @@ class Subscription:
             self.dispatcher.acks_done()
             if self.is_sealed:
                 self._check_end()
+                self._progressed()
 
     def when_stored(self, done: Done) -> None:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""
@@ -389,6 +421,7 @@ class Subscription:
         at = log.normalise(max(log.first, min(at, log.end)))
         bits = bits_of_words(ack_set)
         self.cursor.reset(at, bits)
+        self._drain.moved_back()
         if self.dispatcher is not None:
             self.dispatcher.forget()
         # Before a standby takes over, so that it starts at the new place.
@@ -403,6 +436,8 @@ class Subscription:
             seeking.set_result(None)
             if self._seeking is seeking:
                 self._seeking = None
+        if self.is_sealed:
+            self._tell_drained()
 
     async def wait_for_seek(self) -> None:
         """Returns once no seek is being stored. Consumers must not join before.
@@ -469,6 +504,7 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.acked_below(self.cursor.next)
             await self._acks.write_down(state.acked_below(self.name, at))
+            self._progressed()
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Gives up what was published before that time; returns how many entries that were."""

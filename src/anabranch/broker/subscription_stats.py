@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     consumers = subscription.consumers
-    backlog = subscription.backlog()
+    backlog = 0 if subscription.is_drained else subscription.backlog()
     rates = [consumer.rates for consumer in consumers]
     stats: dict[str, Any] = {
         "msgRateOut": sum(rate[0] for rate in rates),

@@ -34,6 +34,7 @@ from anabranch.broker.subscription import Subscription, start_position
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
+from anabranch.model.scalable import InitialPosition
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
@@ -47,6 +48,10 @@ log = logging.getLogger(__name__)
 
 _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 * 1024 * 1024
+# Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
+_FINISHED_READERS_MAX = 1000
+# The property of a producer that only asks what is stored of it: it may attach to a sealed topic too.
+SEALED_OK = ("anabranch.sealed", "ok")
 
 
 class Topic:
@@ -70,6 +75,10 @@ class Topic:
         self._policies = Policies()
         self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
+        # Messages seen whose key belongs to another segment.
+        self.keys_outside = 0
+        self._finished_readers: dict[str, None] = {}
+        self._sealing: asyncio.Task[None] | None = None
 
     @staticmethod
     async def open(broker: Broker, name: TopicName, topic_log: TopicLog, policies: Policies) -> Topic:
@@ -85,7 +94,7 @@ class Topic:
                 extra=stored.extra,
             )
         topic.apply_policies(policies)
-        if topic.publishing.is_deduplicating:
+        if topic.publishing.is_deduplicating or (topic.is_sealed and state.producers):
             # Only then is the table kept, and only then is opening worth a look into the log.
             await topic._replay()
         topic_log.start(topic)
@@ -160,7 +169,8 @@ class Topic:
 
     async def add_producer(self, producer: Producer, request_id: int) -> None:
         """Attaches the producer and answers its request, or raises why not. A waiting one is answered twice."""
-        if self._publishing.is_sealed:
+        key, value = SEALED_OK
+        if self._publishing.is_sealed and producer.metadata.get(key) != value:
             raise _terminated(self.name)
         await self.attached.make_way(producer)
         if self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):
@@ -175,8 +185,12 @@ class Topic:
         self.attached.add(producer, request_id)
 
     def last_sequence_id(self, producer: str) -> int:
-        """What a producer that comes back is told: the last id that is stored, -1 without deduplication."""
-        return self._publishing.dedup.last_confirmed(producer) if self._publishing.is_deduplicating else -1
+        """What a producer that comes back is told: the last id that is stored, -1 without deduplication.
+
+        A sealed topic goes on answering for its producers, whatever the policy is by now.
+        """
+        is_known = self._publishing.is_deduplicating or self._publishing.is_sealed
+        return self._publishing.dedup.last_confirmed(producer) if is_known else -1
 
     def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None:
         """The client is done: answered once everything it sent is."""
@@ -222,11 +236,31 @@ class Topic:
             consumers_max=config.max_consumers_per_subscription,
             is_sealed=self._publishing.is_sealed,
             ended=self._subscription_ended,
+            drained=self._subscription_moved,
         )
 
     def _subscription_ended(self, subscription: Subscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            if self.is_sealed and subscription.is_durable:
+                self.broker.on_segment_progress(self.name)
+
+    def _subscription_moved(self, subscription: Subscription) -> None:
+        """On a sealed topic: the subscription has drained it, or was moved."""
+        if not subscription.is_durable and subscription.is_drained:
+            for consumer in subscription.consumers:
+                self._reader_finished(consumer.name)
+        self.broker.on_segment_progress(self.name)
+
+    def _reader_finished(self, consumer: str) -> None:
+        self._finished_readers[consumer] = None
+        if len(self._finished_readers) > _FINISHED_READERS_MAX:
+            del self._finished_readers[next(iter(self._finished_readers))]
+
+    @property
+    def finished_readers(self) -> frozenset[str]:
+        """The readers, by consumer name, that have acknowledged all of this sealed topic; also those gone since."""
+        return frozenset(self._finished_readers)
 
     async def subscribe(self, session: Session, request: pb.CommandSubscribe) -> Consumer:
         """A consumer on the subscription, which is made first if it does not exist. `consumer_ready` must follow."""
@@ -238,8 +272,17 @@ class Topic:
             raise NotAllowedError(
                 f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
             )
+        first = None
+        if existing is None and request.durable and (self.is_sealed or not self.name.is_classic):
+            first = await self.broker.registration.register_consumer(self.name, request)
+            if self.is_closed:
+                raise NotReadyError(f"{self.name} is closing")
+            # The topic's controller may have made it meanwhile.
+            existing = self.subscriptions.get(name)
         if existing is None:
             at = start_position(self.log, request)
+            if first is not None:
+                at = self.log.first if first is InitialPosition.EARLIEST else self.log.end
             if request.start_message_rollback_duration_sec:
                 since = self.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
                 at = await self.log.find_by_publish_time(since)
@@ -269,7 +312,22 @@ class Topic:
                 raise
             existing.remove_consumer(holder)
             existing.add_consumer(consumer)
+        if self.is_sealed and not request.durable and await self._is_past_end(request):
+            self._reader_finished(consumer.name)
+            self.broker.on_segment_progress(self.name)
         return consumer
+
+    async def _is_past_end(self, request: pb.CommandSubscribe) -> bool:
+        """Whether a reader comes back to a sealed topic with its last message as the one it has read last.
+
+        It is sent that message again and drops it without a word, so it will never acknowledge it here.
+        """
+        at, last = request.start_message_id, self.log.last
+        if last[0] < 0 or (at.ledgerId, at.entryId) != last:
+            return False
+        _, entries = await self.log.read(last, 1, 1)
+        messages = parse_metadata(entries[0][2]).num_messages_in_batch if entries else 0
+        return at.batch_index < 0 or at.batch_index >= messages - 1
 
     async def _create(
         self, name: str, at: Position, properties: dict[str, str], is_durable: bool, kind: int
@@ -318,13 +376,27 @@ class Topic:
 
     async def terminate(self) -> Position:
         """No more publishes, for good. Everything accepted before is confirmed and receipted. The last position."""
+        if self._sealing is None:
+            # Kept, so that everybody who asks waits for the same sealing, also when the first one gives up.
+            self._sealing = self.broker.loop.create_task(self._seal())
+        sealing = self._sealing
+        try:
+            await asyncio.shield(sealing)
+        except BaseException:
+            if sealing.done() and self._sealing is sealing:
+                self._sealing = None
+            raise
+        return self.log.last
+
+    async def _seal(self) -> None:
         if not self._publishing.is_sealed:
             self._publishing.seal()
             await self._stored(topic_state.sealed())
+        if self.log.topic_record.sealed_end is None:
             await self.log.seal()
-            for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
+            if not subscription.is_sealed:
                 subscription.topic_terminated()
-        return self.log.last
 
     async def _stored(self, delta: bytes) -> None:
         """Waits until a state change, and with it everything appended before, is confirmed."""

@@ -119,7 +119,7 @@ class TopicName:
         _check_local(self)
         text = f"{self.domain.value}://{self.namespace}/{self.local}"
         object.__setattr__(self, "text", f"{text}/{self.segment}" if self.segment else text)
-        object.__setattr__(self, "partition_index", _partition_index(self.local) if self._is_classic else -1)
+        object.__setattr__(self, "partition_index", _partition_index(self.local) if self.is_classic else -1)
 
     @staticmethod
     def parse(text: str) -> TopicName:
@@ -135,7 +135,8 @@ class TopicName:
         return self.domain is not Domain.NON_PERSISTENT
 
     @property
-    def _is_classic(self) -> bool:
+    def is_classic(self) -> bool:
+        """`persistent://` or `non-persistent://`: known to every client of Pulsar's protocol."""
         return self.domain in (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
     @property

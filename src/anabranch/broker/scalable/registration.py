@@ -1,0 +1,160 @@
+"""A client that subscribes straight to a segment subscribes to the topic first.
+
+The order is what keeps a subscription whole: its record is stored, *then* the layout is read. A split stores its plan
+and *then* reads the subscriptions. So either the controller sees the subscription, or the subscriber sees the plan and
+waits for its end. A new subscription has its cursors on every segment before anybody is told that it exists: what is
+published after that is not missed, wherever it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.scalable.records import read_topic, segment_named
+from anabranch.controller.feed import Part, TopicFeed
+from anabranch.controller.ports import SegmentGone, SegmentRefused, Segments, SegmentUnavailable
+from anabranch.metadata.errors import AlreadyExists, VersionConflict
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import (
+    InitialPosition,
+    Plan,
+    ScalableTopic,
+    SubscriptionKind,
+    SubscriptionRecord,
+    scalable_name,
+    subscription_path,
+)
+from anabranch.model.segments import Segment
+from anabranch.wire import pulsar_pb2 as pb
+
+# Within a client's own patience, so that it hears why.
+PLAN_WAIT_MAX_S: Final = 20.0
+
+
+class Registration:
+    def __init__(self, metadata: MetadataStore, feed: TopicFeed, segments: Segments) -> None:
+        self._metadata = metadata
+        self._feed = feed
+        self._segments = segments
+
+    async def register_consumer(
+        self, name: TopicName, request: pb.CommandSubscribe
+    ) -> InitialPosition | None:
+        """The same for a SUBSCRIBE that finds no cursor on the segment."""
+        is_shared = request.subType in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+        is_earliest = request.initialPosition == pb.CommandSubscribe.Earliest
+        return await self.register(
+            name,
+            request.subscription,
+            SubscriptionKind.QUEUE if is_shared else SubscriptionKind.STREAM,
+            InitialPosition.EARLIEST if is_earliest else InitialPosition.LATEST,
+        )
+
+    async def register(
+        self, name: TopicName, subscription: str, kind: SubscriptionKind, initial: InitialPosition
+    ) -> InitialPosition | None:
+        """Returns once a cursor of that name may be made on this segment, if there is none by then, and says where.
+
+        `name` is the segment's topic. A classic topic that is no segment needs nothing of this: None.
+        """
+        topic = scalable_name(name.base)
+        record = await read_topic(self._metadata, topic)
+        segment = None if record is None else segment_named(record, name)
+        if record is None or segment is None:
+            if name.domain is Domain.SEGMENT:
+                raise TopicNotFoundError(f"{name} is not a segment of any topic")
+            return None
+        if not subscription:
+            raise NotAllowedError("a subscription needs a name")
+        stored, is_new = await self._store(topic, record.generation, subscription, kind, initial)
+        is_spread = is_new or not segment.is_active
+
+        def concerns(plan: Plan) -> bool:
+            # Whoever makes the cursors of all segments must know all segments.
+            return is_spread or segment.id in plan.parents or segment in plan.children
+
+        after = await self._settled(topic, concerns)
+        if after.generation != record.generation:
+            raise TopicNotFoundError(f"{topic} was deleted and made anew")
+        if is_spread:
+            await self._spread(topic, after, segment, stored)
+        # Where a subscription begins was said by whoever made it, as on any topic.
+        return stored.initial or initial
+
+    async def _store(
+        self,
+        topic: TopicName,
+        generation: int,
+        name: str,
+        kind: SubscriptionKind,
+        initial: InitialPosition,
+    ) -> tuple[SubscriptionRecord, bool]:
+        """The subscription's record, and whether this call made it or gave it its position."""
+        path = subscription_path(topic, name)
+        wanted = SubscriptionRecord(name, kind, generation, initial)
+        while True:
+            found = await self._metadata.get(path)
+            try:
+                if found is None:
+                    await self._metadata.create(path, wanted.encode())
+                    return wanted, True
+                stored = SubscriptionRecord.decode(found.value) if found.value else None
+                if stored is not None and stored.generation == generation:
+                    if stored.is_deleting:
+                        raise NotReadyError(f"subscription {name} of {topic} is being deleted")
+                    if stored.initial is not None or stored.kind is not SubscriptionKind.STREAM:
+                        return stored, False
+                    # A stream consumer registers with the controller first, and says here where it wants to begin.
+                    wanted = SubscriptionRecord(name, stored.kind, generation, initial)
+                await self._metadata.put(path, wanted.encode(), if_version=found.version)
+                return wanted, True
+            except (AlreadyExists, VersionConflict):
+                continue
+
+    async def _settled(self, topic: TopicName, concerns: Callable[[Plan], bool]) -> ScalableTopic:
+        """The topic's record, read afresh, once no plan that concerns the subscriber is pending."""
+        changed = asyncio.Event()
+        stop = self._feed.listen(topic, lambda part: changed.set() if Part.RECORD in part else None)
+        try:
+            async with asyncio.timeout(PLAN_WAIT_MAX_S):
+                while True:
+                    changed.clear()
+                    record = await read_topic(self._metadata, topic)
+                    if record is None or record.is_deleting:
+                        raise TopicNotFoundError(f"{topic} is being deleted")
+                    if record.plan is None or not concerns(record.plan):
+                        return record
+                    await changed.wait()
+        except TimeoutError:
+            raise NotReadyError(f"{topic} is in the middle of a split or merge; try again") from None
+        finally:
+            stop()
+
+    async def _spread(
+        self, topic: TopicName, record: ScalableTopic, here: Segment, stored: SubscriptionRecord
+    ) -> None:
+        """Makes the subscription's cursors wherever they are missing, except here."""
+        initial = stored.initial or InitialPosition.EARLIEST
+        wanted = [
+            segment
+            for segment in record.layout.segments.values()
+            if segment.id != here.id
+            and not segment.is_deleting
+            and (segment.is_active or initial is InitialPosition.EARLIEST)
+        ]
+        await asyncio.gather(*(self._make_cursor(topic, segment, stored.name, initial) for segment in wanted))
+
+    async def _make_cursor(
+        self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
+    ) -> None:
+        try:
+            await self._segments.create_subscription(topic, segment, subscription, initial)
+        except (SegmentGone, SegmentRefused):
+            # Deleted meanwhile: the segment, or the subscription.
+            return
+        except SegmentUnavailable as error:
+            raise NotReadyError(f"not every segment of {topic} can be reached: {error}") from error
