@@ -17,6 +17,7 @@ from anabranch.broker.admin import (
     lookup,
     messages,
     namespaces,
+    scalable,
     schemas,
     settings,
     subscriptions,
@@ -67,6 +68,7 @@ def create_app(broker: Broker) -> FastAPI:
         app.include_router(
             router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
         )
+    app.include_router(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
     app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])

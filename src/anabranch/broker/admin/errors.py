@@ -11,12 +11,16 @@ from starlette.exceptions import HTTPException
 
 from anabranch.broker import errors as broker_errors
 from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.broker import Broker
 from anabranch.broker.policies import InvalidValue
 from anabranch.broker.resources import ResourceError
 from anabranch.broker.schemas import SchemaNotFoundError
+from anabranch.controller import ports
+from anabranch.controller.errors import ControllerError
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import StoreUnavailable, ValueTooLarge
 from anabranch.model.names import InvalidName
+from anabranch.model.segments import LayoutRefused
 from anabranch.storage.port import LogFullError
 
 log = logging.getLogger(__name__)
@@ -35,6 +39,10 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidName, 412),
     (InvalidValue, 412),
     (NotAuthorizedError, 403),
+    (LayoutRefused, 412),
+    (ports.SegmentRefused, 409),
+    (ports.SegmentGone, 404),
+    (ports.SegmentUnavailable, 503),
     (SchemaNotFoundError, 404),
     (broker_errors.TopicNotFoundError, 404),
     (broker_errors.SubscriptionNotFoundError, 404),
@@ -52,7 +60,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error, ResourceError | RestError):
+    if isinstance(error, ResourceError | RestError | ControllerError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
@@ -61,7 +69,16 @@ def reason(status: int, text: str, headers: dict[str, str] | None = None) -> JSO
     return JSONResponse({"reason": text}, status_code=status, headers=headers)
 
 
+def redirect(request: Request, web_url: str) -> JSONResponse:
+    """The same request, word for word, to another broker."""
+    path = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
+    query = request.scope["query_string"].decode("latin-1")
+    target = f"{web_url.rstrip('/')}{path}{'?' if query else ''}{query}"
+    return reason(307, f"Ask {web_url}", {"Location": target})
+
+
 def install(app: FastAPI) -> None:
+    app.add_exception_handler(ports.NotLeader, _elsewhere)
     app.add_exception_handler(AnabranchError, _refused)
     app.add_exception_handler(InvalidValue, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -74,6 +91,16 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     if status in (500, 503):
         log.warning("%s %s answered %d: %s", request.method, request.url.path, status, error)
     return reason(status, str(error))
+
+
+async def _elsewhere(request: Request, error: Exception) -> JSONResponse:
+    """To the leader, if it can be found. It must not be sent back here, or the request would go in circles."""
+    assert isinstance(error, ports.NotLeader)
+    broker: Broker = request.app.state.broker
+    is_elsewhere = error.leader not in ("", broker.service_url)
+    if is_elsewhere and (web_url := await broker.registry.web_url(error.leader)):
+        return redirect(request, web_url)
+    return reason(503, f"{error}; try again in a moment", {"Retry-After": "1"})
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:

@@ -15,7 +15,8 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policies import Bundles, Policies
 from anabranch.broker.resources import Conflict, NotFound
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.controller.errors import TopicMissing
+from anabranch.model.names import Domain, NamespaceName, TopicName
 
 router = APIRouter()
 
@@ -72,7 +73,14 @@ async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
     for topic in await broker.resources.topic_names(namespace):
         with contextlib.suppress(TopicNotFoundError, NotFound):
             await broker.topic(topic)
-    for topic in await broker.resources.begin_delete_namespace(namespace, force=True):
+    left = await broker.resources.begin_delete_namespace(namespace, force=True)
+    # Scalable topics first: if another broker leads one, the request goes there before anything else is gone.
+    for topic in [topic for topic in left if topic.domain is Domain.TOPIC]:
+        if broker.scalable is None:
+            raise Conflict(f"{topic} cannot be deleted while scalable topics are disabled; enable them first")
+        with contextlib.suppress(TopicMissing):
+            await broker.scalable.delete(topic, force=True)
+    for topic in [topic for topic in left if topic.domain is not Domain.TOPIC]:
         with contextlib.suppress(TopicNotFoundError, NotFound):
             if await broker.resources.partitions(topic):
                 await broker.resources.delete_partitioned(topic)

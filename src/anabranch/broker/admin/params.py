@@ -61,6 +61,14 @@ def decoded(text: str) -> str:
         raise RestError(400, f"{text} is not percent-encoded UTF-8") from None
 
 
+def decoded_once(text: str) -> str:
+    """A name that came from Pulsar's clients of scalable topics, which leave a `+` as it is."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise RestError(400, f"{text} is not percent-encoded UTF-8") from None
+
+
 BrokerDep = Annotated[Broker, Depends(_broker)]
 RoleDep = Annotated[str, Depends(_role)]
 NamespaceDep = Annotated[NamespaceName, Depends(_namespace)]

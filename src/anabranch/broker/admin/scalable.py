@@ -1,0 +1,192 @@
+"""`/admin/v2/scalable`: scalable topics, their segments and subscriptions, as Pulsar's admin client asks for them.
+
+Requests may come to any broker. What only the leader of the topic can do is answered with a redirect to it, see
+`errors.py`. Rights are asked for before anything is looked up.
+
+Pulsar's admin client puts a topic's name into the path as it is, slashes included, so names here span path segments.
+A name that ends like one of the routes (`a/stats`) must have its slashes encoded, and then means exactly itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
+from anabranch.broker.admin.scalable_stats import stats_json
+from anabranch.controller.errors import TopicMissing
+from anabranch.controller.service import ScalableTopics
+from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.scalable import SubscriptionKind
+
+router = APIRouter()
+
+LIST = "/{tenant}/{namespace}"
+TOPIC = "/{tenant}/{namespace}/{topic:path}"
+SUBSCRIPTION = TOPIC + "/subscriptions/{subscription:path}"
+
+SEGMENT_ID_MAX = 2**63 - 1
+TIMESTAMP_MS_MAX = 2**63 - 1
+
+
+def _service(broker: BrokerDep) -> ScalableTopics:
+    if broker.scalable is None:
+        raise RestError(405, "Scalable topics are disabled; set scalableTopicEnabled=true on the brokers")
+    return broker.scalable
+
+
+async def _administered(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep, topic: str) -> TopicName:
+    name = TopicName(Domain.TOPIC, namespace, decoded_once(topic))
+    await broker.rights.administer(role, name)
+    return name
+
+
+async def _listed(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep) -> NamespaceName:
+    await broker.rights.administer(role, namespace)
+    return namespace
+
+
+def _subscription(subscription: str) -> str:
+    return decoded_once(subscription)
+
+
+def _segment(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > SEGMENT_ID_MAX:
+        raise RestError(
+            400, f"{decoded_once(text)!r} is no segment id: expected a number, as in the topic's stats"
+        )
+    return int(text)
+
+
+ServiceDep = Annotated[ScalableTopics, Depends(_service)]
+TopicDep = Annotated[TopicName, Depends(_administered)]
+ListedDep = Annotated[NamespaceName, Depends(_listed)]
+SubscriptionDep = Annotated[str, Depends(_subscription)]
+
+
+# -- autoScalePolicy comes with automatic splits; without these routes it would be taken for a topic's name.
+
+
+@router.get(TOPIC + "/autoScalePolicy")
+@router.post(TOPIC + "/autoScalePolicy")
+@router.delete(TOPIC + "/autoScalePolicy")
+async def auto_scale_policy(topic: TopicDep) -> None:
+    raise RestError(
+        405, "Segments are not split or merged automatically; use …/split/{id} and …/merge/{id1}/{id2}"
+    )
+
+
+# -- subscriptions
+
+
+@router.put(SUBSCRIPTION, status_code=204)
+async def create_subscription(
+    topic: TopicDep,
+    service: ServiceDep,
+    subscription: SubscriptionDep,
+    type: Literal["STREAM", "QUEUE"] = "STREAM",
+) -> None:
+    """On every segment, from its start. Nothing happens to one that exists."""
+    await service.create_subscription(topic, subscription, SubscriptionKind(type))
+
+
+@router.delete(SUBSCRIPTION, status_code=204)
+async def delete_subscription(topic: TopicDep, service: ServiceDep, subscription: SubscriptionDep) -> None:
+    """With its consumers, and from every segment, sealed ones too."""
+    await service.delete_subscription(topic, subscription)
+
+
+@router.post(SUBSCRIPTION + "/seek", status_code=204)
+async def seek(
+    topic: TopicDep,
+    service: ServiceDep,
+    subscription: SubscriptionDep,
+    timestamp: Annotated[int, Query(ge=0, le=TIMESTAMP_MS_MAX)],
+) -> None:
+    """To the first message published at or after that time, in milliseconds, on every segment."""
+    await service.seek(topic, subscription, timestamp)
+
+
+@router.post(SUBSCRIPTION + "/skip-all", status_code=204)
+async def skip_all(topic: TopicDep, service: ServiceDep, subscription: SubscriptionDep) -> None:
+    await service.skip_all(topic, subscription)
+
+
+# -- segments
+
+
+@router.post(TOPIC + "/split/{segment}", status_code=204)
+async def split(topic: TopicDep, service: ServiceDep, segment: str) -> None:
+    """Answered once the new layout is published."""
+    await service.split(topic, _segment(segment))
+
+
+@router.post(TOPIC + "/merge/{one}/{other}", status_code=204)
+async def merge(topic: TopicDep, service: ServiceDep, one: str, other: str) -> None:
+    await service.merge(topic, _segment(one), _segment(other))
+
+
+# -- topics
+
+
+@router.post(TOPIC + "/migrate", status_code=204)
+async def migrate(topic: TopicDep, service: ServiceDep, force: bool = False) -> None:
+    """The classic topic of this name becomes a scalable one, with all its messages and subscriptions."""
+    await service.migrate(topic, force=force)
+
+
+@router.get(TOPIC + "/stats")
+async def stats(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
+    return stats_json(topic, await service.stats(topic))
+
+
+@router.get(LIST)
+async def list_topics(
+    namespace: ListedDep,
+    broker: BrokerDep,
+    service: ServiceDep,
+    property: Annotated[Sequence[str], Query()] = (),
+) -> list[str]:
+    """Those that have every property asked for."""
+    await broker.resources.policies(namespace)
+    return [str(topic) for topic in await service.topics(namespace, _filters(property))]
+
+
+def _filters(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in filter(None, texts):
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise RestError(412, f"property={text} is no filter: expected property=NAME=VALUE")
+        if found.setdefault(name, value) != value:
+            raise RestError(412, f"no topic can have property {name} both {found[name]!r} and {value!r}")
+    return found
+
+
+@router.put(TOPIC, status_code=204)
+async def create(
+    topic: TopicDep, broker: BrokerDep, service: ServiceDep, request: Request, numInitialSegments: int = 1
+) -> None:
+    properties = await body(request, dict[str, str], {})
+    await broker.resources.policies(topic.namespace)
+    await service.create(topic, numInitialSegments, properties)
+
+
+@router.get(TOPIC)
+async def metadata(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
+    """The stored record: the layout, every segment's place in it, properties."""
+    record = await service.get(topic)
+    if record is None:
+        raise TopicMissing(f"{topic} does not exist; PUT to the same path creates it")
+    value: dict[str, Any] = json.loads(record.encode())
+    return value
+
+
+@router.delete(TOPIC, status_code=204)
+async def delete(topic: TopicDep, service: ServiceDep, force: bool = False) -> None:
+    """With all its segments and subscriptions; with `force` also while clients are connected."""
+    await service.delete(topic, force=force)

@@ -1,0 +1,117 @@
+"""A scalable topic's figures in the shape of Pulsar's ScalableTopicStats JSON, with what Pulsar leaves out.
+
+Pulsar has counts, each segment's name and state, and each subscription's number of consumers. Ours adds the layout,
+rates, storage and backlog of every segment, each subscription's backlog and its consumers with what they read, the
+operation under way and the controller. A segment whose owner did not answer has no figures and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anabranch.controller.ports import SegmentStatus
+from anabranch.controller.service import ConsumerStats, SubscriptionStats, TopicStats
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import Plan
+from anabranch.model.segments import Segment
+
+
+def stats_json(topic: TopicName, stats: TopicStats) -> dict[str, Any]:
+    layout, plan = stats.topic.layout, stats.topic.plan
+    known = [status for status in stats.segments.values() if status is not None]
+    return {
+        "epoch": layout.epoch,
+        "totalSegments": len(layout.segments),
+        "activeSegments": len(layout.active),
+        "sealedSegments": len(layout.sealed),
+        **_figures(known),
+        "controller": stats.leader,
+        "operation": None if plan is None else _operation(plan),
+        "segments": {
+            str(segment.id): _segment(topic, segment, stats.segments.get(segment.id))
+            for segment in layout.segments.values()
+        },
+        "subscriptions": {
+            name: _subscription(name, subscription, known)
+            for name, subscription in sorted(stats.subscriptions.items())
+        },
+    }
+
+
+def _figures(segments: Iterable[SegmentStatus]) -> dict[str, Any]:
+    """Of one segment, or summed up over several."""
+    segments = list(segments)
+    cursors = [cursor for segment in segments for cursor in segment.subscriptions.values()]
+    return {
+        "msgRateIn": sum(segment.msg_rate_in for segment in segments),
+        "msgThroughputIn": sum(segment.msg_throughput_in for segment in segments),
+        "msgRateOut": sum(cursor.msg_rate_out for cursor in cursors),
+        "msgThroughputOut": sum(cursor.msg_throughput_out for cursor in cursors),
+        "storageSize": sum(segment.storage_bytes for segment in segments),
+    }
+
+
+def _operation(plan: Plan) -> dict[str, Any]:
+    return {
+        "kind": plan.kind.value,
+        "parentIds": list(plan.parents),
+        "childIds": [child.id for child in plan.children],
+    }
+
+
+def _segment(topic: TopicName, segment: Segment, status: SegmentStatus | None) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": str(segment.topic(topic)),
+        "state": segment.state.value,
+        "hashRange": {"start": segment.range.start, "end": segment.range.end},
+        "parentIds": list(segment.parents),
+        "childIds": list(segment.children),
+        "createdAtMs": segment.created_ms,
+        "sealedAtMs": segment.sealed_ms,
+        "deleting": segment.is_deleting,
+        "available": status is not None,
+    }
+    if status is None:
+        return described
+    return described | {
+        **_figures([status]),
+        "producerCount": status.producers,
+        "keysOutside": status.keys_outside,
+        "subscriptions": {
+            name: {
+                "msgBacklog": cursor.backlog,
+                "drained": cursor.is_drained,
+                "consumerCount": cursor.consumers,
+                "msgRateOut": cursor.msg_rate_out,
+                "msgThroughputOut": cursor.msg_throughput_out,
+            }
+            for name, cursor in sorted(status.subscriptions.items())
+        },
+    }
+
+
+def _subscription(
+    name: str, subscription: SubscriptionStats, segments: Iterable[SegmentStatus]
+) -> dict[str, Any]:
+    cursors = [segment.subscriptions[name] for segment in segments if name in segment.subscriptions]
+    # A consumer that the controller does not know is attached to every segment: the largest number is how many.
+    attached = max((cursor.consumers for cursor in cursors), default=0)
+    return {
+        "type": subscription.record.kind.value,
+        "consumerCount": len(subscription.consumers) or attached,
+        "msgBacklog": sum(cursor.backlog for cursor in cursors),
+        "msgRateOut": sum(cursor.msg_rate_out for cursor in cursors),
+        "msgThroughputOut": sum(cursor.msg_throughput_out for cursor in cursors),
+        "deleting": subscription.record.is_deleting,
+        "consumers": [_consumer(consumer) for consumer in subscription.consumers],
+    }
+
+
+def _consumer(consumer: ConsumerStats) -> Mapping[str, Any]:
+    return {
+        "consumerName": consumer.name,
+        "type": consumer.kind.value,
+        "connected": consumer.is_connected,
+        "assignedSegments": list(consumer.assigned),
+    }
