@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anabranch
 
@@ -157,8 +157,10 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "topics",
-        help="list, make, describe and delete topics",
+        help="list, make, describe, split, merge, watch and delete topics",
         description="Asks the admin REST of a broker.",
+        epilog="`t` is short for a topic of public/default, scalable if there is one of that name, else classic; "
+        "topic://tenant/namespace/t is always scalable, persistent://tenant/namespace/t always classic.",
     )
     parser.set_defaults(module=None)
     parser.add_argument(
@@ -169,30 +171,70 @@ def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def action(name: str, help: str) -> argparse.ArgumentParser:
+    def action(name: str, help: str, topic: bool = True) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         made.set_defaults(module="topics", action=name)
+        if topic:
+            made.add_argument("topic")
         return made
 
-    action("list", "list the topics of a namespace").add_argument(
-        "namespace", nargs="?", default="public/default"
+    listing = action("list", "list the topics of a namespace", topic=False)
+    listing.add_argument("namespace", nargs="?", default="public/default")
+    listing.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only scalable topics with that property; may be repeated",
     )
-    create = action("create", "make a topic")
-    create.add_argument("topic")
-    create.add_argument("--partitions", type=int, default=0, metavar="N", help="make it partitioned")
-    delete = action("delete", "delete a topic, partitioned or not")
-    delete.add_argument("topic")
+    _create_topic(action("create", "make a topic"))
+    delete = action("delete", "delete a topic")
     delete.add_argument(
         "--force", action="store_true", help="also if it has subscriptions or connected clients"
     )
+    stats = action("stats", "show a topic's figures: tables of a scalable topic, JSON of a classic one")
+    stats.add_argument("--json", action="store_true", help="JSON of a scalable topic, too")
+    _scalable_actions(action)
     for name, help in (
-        ("stats", "show a topic's figures as JSON"),
         ("subscriptions", "list a topic's subscriptions"),
-        ("unload", "close a topic; its clients come back and open it again"),
-        ("terminate", "end a topic: it takes no more messages, for good"),
-        ("skip-damage", "give up damaged entries that stop a topic's readers"),
+        ("unload", "close a classic topic; its clients come back and open it again"),
+        ("terminate", "end a classic topic: it takes no more messages, for good"),
+        ("skip-damage", "give up damaged entries that stop a classic topic's readers"),
     ):
-        action(name, help).add_argument("topic")
+        action(name, help)
+
+
+def _create_topic(create: argparse.ArgumentParser) -> None:
+    create.add_argument("--partitions", type=int, default=0, metavar="N", help="make it partitioned")
+    create.add_argument(
+        "--scalable", action="store_true", help="make a scalable topic, which can be split and merged"
+    )
+    create.add_argument(
+        "--segments", type=int, metavar="N", help="how many segments it starts with (default: 1)"
+    )
+    create.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of the scalable topic; may be repeated",
+    )
+
+
+def _scalable_actions(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    split = action("split", "split an active segment of a scalable topic into two halves")
+    split.add_argument("segment", type=int, help="its id, as `stats` shows it")
+    merge = action("merge", "merge two neighbouring active segments of a scalable topic into one")
+    merge.add_argument("segment", type=int, help="id of the one")
+    merge.add_argument("other", type=int, help="id of the other")
+    migrate = action("migrate", "make a scalable topic of a classic one, with its messages and subscriptions")
+    migrate.add_argument(
+        "--force", action="store_true", help="also while clients of classic topics are connected to it"
+    )
+    watch = action("watch", "show a scalable topic's segments live, until Ctrl-C; a line a change in a pipe")
+    watch.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between figures (default: 1)"
+    )
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

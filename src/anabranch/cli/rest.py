@@ -11,6 +11,7 @@ from typing import Any
 from anabranch.errors import AnabranchError
 
 ANSWER_MAX_S = 60.0
+REDIRECTS_MAX = 5
 
 
 class RestRefused(AnabranchError):
@@ -26,21 +27,29 @@ def call(base: str, method: str, path: str, body: Any = None, *, timeout: float 
     if not base.startswith(("http://", "https://")):
         raise RestRefused(0, f"{base!r} is no admin URL: expected http://host:port")
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        base.rstrip("/") + path, data, {"Content-Type": "application/json"}, method=method
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            text = answer.read().decode()
-    except urllib.error.HTTPError as error:
-        raise RestRefused(error.code, _reason(error)) from None
-    except (OSError, http.client.HTTPException) as error:
-        cause = getattr(error, "reason", None) or error
-        raise RestRefused(0, f"cannot reach {base}: {getattr(cause, 'strerror', None) or cause}") from None
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return text
+    url = base.rstrip("/") + path
+    for _ in range(REDIRECTS_MAX):
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            # The library follows redirects of GET only; a broker redirects whatever another broker has to do.
+            if error.code == 307 and error.headers["Location"]:
+                url = error.headers["Location"]
+                continue
+            raise RestRefused(error.code, _reason(error)) from None
+        except (OSError, http.client.HTTPException) as error:
+            cause = getattr(error, "reason", None) or error
+            where = url.removesuffix(path)
+            raise RestRefused(
+                0, f"cannot reach {where}: {getattr(cause, 'strerror', None) or cause}"
+            ) from None
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            return text
+    raise RestRefused(307, f"{base} and the brokers it names send the request round in circles; try again")
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

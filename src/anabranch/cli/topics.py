@@ -1,4 +1,8 @@
-"""`anabranch topics`: a few requests to the admin REST."""
+"""`anabranch topics`: a few requests to the admin REST.
+
+A name without a domain means the scalable topic of that name if there is one, else the classic one; what only scalable
+topics can do needs no domain either.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,49 @@ import argparse
 import json
 from typing import Any
 
-from anabranch.cli.options import UsageError
+from anabranch.cli import scalable
+from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.rest import RestRefused, call
 from anabranch.model.names import Domain, NamespaceName, TopicName
+
+SCALABLE_ONLY = frozenset({"split", "merge", "watch", "migrate"})
+CLASSIC_ONLY = frozenset({"unload", "terminate", "skip-damage"})
 
 
 def run(arguments: argparse.Namespace) -> int:
     url: str = arguments.admin_url
     if arguments.action == "list":
-        for topic in _listed(url, NamespaceName.parse(arguments.namespace)):
-            print(topic)
+        _list(url, NamespaceName.parse(arguments.namespace), pairs(arguments.property, "--property"))
         return 0
     name = TopicName.parse(arguments.topic)
+    if _is_scalable(arguments, url, name):
+        return scalable.run(arguments, TopicName(Domain.TOPIC, name.namespace, name.local))
     if name.domain is not Domain.PERSISTENT:
-        raise UsageError(f"{name}: only persistent:// topics are served")
-    path = f"/admin/v2/{name.rest_path}"
+        raise UsageError(f"{name}: only persistent:// and topic:// topics are served")
+    _classic(arguments, url, f"/admin/v2/{name.rest_path}")
+    return 0
+
+
+def _is_scalable(arguments: argparse.Namespace, url: str, name: TopicName) -> bool:
+    action = arguments.action
+    if action == "create":
+        if not arguments.scalable and (arguments.segments is not None or arguments.property):
+            raise UsageError("--segments and --property are for scalable topics: add --scalable")
+        if arguments.scalable and arguments.partitions:
+            raise UsageError("a scalable topic has no partitions: use --segments instead of --partitions")
+        return bool(arguments.scalable) or name.domain is Domain.TOPIC
+    if action in SCALABLE_ONLY:
+        if name.domain is Domain.PERSISTENT and "://" in arguments.topic and action != "migrate":
+            raise UsageError(f"{name} is a classic topic; `anabranch topics migrate` makes it a scalable one")
+        return True
+    if name.domain is Domain.TOPIC:
+        if action in CLASSIC_ONLY:
+            raise UsageError(f"{action} is for classic topics; {name} is scalable")
+        return True
+    return "://" not in arguments.topic and action not in CLASSIC_ONLY and scalable.exists(url, name)
+
+
+def _classic(arguments: argparse.Namespace, url: str, path: str) -> None:
     match arguments.action:
         case "create":
             if arguments.partitions:
@@ -43,7 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(call(url, "POST", f"{path}/terminate{tail}")))
         case "skip-damage":
             print(f"{call(url, 'POST', f'{path}/skip-damage')['skippedEntries']} entries given up")
-    return 0
+
+
+def _list(url: str, namespace: NamespaceName, properties: dict[str, str]) -> None:
+    # Classic topics are not found by their properties.
+    classic = [] if properties else _listed(url, namespace)
+    for topic in sorted([*classic, *scalable.listed(url, namespace, properties)]):
+        print(topic)
 
 
 def _listed(url: str, namespace: NamespaceName) -> list[str]:
