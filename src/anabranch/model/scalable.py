@@ -20,7 +20,7 @@ from typing import Any, Final
 from anabranch.errors import AnabranchError
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local, encode_local
-from anabranch.model.segments import HashRange, Segment, SegmentId
+from anabranch.model.segments import HashRange, Segment, SegmentId, SegmentState
 
 TOPICS: Final = "/topics"
 CONTROLLER: Final = "controller"
@@ -257,13 +257,17 @@ def _read_layout(value: Mapping[str, Any]) -> SegmentLayout:
 
 
 def _read_segment(value: Mapping[str, Any]) -> Segment:
+    if (SegmentState(value["state"]) is SegmentState.SEALED) != bool(value["sealedAtEpoch"]):
+        raise ValueError(
+            f"segment {value['segmentId']} is {value['state']}, sealed at {value['sealedAtEpoch']}"
+        )
     return Segment(
         SegmentId(value["segmentId"]),
         HashRange(value["hashRange"]["start"], value["hashRange"]["end"]),
         _ids(value["parentIds"]),
         _ids(value["childIds"]),
         created_epoch=value["createdAtEpoch"],
-        sealed_epoch=value["sealedAtEpoch"] if value["state"] == "SEALED" else 0,
+        sealed_epoch=value["sealedAtEpoch"],
         created_ms=value.get("createdAtMs", 0),
         sealed_ms=value.get("sealedAtMs", 0),
         merged_ms=tuple(value.get("mergedAtMs", ())),

@@ -35,8 +35,8 @@ def _changed(draw: Draw, layout: SegmentLayout, now_ms: int, roots_first: bool) 
         return layout.prune([prunable[draw(st.integers(0, len(prunable) - 1))]])
     at = draw(st.integers(0, len(layout.active) - 1))
     if choice <= 2 and at + 1 < len(layout.active):
-        pair = [layout.active[at].id, layout.active[at + 1].id]
-        return layout.merge(*(pair if choice == 1 else reversed(pair)), now_ms=now_ms)
+        one, other = layout.active[at].id, layout.active[at + 1].id
+        return layout.merge(one, other, now_ms) if choice == 1 else layout.merge(other, one, now_ms)
     if len(layout.active[at].range) > 1:
         return layout.split(layout.active[at].id, now_ms)
     return layout.merge(layout.active[0].id, layout.active[1].id, now_ms)

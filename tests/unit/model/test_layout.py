@@ -308,4 +308,13 @@ def test_the_layout_of_a_classic_topic_is_its_partitions_all_active() -> None:
     layout = SegmentLayout.synthetic(names, 7)
     layout.check()
     assert [s.legacy_topic for s in layout.active] == names
-    assert (layout.sealed, layout.epoch) == ((), 0)
+    assert layout.sealed == ()
+
+
+@given(st.integers(1, 20))
+def test_a_classic_topic_that_grows_or_is_migrated_never_goes_back_in_epoch(count: int) -> None:
+    names = [f"persistent://a/b/t-partition-{n}" for n in range(count + 1)]
+    fewer, more = SegmentLayout.synthetic(names[:-1], 7), SegmentLayout.synthetic(names, 7)
+    migrated = SegmentLayout.migrated(names, 8)
+    assert 0 <= fewer.epoch < more.epoch < migrated.epoch
+    assert all(migrated.segment(s.id).legacy_topic == s.legacy_topic for s in more.active)
