@@ -11,14 +11,14 @@ from harness.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 
-PROJECT = Path(__file__).parent / "java"
+PROJECT = Path(__file__).resolve().parents[2] / "interop"
 
 
 @pytest.mark.timeout(900)
 def test_every_claim_holds_with_the_java_client(broker: BrokerProcess) -> None:
     subprocess.run(["mvn", "-q", "-B", "package"], cwd=PROJECT, check=True, timeout=600)
     classpath = f"{PROJECT}/target/interop.jar:{PROJECT}/target/libs/*"
-    command = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, "Interop"]
+    command = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, "anabranch.interop.ClassicClaims"]
     ran = subprocess.run(
         [*command, broker.url, f"http://127.0.0.1:{broker.http_port}"],
         capture_output=True,

@@ -1,3 +1,5 @@
+package anabranch.interop;
+
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -45,7 +47,7 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  * Claims about a broker, checked with Pulsar's classic Java client. Arguments: service URL, admin URL and, if not all
  * claims are to be checked, a part of the names of those that are.
  */
-public final class Interop {
+public final class ClassicClaims {
     interface Claim {
         void check(String topic) throws Exception;
     }
@@ -82,29 +84,29 @@ public final class Interop {
 
     private static Map<String, Claim> claims() {
         Map<String, Claim> claims = new LinkedHashMap<>();
-        claims.put("batches arrive in order with their ids", Interop::batches);
-        claims.put("large messages arrive from their chunks", Interop::chunks);
-        claims.put("every compression passes through", Interop::compressions);
-        claims.put("key shared keeps keys together and in order", Interop::keyShared);
-        claims.put("sticky ranges are kept", Interop::sticky);
-        claims.put("readers start where asked", Interop::readers);
-        claims.put("seek by id and time", Interop::seeks);
-        claims.put("batch index acks are kept", Interop::batchIndexAcks);
-        claims.put("acks with receipts", Interop::ackReceipts);
-        claims.put("partitioned topics", Interop::partitions);
-        claims.put("json and avro schemas with evolution", Interop::schemas);
-        claims.put("key value schemas", Interop::keyValues);
-        claims.put("table views", Interop::tableViews);
-        claims.put("patterns find later topics", Interop::patterns);
-        claims.put("negative acks end in the dead letter topic", Interop::deadLetters);
-        claims.put("retry letters", Interop::retryLetters);
-        claims.put("failover tells who is active", Interop::failover);
-        claims.put("producer access modes", Interop::accessModes);
-        claims.put("sequence ids are deduplicated", Interop::deduplication);
-        claims.put("delayed delivery", Interop::delays);
-        claims.put("the end of a terminated topic", Interop::endOfTopic);
-        claims.put("an unloaded topic comes back", Interop::unload);
-        claims.put("transactions are refused", Interop::transactions);
+        claims.put("batches arrive in order with their ids", ClassicClaims::batches);
+        claims.put("large messages arrive from their chunks", ClassicClaims::chunks);
+        claims.put("every compression passes through", ClassicClaims::compressions);
+        claims.put("key shared keeps keys together and in order", ClassicClaims::keyShared);
+        claims.put("sticky ranges are kept", ClassicClaims::sticky);
+        claims.put("readers start where asked", ClassicClaims::readers);
+        claims.put("seek by id and time", ClassicClaims::seeks);
+        claims.put("batch index acks are kept", ClassicClaims::batchIndexAcks);
+        claims.put("acks with receipts", ClassicClaims::ackReceipts);
+        claims.put("partitioned topics", ClassicClaims::partitions);
+        claims.put("json and avro schemas with evolution", ClassicClaims::schemas);
+        claims.put("key value schemas", ClassicClaims::keyValues);
+        claims.put("table views", ClassicClaims::tableViews);
+        claims.put("patterns find later topics", ClassicClaims::patterns);
+        claims.put("negative acks end in the dead letter topic", ClassicClaims::deadLetters);
+        claims.put("retry letters", ClassicClaims::retryLetters);
+        claims.put("failover tells who is active", ClassicClaims::failover);
+        claims.put("producer access modes", ClassicClaims::accessModes);
+        claims.put("sequence ids are deduplicated", ClassicClaims::deduplication);
+        claims.put("delayed delivery", ClassicClaims::delays);
+        claims.put("the end of a terminated topic", ClassicClaims::endOfTopic);
+        claims.put("an unloaded topic comes back", ClassicClaims::unload);
+        claims.put("transactions are refused", ClassicClaims::transactions);
         return claims;
     }
 
