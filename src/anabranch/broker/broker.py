@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anabranch
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
@@ -19,14 +19,16 @@ from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
+from anabranch.broker.scalable.classic import scalable_topics
+from anabranch.broker.scalable.classic import ClassicTopics, controller_settings
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.records import generation_of, read_topic, segment_named
 from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
-from anabranch.controller.feed import TopicFeed
 from anabranch.controller.ports import Segments
+from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -36,12 +38,6 @@ from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.port import LogError, LogStore
 from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog, finish_delete
 from anabranch.storage.topic_record import TopicRecord
-
-if TYPE_CHECKING:
-    from anabranch.controller.service import ScalableTopics
-
-if TYPE_CHECKING:
-    from anabranch.controller.service import ScalableTopics
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +79,11 @@ class Broker:
         # What this broker does to the segments it owns, and the same for every segment wherever it is.
         self.segment_owner = SegmentOwner(self)
         self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
-        self.feed = TopicFeed(metadata)
-        self.registration = Registration(metadata, self.feed, self.segments)
-        # None while scalable topics are turned off.
-        self.scalable: ScalableTopics | None = None
+        # Both None while scalable topics are turned off.
+        self.scalable = scalable_topics(self) if config.scalable_topic_enabled else None
+        self.registration = (
+            Registration(metadata, self.scalable.feed, self.segments) if self.scalable is not None else None
+        )
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.loop = asyncio.get_running_loop()
         self.requests = Requests(self)
@@ -106,15 +103,30 @@ class Broker:
 
     async def start(self) -> None:
         await self.registry.start()
-        self.feed.start()
+        if self.scalable is not None:
+            await self.scalable.start()
         self.owners.on_change(self._owners_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
+        if self.config.scalable_topic_enabled:
+            await self._start_scalable()
         self._keep_up(self._tell_log_what_lives())
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._measure_lag())
+
+    async def _start_scalable(self) -> None:
+        self.scalable = ScalableTopics(
+            self.metadata,
+            self.segments,
+            service_url=self.service_url,
+            now_ms=self.now_ms,
+            settings=controller_settings(self),
+            classic=ClassicTopics(self),
+        )
+        await self.scalable.start()
+        self.owners.on_change(self.requests.scalable.owners_changed)
 
     async def close(self) -> None:
         """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
@@ -122,11 +134,12 @@ class Broker:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
+        if self.scalable is not None:
+            await self.scalable.close()
         for topic in list(self.loaded().values()):
             await topic.close()
         for session in list(self.sessions):
             session.close()
-        await self.feed.close()
         await self.registry.close()
         await self.log.close()
 

@@ -273,8 +273,10 @@ class Topic:
                 f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
             )
         first = None
-        if existing is None and request.durable and (self.is_sealed or not self.name.is_classic):
-            first = await self.broker.registration.register_consumer(self.name, request)
+        registration = self.broker.registration
+        is_segment = not self.name.is_classic or self.is_sealed  # Sealed classic topics may be segments too.
+        if existing is None and request.durable and is_segment and registration is not None:
+            first = await registration.register_consumer(self.name, request)
             if self.is_closed:
                 raise NotReadyError(f"{self.name} is closing")
             # The topic's controller may have made it meanwhile.

@@ -37,6 +37,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, ScalableTopic
 from anabranch.model.segments import Segment
 from anabranch.storage.port import LogError
+from anabranch.storage.topic_log import TopicLog
 from anabranch.storage.topic_record import TopicRecord
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class SegmentOwner:
             if not record.may_seal(segment.id):
                 raise SegmentRefused(f"{name} is not to be sealed: the topic's record has it active")
             stored = named_segment(record, segment.id)
-            if not segment.legacy_topic and stored is not None and not stored.is_deleting:
+            if stored is not None and not stored.is_deleting:
                 # A topic's making may have been cut short before this segment was made. It ends empty then.
-                await self._make(name, record)
+                await self._make(name, record, is_legacy=bool(segment.legacy_topic))
             await (await self._broker.topic(name)).terminate()
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
@@ -193,8 +194,12 @@ class SegmentOwner:
         record = TopicRecord.decode(found.value)
         return -1 if record.is_deleting else generation_of(record.properties)
 
-    async def _make(self, name: TopicName, record: ScalableTopic) -> None:
+    async def _make(self, name: TopicName, record: ScalableTopic, *, is_legacy: bool = False) -> None:
         """Makes the segment's log if there is none of this generation, and clears away one of another."""
+        if is_legacy:
+            # A partition that was never used.
+            await TopicLog.create(topic_record_path(name), self._metadata, self._broker.now_ms())
+            return
         while (found := await self._stored_generation(name)) != record.generation:
             if found is not None:
                 await self._delete(name)

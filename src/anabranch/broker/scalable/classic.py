@@ -1,0 +1,78 @@
+"""What the controllers of scalable topics ask this broker: about its classic topics, and how long things are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from anabranch.broker.errors import TopicNotFoundError
+from anabranch.controller.settings import ControllerSettings
+from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
+from anabranch.model.scalable import SubscriptionKind
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+# Producers and consumers of Pulsar's V5 clients carry this among their properties while they use a classic topic. They
+# follow a migration by themselves.
+V5_MARK: Final = ("__pulsar.v5.managed", "true")
+_QUEUES: Final = ("Shared", "Key_Shared")
+
+
+class ClassicTopics:
+    """Implements the controllers' `Classic`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def topics(self, topic: TopicName) -> Sequence[TopicName]:
+        try:
+            name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
+        except InvalidName:
+            # No classic topic can be called so.
+            return ()
+        resources = self._broker.resources
+        if partitions := 0 if name.is_partition else await resources.partitions(name):
+            return [name.partition(n) for n in range(partitions)]
+        return [name] if await resources.topic_exists(name) else ()
+
+    async def attached(self, topic: TopicName) -> int:
+        found = self._broker.loaded().get(topic)
+        if found is None:
+            return 0
+        producers = list(found.producers.values())
+        consumers = [c for s in found.subscriptions.values() for c in s.consumers]
+        key, value = V5_MARK
+        return sum(one.metadata.get(key) != value for one in (*producers, *consumers))
+
+    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+        try:
+            opened = await self._broker.topic(topic)
+        except TopicNotFoundError:
+            # A partition that nobody has used yet.
+            return {}
+        return {
+            name: SubscriptionKind.QUEUE if found.type_name in _QUEUES else SubscriptionKind.STREAM
+            for name, found in opened.subscriptions.items()
+            if found.is_durable
+        }
+
+
+def controller_settings(broker: Broker) -> ControllerSettings:
+    config = broker.config
+
+    async def retention_ms(namespace: NamespaceName) -> int | None:
+        """As long as retention keeps consumed entries, and never less than they linger anyway."""
+        found = (await broker.resources.policies(namespace)).retention_policies
+        minutes = config.default_retention_time_in_minutes if found is None else found.minutes
+        megabytes = config.default_retention_size_in_mb if found is None else found.megabytes
+        if minutes < 0 and megabytes:
+            return None
+        kept_s = minutes * 60 if megabytes else 0
+        return 1000 * (kept_s + config.log_linger_seconds)
+
+    return ControllerSettings(
+        session_grace_s=config.scalable_topic_consumer_session_grace_period_seconds,
+        collect_every_s=config.retention_check_interval_in_seconds,
+        retention_ms=retention_ms,
+    )
