@@ -124,7 +124,7 @@ class LayoutChanged:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Sealed, and this subscription's cursor stands at the end."""
+    """Sealed, and this subscription's cursor stands at the end; in a CHECKPOINT group, finished by one of it."""
 
     segments: frozenset[SegmentId]
 
@@ -253,6 +253,8 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
                 return group, []
             kept = group.drained & layout.segments.keys()
             return _settle(group, replace(group, layout=layout, drained=kept))
+        case Drained(segments) if group.kind is SubscriptionKind.CHECKPOINT:
+            return _finished(group, segments, by="")
         case Drained(segments):
             # Also while the layout has one as active: its owner seals it before the layout is published.
             known = segments & group.layout.segments.keys()
@@ -260,8 +262,8 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
         case Undrained(segments):
             sessions = {n: replace(s, finished=s.finished - segments) for n, s in group.sessions.items()}
             return _settle(group, replace(group, drained=group.drained - segments, sessions=sessions))
-        case Finished():
-            return _finished(group, event)
+        case Finished(name, segments):
+            return _finished(group, segments, by=name)
         case SubscriptionDeleted():
             return _deleted(group)
         case _:
@@ -339,8 +341,8 @@ def _without(group: Group, leaver: Session) -> tuple[Group, list[Effect]]:
     sessions = {name: s for name, s in group.sessions.items() if name != leaver.name}
     rest = replace(group, sessions=sessions)
     if not sessions and group.kind is SubscriptionKind.CHECKPOINT:
-        # Nothing of the group is stored any more: the next members bring their own positions, and their own kind.
-        rest = replace(rest, kind=None, drained=frozenset())
+        # Nothing of the group is stored any more: the next members bring their own positions.
+        rest = replace(rest, drained=frozenset())
     orphaned = (leaver.finished & group.layout.segments.keys()) - rest.finished
     if not orphaned or not sessions:
         return _settle(group, rest)
@@ -355,12 +357,12 @@ def _without(group: Group, leaver: Session) -> tuple[Group, list[Effect]]:
     return settled, [StoreSession(heir.record(group.kind)), *effects]
 
 
-def _finished(group: Group, event: Finished) -> tuple[Group, list[Effect]]:
+def _finished(group: Group, segments: frozenset[SegmentId], by: str) -> tuple[Group, list[Effect]]:
     if group.kind is not SubscriptionKind.CHECKPOINT or not group.sessions:
         return group, []
-    # One who has left meanwhile still read them to the end: any member keeps the fact.
-    session = group.sessions[event.name if event.name in group.sessions else min(group.sessions)]
-    news = (event.segments & group.layout.segments.keys()) - group.finished
+    # Who has left meanwhile still read them to their end: any member keeps the fact.
+    session = group.sessions[by if by in group.sessions else min(group.sessions)]
+    news = (segments & group.layout.segments.keys()) - group.finished
     if not news:
         return group, []
     session = replace(session, finished=session.finished | news)
