@@ -42,6 +42,8 @@ class Reshaping:
     has_children: bool = False
     sealed: int = 0
     subscriptions: tuple[str, ...] | None = None  # Read, and not yet given to the children.
+    given: frozenset[str] = frozenset()
+    stale: tuple[str, ...] = ()  # Given to the children, and deleted since by another leader.
     is_complete: bool = False  # The children have the cursors of all subscriptions read after the sealing.
 
 
@@ -51,6 +53,7 @@ class Subscribing:
     record: SubscriptionRecord | None = None  # As read.
     is_read: bool = False
     is_stored: bool = False
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,14 @@ class Unsubscribing:
     request: e.SubscriptionDeletionRequested
     record: SubscriptionRecord | None = None
     stage: int = 0  # read, marked, sessions dropped, cursors deleted, removed
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Seeking:
     request: e.SeekRequested
     stage: int = 0  # read, withdrawn, moved, checked
+    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +247,8 @@ def _reshape(state: TopicState, doing: Reshaping) -> Result:
     if doing.has_children and doing.sealed < len(plan.parents):
         # One parent after the other, so that the producers of the first have somewhere to go while the second is open.
         return state, [e.SealSegment(plan.id, state.topic.layout.segments[plan.parents[doing.sealed]])]
+    if doing.stale:
+        return state, [e.DeleteCursors(doing.stale[0], plan.children)]
     if doing.is_complete:
         return state, [e.StoreTopic(state.topic.published(), state.version)]
     if doing.subscriptions is None:
@@ -261,6 +268,8 @@ def _subscribe(state: TopicState, doing: Subscribing) -> Result:
         return _finish(state)
     if record.kind is SubscriptionKind.CHECKPOINT or state.is_classic:
         return _finish(state)
+    if not doing.is_fresh:
+        return state, [e.ReadTopic()]
     layout = state.topic.layout
     sealed = (
         [] if record.initial is InitialPosition.LATEST else [s for s in layout.sealed if not s.is_deleting]
@@ -287,6 +296,8 @@ def _unsubscribe(state: TopicState, doing: Unsubscribing) -> Result:
             return state, [e.StoreSubscription(replace(doing.record, is_deleting=True), overwrite=True)]
         case 2:
             return state, [e.DropSessions(name)]
+        case 3 if not doing.is_fresh:
+            return state, [e.ReadTopic()]
         case 3:
             return state, [e.DeleteCursors(name, tuple(state.topic.layout.segments.values()))]
         case 4:
@@ -301,6 +312,8 @@ def _seek(state: TopicState, doing: Seeking) -> Result:
     match doing.stage:
         case 0:
             return state, [e.ReadSubscriptions()]
+        case 1 | 2 if not doing.is_fresh:
+            return state, [e.ReadTopic()]
         case 1:
             # First the descendants, then the cursors: nobody reads a child while its parent is being unread.
             return state, [e.WithdrawDescendants(request.name)]
@@ -389,7 +402,11 @@ def _subscriptions_read(state: TopicState, records: tuple[SubscriptionRecord, ..
                 for r in mine.values()
                 if not r.is_deleting and r.kind is not SubscriptionKind.CHECKPOINT
             )
-            return _go_on(replace(state, doing=replace(doing, subscriptions=tuple(names))))
+            # The usual case: nobody came while the parents were being sealed.
+            is_complete = doing.has_children and doing.given.issuperset(names)
+            stale = tuple(sorted(doing.given.difference(names)))
+            doing = replace(doing, subscriptions=tuple(names), is_complete=is_complete, stale=stale)
+            return _go_on(replace(state, doing=doing))
         case Subscribing(request) as doing:
             found = mine.get(request.name)
             if isinstance(request, e.SubscriptionRequested):
@@ -425,10 +442,14 @@ def _other_kind(found: SubscriptionRecord) -> OperationRefused:
 
 def _effect_done(state: TopicState) -> Result:
     match state.doing:
-        case Reshaping(plan, has_children=False) as doing:
-            return _go_on(replace(state, doing=replace(doing, has_children=True, subscriptions=None)))
+        case Reshaping(has_children=False) as doing:
+            given = frozenset(doing.subscriptions or ())
+            doing = replace(doing, has_children=True, subscriptions=None, given=given)
+            return _go_on(replace(state, doing=doing))
         case Reshaping(plan) as doing if doing.sealed < len(plan.parents):
             return _go_on(replace(state, doing=replace(doing, sealed=doing.sealed + 1)))
+        case Reshaping() as doing if doing.stale:
+            return _go_on(replace(state, doing=replace(doing, stale=doing.stale[1:])))
         case Reshaping() as doing:
             return _go_on(replace(state, doing=replace(doing, is_complete=True)))
         case Subscribing(request) as doing:
@@ -521,11 +542,10 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
     """Goes on with the operation under way, given the record as it is now."""
     match doing:
         case Reshaping(plan, request) if doing.is_stored:
-            if state.topic.plan is None:
-                # Somebody else has finished it.
-                assert state.topic.layout.epoch >= plan.id, "a plan is gone and its layout was not published"
+            if state.topic.layout.epoch >= plan.id:
+                # Somebody else has finished it, and may have begun the next.
                 return _finish(state)
-            assert state.topic.plan == plan, "a plan changed after it was stored"
+            assert state.topic.plan == plan, "a plan is gone and its layout was not published"
             return _go_on(state)
         case Reshaping(plan, request):
             if state.topic.plan == plan:
@@ -543,6 +563,12 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             return _go_on(
                 replace(state, doing=replace(doing, stage=max(stage, 1) if state.topic.is_deleting else 0))
             )
+        case Subscribing() | Unsubscribing() | Seeking():
+            # Cursors are touched only once the record was read after the subscription's: another leader's split either
+            # finds the subscription as it is now, or is found here, and then it goes first.
+            if state.topic.plan is not None:
+                return _next(replace(state, doing=None, waiting=(doing.request, *state.waiting)))
+            return _go_on(replace(state, doing=replace(doing, is_fresh=True)))
         case _:
             return _go_on(state)
 
