@@ -20,7 +20,6 @@ from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
 from anabranch.broker.scalable.classic import scalable_topics
-from anabranch.broker.scalable.classic import ClassicTopics, controller_settings
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.records import generation_of, read_topic, segment_named
 from anabranch.broker.scalable.registration import Registration
@@ -28,7 +27,6 @@ from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
 from anabranch.controller.ports import Segments
-from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -105,28 +103,15 @@ class Broker:
         await self.registry.start()
         if self.scalable is not None:
             await self.scalable.start()
+            self.owners.on_change(self.requests.scalable.owners_changed)
         self.owners.on_change(self._owners_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
-        if self.config.scalable_topic_enabled:
-            await self._start_scalable()
         self._keep_up(self._tell_log_what_lives())
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._measure_lag())
-
-    async def _start_scalable(self) -> None:
-        self.scalable = ScalableTopics(
-            self.metadata,
-            self.segments,
-            service_url=self.service_url,
-            now_ms=self.now_ms,
-            settings=controller_settings(self),
-            classic=ClassicTopics(self),
-        )
-        await self.scalable.start()
-        self.owners.on_change(self.requests.scalable.owners_changed)
 
     async def close(self) -> None:
         """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
@@ -134,6 +119,7 @@ class Broker:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await self.requests.scalable.close()
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):

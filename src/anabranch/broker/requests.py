@@ -14,10 +14,12 @@ from anabranch.broker import schemas
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, NotAllowedError, NotReadyError
 from anabranch.broker.producer import Producer
+from anabranch.broker.scalable import naming
+from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
 
@@ -32,6 +34,7 @@ Handler = Callable[[Session, Any], None]
 class Requests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.scalable = ScalableCommands(broker)
         self._handlers: dict[int, tuple[str, Handler]] = {
             C.CONNECT: ("connect", self._connect),
             C.PARTITIONED_METADATA: ("partitionMetadata", self._waits(self._partitions)),
@@ -50,6 +53,7 @@ class Requests:
             C.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", self._waits(self._topics_of_namespace)),
             C.GET_SCHEMA: ("getSchema", self._waits(self._get_schema)),
             C.GET_OR_CREATE_SCHEMA: ("getOrCreateSchema", self._waits(self._get_or_create_schema)),
+            **self.scalable.handlers,
         }
 
     def perform(self, session: Session, kind: int, command: pb.BaseCommand) -> None:
@@ -71,7 +75,9 @@ class Requests:
 
     def _connect(self, session: Session, connect: pb.CommandConnect) -> None:
         features = pb.FeatureFlags(
-            supports_partial_producer=True, supports_get_partitioned_metadata_without_auto_creation=True
+            supports_partial_producer=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_scalable_topics=self._broker.config.scalable_topic_enabled or None,
         )
         session.write((session.connection.accept(self._broker.server_version, features),))
 
@@ -82,9 +88,8 @@ class Requests:
         response = answer.partitionMetadataResponse
         response.request_id = request.request_id
         try:
-            topic = _topic_name(request.topic)
-            response.partitions = await self._broker.partitions(
-                topic, create=request.metadata_auto_creation_enabled
+            response.partitions = await naming.partitions(
+                self._broker, request.topic, create=request.metadata_auto_creation_enabled
             )
             response.response = pb.CommandPartitionedTopicMetadataResponse.Success
         except AnabranchError as error:
@@ -98,13 +103,10 @@ class Requests:
         response = answer.lookupTopicResponse
         response.request_id = request.request_id
         try:
-            await self._broker.check_lookup(_topic_name(request.topic))
             if request.advertised_listener_name:
                 raise NotAllowedError(f"this broker has no listener named {request.advertised_listener_name}")
-            response.response = pb.CommandLookupTopicResponse.Connect
-            response.brokerServiceUrl = self._broker.service_url
-            response.authoritative = True
-            response.proxy_through_service_url = False
+            elsewhere = await naming.owner(self._broker, session.connection, request.topic)
+            naming.fill_lookup(response, self._broker, elsewhere)
         except AnabranchError as error:
             response.response = pb.CommandLookupTopicResponse.Failed
             response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
@@ -149,7 +151,7 @@ class Requests:
     async def _create_producer(self, session: Session, request: pb.CommandProducer) -> None:
         broker = self._broker
         try:
-            name = _topic_name(request.topic)
+            name = naming.servable(broker, request.topic)
             topic = await broker.topic(name, create=True)
             if not broker.log.is_accepting:
                 raise NotReadyError(
@@ -193,6 +195,10 @@ class Requests:
         if existing is not None:
             session.send_success(request.request_id)
             return
+        if self.scalable.holds(session, request.consumer_id):
+            taken = NotAllowedError(f"consumer id {request.consumer_id} is in use on this connection")
+            session.send_error(request.request_id, taken)
+            return
         if request.consumer_id in session.consumers:
             session.send_error(request.request_id, NotReadyError("this consumer is still being created"))
             return
@@ -202,7 +208,7 @@ class Requests:
     async def _create_consumer(self, session: Session, request: pb.CommandSubscribe) -> None:
         broker = self._broker
         try:
-            name = _topic_name(request.topic)
+            name = naming.servable(broker, request.topic)
             topic = await broker.topic(name, create=request.force_topic_creation)
             if request.HasField("schema"):
                 await self._consumer_schema(topic, request.schema)
@@ -226,6 +232,9 @@ class Requests:
         return consumer
 
     def _close_consumer(self, session: Session, request: pb.CommandCloseConsumer) -> None:
+        if self.scalable.holds(session, request.consumer_id):
+            self.scalable.close_consumer(session, request)
+            return
         consumer = session.consumers.pop(request.consumer_id, None)
         if consumer is None:
             session.send_success(request.request_id)
@@ -249,6 +258,8 @@ class Requests:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
             consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
+        elif self.scalable.holds(session, request.consumer_id):
+            self.scalable.ack(session, request)
         elif request.HasField("request_id"):
             _answer_ack(session, request, ConsumerNotFoundError("this consumer is not on this connection"))
 
@@ -349,7 +360,7 @@ class Requests:
         response.request_id = request.request_id
         try:
             version, schema = await self._broker.schemas.get(
-                _topic_name(request.topic), request.schema_version or None
+                naming.servable(self._broker, request.topic), request.schema_version or None
             )
             response.schema.CopyFrom(schema.to_wire())
             response.schema_version = schemas.version_bytes(version)
@@ -363,7 +374,7 @@ class Requests:
         response = answer.getOrCreateSchemaResponse
         response.request_id = request.request_id
         try:
-            name = _topic_name(request.topic)
+            name = naming.servable(self._broker, request.topic)
             await self._broker.topic(name, create=True)
             response.schema_version = await self._producer_schema(name, request.schema)
         except AnabranchError as error:
@@ -386,14 +397,6 @@ def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | Non
         answer.ackResponse.error = getattr(error, "code", None) or pb.UnknownError
         answer.ackResponse.message = str(error)
     session.send(answer)
-
-
-def _topic_name(text: str) -> TopicName:
-    """A topic this broker can serve, from a peer's text."""
-    name = TopicName.parse(text)
-    if name.domain is not Domain.PERSISTENT:
-        raise NotAllowedError(f"{name}: only persistent:// topics are served")
-    return name
 
 
 def _without_domain(text: str) -> str:

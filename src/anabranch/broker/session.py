@@ -24,6 +24,7 @@ from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.scalable.commands import Attached
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Session(asyncio.BufferedProtocol):
         self.broker = broker
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
+        self.scalable: Attached | None = None  # Watches and sessions of scalable topics, once there are any.
         self.address = ""
         self.role = ANONYMOUS
         self.is_open = False
@@ -105,6 +107,7 @@ class Session(asyncio.BufferedProtocol):
                 producer.topic.attached.remove(producer)
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
+        self.broker.requests.scalable.connection_lost(self)
         self.broker.session_closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

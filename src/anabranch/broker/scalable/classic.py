@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import TopicNotFoundError
+from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
 from anabranch.model.scalable import SubscriptionKind
@@ -40,10 +41,10 @@ class ClassicTopics:
         found = self._broker.loaded().get(topic)
         if found is None:
             return 0
-        producers = list(found.producers.values())
-        consumers = [c for s in found.subscriptions.values() for c in s.consumers]
+        properties = [producer.metadata for producer in found.producers.values()]
+        properties += [c.metadata for s in found.subscriptions.values() for c in s.consumers]
         key, value = V5_MARK
-        return sum(one.metadata.get(key) != value for one in (*producers, *consumers))
+        return sum(one.get(key) != value for one in properties)
 
     async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
         try:
@@ -56,6 +57,18 @@ class ClassicTopics:
             for name, found in opened.subscriptions.items()
             if found.is_durable
         }
+
+
+def scalable_topics(broker: Broker) -> ScalableTopics:
+    """The scalable topics of that broker, not yet started."""
+    return ScalableTopics(
+        broker.metadata,
+        broker.segments,
+        service_url=broker.service_url,
+        now_ms=broker.now_ms,
+        settings=controller_settings(broker),
+        classic=ClassicTopics(broker),
+    )
 
 
 def controller_settings(broker: Broker) -> ControllerSettings:

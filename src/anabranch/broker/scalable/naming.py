@@ -1,0 +1,111 @@
+"""Which topics a client may name in the classic commands, and where a lookup of each leads.
+
+`topic://` is for clients that know scalable topics. Those of Pulsar look its name up as if it were a classic topic's,
+only to find a broker for their watch, so such a lookup is answered by whom they ask; every other classic use of it is
+refused with advice. `segment://` topics are looked up like classic ones, and a lookup never makes one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.segments import segment_of
+from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.owners import Owner
+    from anabranch.wire.connection import Connection
+
+# Pulsar's Java client says nothing about scalable topics in CONNECT; its release does. Classic topics are all that a
+# release before this one can use.
+FIRST_RELEASE: Final = 5
+_RELEASE = re.compile(r"Pulsar[- ]\w+[- ]v?(\d+)\.")
+
+
+def disabled() -> NotAllowedError:
+    return NotAllowedError("scalable topics are switched off on this broker (scalableTopicEnabled=false)")
+
+
+def classic_use(name: TopicName) -> NotAllowedError:
+    return NotAllowedError(
+        f"{name} is a scalable topic, which classic producers, consumers and readers cannot use: use a V5 client "
+        "(pulsar-client-v5, or a client of Anabranch)"
+    )
+
+
+def knows_scalable_topics(connection: Connection) -> bool:
+    if connection.peer_features.supports_scalable_topics:
+        return True
+    release = _RELEASE.match(connection.peer_name)
+    return release is not None and int(release[1]) >= FIRST_RELEASE
+
+
+def servable(broker: Broker, text: str) -> TopicName:
+    """A topic that can be produced to and consumed from, as a peer calls it."""
+    name = TopicName.parse(text)
+    if name.domain in (Domain.TOPIC, Domain.SEGMENT) and broker.scalable is None:
+        raise disabled()
+    if name.domain is Domain.TOPIC:
+        raise classic_use(name)
+    if name.domain is Domain.NON_PERSISTENT:
+        raise NotAllowedError(f"{name}: only persistent:// topics are served")
+    return name
+
+
+async def partitions(broker: Broker, text: str, *, create: bool) -> int:
+    name = TopicName.parse(text)
+    if name.domain is Domain.TOPIC and broker.scalable is not None:
+        # No classic producer or consumer comes through here: its lookup or its own command is refused.
+        return 0
+    name = servable(broker, text)
+    return 0 if name.domain is Domain.SEGMENT else await broker.partitions(name, create=create)
+
+
+async def owner(broker: Broker, connection: Connection, text: str) -> Owner | None:
+    """The broker to connect to for that topic; None for the one that was asked."""
+    name = TopicName.parse(text)
+    if name.domain is Domain.TOPIC and broker.scalable is not None and knows_scalable_topics(connection):
+        await broker.check_lookup(name)
+        return None
+    name = servable(broker, text)
+    if name.domain is Domain.SEGMENT:
+        await _check_segment(broker, name)
+    else:
+        await broker.check_lookup(name)
+    return None if broker.owners.is_mine(name) else broker.owners.owner(name)
+
+
+async def _check_segment(broker: Broker, name: TopicName) -> None:
+    assert broker.scalable is not None
+    topic, span, number = segment_of(name)
+    record = await broker.scalable.get(topic)
+    if record is None or record.is_deleting:
+        raise TopicNotFoundError(f"{topic} does not exist, so it has no segment {name.segment}")
+    planned = record.plan.result if record.plan is not None else record.layout
+    found = record.layout.segments.get(number) or planned.segments.get(number)
+    if found is None and number >= record.layout.next_id:
+        raise TopicNotFoundError(f"{topic} has no segment {name.segment} yet")
+    if found is None or found.is_deleting:
+        # Not "terminated", which consumers would take for a reason to come back. Pulsar's V5 producers look for these
+        # two words in any message, and then wait for the layout that sends them elsewhere.
+        raise TopicNotFoundError(f"{name} is gone: it was already terminated, drained and deleted")
+    if found.range != span:
+        raise TopicNotFoundError(f"{topic} has no segment {name.segment}, but {found.descriptor}")
+    try:
+        await broker.check_lookup(name)
+    except TopicNotFoundError:
+        raise NotReadyError(f"{name} is about to be made") from None
+
+
+def fill_lookup(response: pb.CommandLookupTopicResponse, broker: Broker, elsewhere: Owner | None) -> None:
+    kinds = pb.CommandLookupTopicResponse
+    response.response = kinds.Connect if elsewhere is None else kinds.Redirect
+    response.brokerServiceUrl = broker.service_url if elsewhere is None else elsewhere.service_url
+    if elsewhere is not None and elsewhere.service_url_tls:
+        response.brokerServiceUrlTls = elsewhere.service_url_tls
+    response.authoritative = True
+    response.proxy_through_service_url = False
