@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -166,7 +167,7 @@ def test_split_publishes_what_was_planned_with_every_cursor_in_place() -> None:
     assert [a for a in made.answers if isinstance(a, e.Answer)] == [e.Answer(1, made.topic.layout)]
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, tuple[Callable[..., World], tuple[int, ...], e.Request | None, int]] = {
     "split": (world, (2,), e.SplitRequested(1, 0, NOW_MS), 6),
     "merge": (world, (2,), e.MergeRequested(1, 1, 0, NOW_MS), 7),
     "migrate": (migrating, (), None, 6),
