@@ -84,6 +84,8 @@ class Script:
                 assert self.last is not None
                 error = SegmentUnavailable if word == "unavailable" else SegmentRefused
                 return e.EffectFailed(self.last, error("because"))
+            case "unchanged":
+                return e.TopicRead(self.state.topic, self.state.version)
             case "conflict":
                 return e.TopicRead(self._elsewhere(rest), self.state.version + 1)
             case "gone":

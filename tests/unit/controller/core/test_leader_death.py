@@ -173,7 +173,7 @@ OPERATIONS: dict[str, tuple[Callable[..., World], tuple[int, ...], e.Request | N
     "migrate": (migrating, (), None, 6),
     "collect": (split_once, (), e.SegmentsExpired((SegmentId(0),), 1), 3),
     "delete": (world, (2,), e.DeletionRequested(1), 4),
-    "unsubscribe": (world, (2,), e.SubscriptionDeletionRequested(1, "billing"), 5),
+    "unsubscribe": (world, (2,), e.SubscriptionDeletionRequested(1, "billing"), 6),
 }
 
 
@@ -228,7 +228,7 @@ def test_deletion_completes_whichever_effect_the_leader_dies_after(crash_after: 
     _check_death("delete", crash_after)
 
 
-@pytest.mark.parametrize("crash_after", range(5))
+@pytest.mark.parametrize("crash_after", range(6))
 def test_unsubscribing_completes_whichever_effect_the_leader_dies_after(crash_after: int) -> None:
     _check_death("unsubscribe", crash_after)
 
