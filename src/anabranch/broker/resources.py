@@ -5,6 +5,7 @@
     /admin/namespaces/{tenant}/{namespace}                      Policies
     /admin/partitioned-topics/{tenant}/{ns}/{domain}/{topic}    PartitionedTopic
     /managed-ledgers/{tenant}/{ns}/{domain}/{topic}             a topic's log record, written by the log itself
+    /managed-ledgers/{tenant}/{ns}/segment/{topic}/{segment}    the same for a segment of a scalable topic
 
 Policies are cached and kept fresh by a watch; everything else is read when asked, since nothing asks often.
 """
@@ -275,6 +276,8 @@ class Resources:
         """Removes an empty namespace; Conflict if it is not."""
         await self.begin_delete_namespace(namespace)
         await self._delete(_namespace_path(namespace), f"Namespace {namespace}")
+        folder = f"{MANAGED_LEDGERS}/{namespace}/{Domain.SEGMENT.value}"
+        await self._sweep(f"{folder}/{parent}" for parent in await self._metadata.children(folder))
         for root in (PARTITIONED, MANAGED_LEDGERS):
             await self._sweep((*(f"{root}/{namespace}/{d.value}" for d in Domain), f"{root}/{namespace}"))
         await self._sweep((scalable.namespace_path(namespace),))
@@ -291,6 +294,15 @@ class Resources:
     ) -> list[TopicName]:
         """Every topic with a log in the namespace, partitions included."""
         return await self._names(MANAGED_LEDGERS, namespace, domains)
+
+    async def segment_names(self, namespace: NamespaceName) -> list[TopicName]:
+        """Every segment with a log, also those that no topic's record names any more."""
+        folder = f"{MANAGED_LEDGERS}/{namespace}/{Domain.SEGMENT.value}"
+        return [
+            TopicName(Domain.SEGMENT, namespace, decode_local(parent), segment)
+            for parent in await self._metadata.children(folder)
+            for segment in await self._metadata.children(f"{folder}/{parent}")
+        ]
 
     async def topics(self, namespace: NamespaceName) -> list[str]:
         return [str(name) for name in await self.topic_names(namespace)]

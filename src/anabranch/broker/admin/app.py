@@ -19,6 +19,7 @@ from anabranch.broker.admin import (
     namespaces,
     scalable,
     schemas,
+    segments,
     settings,
     subscriptions,
     tenants,
@@ -69,6 +70,7 @@ def create_app(broker: Broker) -> FastAPI:
             router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
         )
     app.include_router(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
+    app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
     app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])

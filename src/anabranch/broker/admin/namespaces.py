@@ -86,6 +86,8 @@ async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
                 await broker.resources.delete_partitioned(topic)
             else:
                 await broker.delete_topic(topic, force=True)
+    for segment in await broker.resources.segment_names(namespace):
+        await broker.discard_topic(segment)
 
 
 @router.get("/{tenant}/{namespace}/topics")
