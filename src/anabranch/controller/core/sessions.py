@@ -282,14 +282,13 @@ def _restored(group: Group, event: Restored) -> tuple[Group, list[Effect]]:
     # A segment was only ever handed out with its ancestors drained, and a seek back withdraws it first. So what is
     # stored tells it again, whether or not the ancestors' owners can be asked just now.
     handed_out = {number for session in sessions.values() for number in session.assigned}
-    drained = (event.drained & layout.segments.keys()) | _ancestors(layout, handed_out)
-    begun = Group(layout, kind, drained, sessions, group.watched, group.timers)
+    begun = Group(layout, kind, _ancestors(layout, handed_out), sessions, group.watched, group.timers)
     strangers: list[Effect] = [RemoveSession(record.name) for record in records if record.kind is not kind]
     stopped: list[Effect] = [
         CancelGrace(s.name) for s in group.sessions.values() if s.timer and s.name not in sessions
     ]
     begun, awaiting = _disconnected(begun, begun.sessions.values())
-    settled, effects = _settle(begun, begun)
+    settled, effects = step(begun, Drained(event.drained))
     return settled, [*strangers, *effects, *stopped, *awaiting]
 
 
@@ -359,12 +358,10 @@ def _without(group: Group, leaver: Session) -> tuple[Group, list[Effect]]:
 
 def _finished(group: Group, segments: frozenset[SegmentId], by: str) -> tuple[Group, list[Effect]]:
     if group.kind is not SubscriptionKind.CHECKPOINT or not group.sessions:
-        return group, []
+        return _settle(group, group)
     # Who has left meanwhile still read them to their end: any member keeps the fact.
     session = group.sessions[by if by in group.sessions else min(group.sessions)]
     news = (segments & group.layout.segments.keys()) - group.finished
-    if not news:
-        return group, []
     session = replace(session, finished=session.finished | news)
     return _settle(group, replace(group, sessions={**group.sessions, session.name: session}))
 
