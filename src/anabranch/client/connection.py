@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anabranch
@@ -38,23 +39,35 @@ class RequestRefused(AnabranchError):
         self.error = error
 
 
+class PartKind(Enum):
+    """What lives on a connection. A consumer's registration with a controller counts as a consumer, as its id does."""
+
+    PRODUCER = "producer_id"
+    CONSUMER = "consumer_id"
+    WATCH = "session_id"
+
+
 class Part(Protocol):
-    """A producer or consumer of this connection."""
+    """A producer, consumer or watch of this connection."""
 
     def received(self, kind: int, body: Any, payload: memoryview | None) -> None: ...
 
     def lost(self, error: Exception) -> None: ...
 
 
-# Where a command that answers no request names its producer or consumer: (field of the command, is it a producer).
+P = TypeVar("P", bound=Part)
+
+# Commands that answer no request but are for one of the parts: (field of the command, whose id is in it).
 _TO_PART = {
-    C.SEND_RECEIPT: ("send_receipt", True),
-    C.SEND_ERROR: ("send_error", True),
-    C.CLOSE_PRODUCER: ("close_producer", True),
-    C.MESSAGE: ("message", False),
-    C.CLOSE_CONSUMER: ("close_consumer", False),
-    C.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", False),
-    C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", False),
+    C.SEND_RECEIPT: ("send_receipt", PartKind.PRODUCER),
+    C.SEND_ERROR: ("send_error", PartKind.PRODUCER),
+    C.CLOSE_PRODUCER: ("close_producer", PartKind.PRODUCER),
+    C.MESSAGE: ("message", PartKind.CONSUMER),
+    C.CLOSE_CONSUMER: ("close_consumer", PartKind.CONSUMER),
+    C.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", PartKind.CONSUMER),
+    C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", PartKind.CONSUMER),
+    C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: ("scalableTopicAssignmentUpdate", PartKind.CONSUMER),
+    C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH),
 }
 _ANSWERS = {
     field.number: field.name
@@ -81,7 +94,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._next_request = 0
-        self._parts: dict[tuple[bool, int], Part] = {}
+        self._parts: dict[tuple[PartKind, int], Part] = {}
         self._next_part = 0
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -109,7 +122,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.write(self._wire.connect(f"Anabranch-{anabranch.__version__}"))
+        features = pb.FeatureFlags(supports_scalable_topics=True)
+        transport.write(self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features))
         self._ticking = self._loop.call_later(TICK_S, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -164,6 +178,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.close()
         await self._closed
 
+    def abort(self) -> None:
+        """Drops the connection without a word, and what was still to be written with it."""
+        self._transport.abort()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport.is_closing()
+
     # -- frames
 
     def _act(self, frame: Frame) -> None:
@@ -171,9 +193,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if kind == C.CONNECTED:
             self._connected.set_result(None)
         elif kind in _TO_PART:
-            field, is_producer = _TO_PART[kind]
+            field, whose = _TO_PART[kind]
             body = getattr(command, field)
-            part = self._parts.get((is_producer, body.producer_id if is_producer else body.consumer_id))
+            part = self._parts.get((whose, getattr(body, whose.value)))
             if part is not None:
                 part.received(kind, body, payload)
         elif kind == C.ERROR and not self._connected.done():
@@ -197,6 +219,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         finally:
             self._requests.pop(request_id, None)
 
+    def tell(self, kind: int, field: str, **fields: Any) -> None:
+        """A request whose answer nobody waits for."""
+        self._next_request += 1
+        self.send(kind, field, request_id=self._next_request - 1, **fields)
+
     def send(self, kind: int, field: str, **fields: Any) -> None:
         if self._transport.is_closing():
             raise ConnectionLost("the connection is closed")
@@ -209,25 +236,36 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def write(self, frame: bytes) -> None:
         """Sends bytes, waiting while the socket has too many."""
         await self._writable.wait()
+        self.write_now(frame)
+
+    def write_now(self, frame: bytes) -> None:
+        """Sends bytes at once, for callers that bound by themselves how many they send."""
         if self._transport.is_closing():
             raise ConnectionLost("the connection is closed")
         self._transport.write(frame)
 
-    def attach(self, is_producer: bool, make: Callable[[int], Part]) -> Part:
-        """Gives a new producer or consumer its id on this connection."""
+    def attach(self, kind: PartKind, make: Callable[[int], P]) -> P:
+        """Gives a new producer, consumer or watch its id on this connection."""
         number = self._next_part
         self._next_part += 1
-        part = self._parts[is_producer, number] = make(number)
+        part = self._parts[kind, number] = make(number)
         return part
 
-    def detach(self, is_producer: bool, number: int) -> None:
-        self._parts.pop((is_producer, number), None)
+    def detach(self, kind: PartKind, number: int) -> None:
+        self._parts.pop((kind, number), None)
+
+
+_WITH_ERROR = {
+    C.LOOKUP_RESPONSE,
+    C.PARTITIONED_METADATA_RESPONSE,
+    C.ACK_RESPONSE,
+    C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+}
 
 
 def _settle(waiter: asyncio.Future[Any], kind: int, body: Any) -> None:
     """Errors come in several shapes: a command of their own, or fields of the usual answer."""
-    is_lookup = kind in (C.LOOKUP_RESPONSE, C.PARTITIONED_METADATA_RESPONSE)
-    if kind == C.ERROR or (is_lookup and body.HasField("error")):
+    if kind == C.ERROR or (kind in _WITH_ERROR and body.HasField("error")):
         waiter.set_exception(RequestRefused(body.error, body.message))
     else:
         waiter.set_result(body)

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, RequestRefused
+from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.message import Message, take_apart
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_message, encode_send, open_entry, unpack
+from anabranch.wire.batch import build_message, encode_send
 
 C = pb.BaseCommand
 
@@ -24,30 +25,6 @@ LOOKUPS_MAX = 20
 
 class EndOfTopic(AnabranchError):
     """The topic was terminated and everything in it has been consumed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message. `index` is its place in a batch, or -1; `size` the batch's."""
-
-    topic: str
-    ledger: int
-    entry: int
-    index: int
-    size: int
-    payload: bytes
-    key: str | None
-    properties: Mapping[str, str]
-    producer: str
-    sequence_id: int
-    publish_time_ms: int
-    event_time_ms: int
-    redeliveries: int
-    partition: int = -1
-
-    @property
-    def id(self) -> str:
-        return f"{self.ledger}:{self.entry}:{self.partition}:{self.index}"
 
 
 class Client:
@@ -99,8 +76,7 @@ class Client:
         """A producer to one topic that is not partitioned, or to one partition."""
         topic = str(TopicName.parse(topic))
         connection = await self._owner(topic)
-        producer = connection.attach(True, lambda number: Producer(connection, number, topic))
-        assert isinstance(producer, Producer)
+        producer = connection.attach(PartKind.PRODUCER, lambda number: Producer(connection, number, topic))
         await producer.open(name)
         return producer
 
@@ -116,8 +92,9 @@ class Client:
         """A consumer of one topic that is not partitioned, or of one partition. Several may share a queue."""
         topic = str(TopicName.parse(topic))
         connection = await self._owner(topic)
-        consumer = connection.attach(False, lambda number: Consumer(connection, number, topic, queue))
-        assert isinstance(consumer, Consumer)
+        consumer = connection.attach(
+            PartKind.CONSUMER, lambda number: Consumer(connection, number, topic, queue)
+        )
         await consumer.open(subscription, kind, earliest)
         return consumer
 
@@ -141,7 +118,7 @@ class Producer:
                 C.PRODUCER, "producer", topic=self.topic, producer_id=self._number, producer_name=name
             )
         except BaseException:
-            self._connection.detach(True, self._number)
+            self._connection.detach(PartKind.PRODUCER, self._number)
             raise
         self.name = answer.producer_name
         self._next_sequence = answer.last_sequence_id + 1
@@ -186,7 +163,7 @@ class Producer:
     async def close(self) -> None:
         await self.flush()
         await self._connection.request(C.CLOSE_PRODUCER, "close_producer", producer_id=self._number)
-        self._connection.detach(True, self._number)
+        self._connection.detach(PartKind.PRODUCER, self._number)
 
     def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
         if kind == C.SEND_RECEIPT:
@@ -254,7 +231,7 @@ class Consumer:
                 force_topic_creation=True,
             )
         except BaseException:
-            self._connection.detach(False, self._number)
+            self._connection.detach(PartKind.CONSUMER, self._number)
             raise
         self._flow(RECEIVE_QUEUE)
 
@@ -284,23 +261,21 @@ class Consumer:
             if batch.left:
                 return
             del self._batches[message.ledger, message.entry]
-        answer = await self._connection.request(
+        await self._connection.request(
             C.ACK,
             "ack",
             consumer_id=self._number,
             ack_type=pb.CommandAck.Individual,
             message_id=[pb.MessageIdData(ledgerId=message.ledger, entryId=message.entry)],
         )
-        if answer.HasField("error"):
-            raise RequestRefused(answer.error, answer.message)
 
     async def unsubscribe(self) -> None:
         await self._connection.request(C.UNSUBSCRIBE, "unsubscribe", consumer_id=self._number)
-        self._connection.detach(False, self._number)
+        self._connection.detach(PartKind.CONSUMER, self._number)
 
     async def close(self) -> None:
         await self._connection.request(C.CLOSE_CONSUMER, "close_consumer", consumer_id=self._number)
-        self._connection.detach(False, self._number)
+        self._connection.detach(PartKind.CONSUMER, self._number)
 
     def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
         if kind == C.MESSAGE and payload is not None:
@@ -314,35 +289,12 @@ class Consumer:
             self.lost(EndOfTopic(f"{self.topic} was terminated and has been consumed"))
 
     def _take(self, body: pb.CommandMessage, payload: memoryview) -> None:
-        metadata, packed = open_entry(payload)
-        if metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
-            raise ValueError(f"{self.topic}: chunked and encrypted messages are not supported by this client")
-        at = (body.message_id.ledgerId, body.message_id.entryId)
-        singles = unpack(metadata, packed)
-        in_batch = metadata.HasField("num_messages_in_batch")
-        if in_batch:
-            self._batches[at] = _Batch(set(range(len(singles))))
-        for index, (single, data) in enumerate(singles):
-            self._queue.put_nowait(
-                Message(
-                    topic=self.topic,
-                    ledger=at[0],
-                    entry=at[1],
-                    index=index if in_batch else -1,
-                    size=len(singles),
-                    payload=bytes(data),
-                    key=single.partition_key if single.HasField("partition_key") else None,
-                    properties={item.key: item.value for item in single.properties},
-                    producer=metadata.producer_name,
-                    sequence_id=single.sequence_id
-                    if single.HasField("sequence_id")
-                    else metadata.sequence_id,
-                    publish_time_ms=metadata.publish_time,
-                    event_time_ms=single.event_time,
-                    redeliveries=body.redelivery_count,
-                    partition=self._partition,
-                )
-            )
+        messages = take_apart(self.topic, body, payload, partition=self._partition)
+        if messages and messages[0].index >= 0:
+            first = messages[0]
+            self._batches[first.ledger, first.entry] = _Batch(set(range(first.size)))
+        for message in messages:
+            self._queue.put_nowait(message)
 
     def lost(self, error: Exception) -> None:
         self._queue.put_nowait(error)

@@ -1,0 +1,119 @@
+"""The connections of one client object, by broker: opened when asked for, forgotten when lost, looked up by topic.
+
+Reconnecting is its users' business: they ask again, after a pause that `Backoff` measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from anabranch.client.connection import ClientConnection, ConnectionLost
+from anabranch.wire import pulsar_pb2 as pb
+
+C = pb.BaseCommand
+
+LOOKUPS_MAX = 20
+# A broker that answers pings but not a request for so long has lost it: the connection is given up.
+REQUEST_MAX_S = 30.0
+
+
+class Backoff:
+    """Pauses that double up to a limit, each shortened by chance so that many clients do not come back at once."""
+
+    def __init__(self, chance: random.Random, *, first_s: float = 0.02, limit_s: float = 2.0) -> None:
+        self._chance = chance
+        self._first_s = first_s
+        self._limit_s = limit_s
+        self._next_s = first_s
+
+    def reset(self) -> None:
+        self._next_s = self._first_s
+
+    async def wait(self) -> None:
+        pause, self._next_s = self._next_s, min(self._limit_s, self._next_s * 2)
+        await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
+
+
+class Connections:
+    """`service_url` may name several brokers, `pulsar://one:6650,two:6650`: they are tried in turn."""
+
+    def __init__(self, service_url: str) -> None:
+        scheme, _, hosts = service_url.partition("://")
+        self._service = [f"{scheme}://{host.strip()}" for host in hosts.split(",")]
+        self._turn = 0
+        self._open: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._is_closed = False
+
+    async def to(self, url: str) -> ClientConnection:
+        """An open connection to that broker; ConnectionLost if there is no way to have one."""
+        if self._is_closed:
+            raise ConnectionLost("the client is closed")
+        opening = self._open.get(url)
+        if opening is None or (opening.done() and not _is_usable(opening)):
+            # Awaited here by everybody who asks meanwhile, and by `close`.
+            opening = self._open[url] = asyncio.create_task(ClientConnection.open(url))
+        connection = await asyncio.shield(opening)
+        if self._is_closed:
+            connection.abort()
+            raise ConnectionLost("the client is closed")
+        return connection
+
+    async def service(self) -> ClientConnection:
+        """A connection to any broker of the service; the next call after a failure tries the next one."""
+        try:
+            return await self.to(self._service[self._turn])
+        except Exception:
+            self._turn = (self._turn + 1) % len(self._service)
+            raise
+
+    async def owner(self, topic: str) -> ClientConnection:
+        """A connection to the broker that serves a classic topic or a segment, by lookup."""
+        connection = await self.service()
+        authoritative = False
+        for _ in range(LOOKUPS_MAX):
+            answer = await ask(connection, C.LOOKUP, "lookupTopic", topic=topic, authoritative=authoritative)
+            if answer.brokerServiceUrl:
+                connection = await self.to(answer.brokerServiceUrl)
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                return connection
+            authoritative = answer.authoritative
+        raise ConnectionLost(f"{LOOKUPS_MAX} lookups did not find the owner of {topic}")
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for opening in self._open.values():
+            opening.cancel()
+        for result in await asyncio.gather(*self._open.values(), return_exceptions=True):
+            if isinstance(result, ClientConnection):
+                await result.close()
+        self._open.clear()
+
+    def abort(self) -> None:
+        """Drops every connection without a word."""
+        self._is_closed = True
+        for opening in self._open.values():
+            opening.cancel()
+            if _is_usable(opening):
+                opening.result().abort()
+        self._open.clear()
+
+
+def _is_usable(opening: asyncio.Task[ClientConnection]) -> bool:
+    return (
+        opening.done()
+        and not opening.cancelled()
+        and opening.exception() is None
+        and not opening.result().is_closed
+    )
+
+
+async def ask(connection: ClientConnection, kind: int, field: str, **fields: Any) -> Any:
+    """As `connection.request`, but a broker that never answers loses the connection."""
+    try:
+        async with asyncio.timeout(REQUEST_MAX_S):
+            return await connection.request(kind, field, **fields)
+    except TimeoutError:
+        connection.abort()
+        raise ConnectionLost(f"no answer to {field} within {REQUEST_MAX_S:.0f} s") from None

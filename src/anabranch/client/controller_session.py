@@ -1,0 +1,201 @@
+"""A consumer's registration with its topic's controller: which segments it is to read, and later changes of that.
+
+Made again under the same name when the connection is lost or the controller moves; the controller keeps the segments
+for a while. Leaving is said aloud, so that others get them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.errors import AnabranchError
+from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+C = pb.BaseCommand
+
+FINAL_ERRORS: Final = frozenset(
+    {pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName, pb.NotAllowedError}
+)
+
+# Segment id -> the topic that holds its messages.
+Assigned = Mapping[SegmentId, str]
+
+
+class ControllerSession:
+    """`open` returns with the first assignment applied; `assigned` is called for each."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        watch: LayoutWatch,
+        subscription: str,
+        consumer_name: str,
+        kind: int,
+        assigned: Callable[[Assigned], None],
+        failed: Callable[[Exception], None],
+        backoff: Backoff,
+    ) -> None:
+        self._connections = connections
+        self._watch = watch
+        self._subscription = subscription
+        self._consumer_name = consumer_name
+        self._kind = kind
+        self._assigned = assigned
+        self._failed = failed
+        self._backoff = backoff
+        self._epoch = -1
+        self._registered: _Registered | None = None
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._staying: asyncio.Task[None] | None = None
+        self._stop_listening = watch.listen(self._look)
+
+    async def open(self) -> None:
+        self._staying = asyncio.create_task(self._stay())  # Awaited by `leave`.
+        await asyncio.shield(self._first)
+
+    async def _stay(self) -> None:
+        while not self._watch.is_deleted:
+            try:
+                await self._stay_registered()
+            except RequestRefused as refused:
+                if refused.error in FINAL_ERRORS:
+                    self._fail(refused)
+                    return
+                log.debug("registration of %s refused, tried again: %s", self._consumer_name, refused)
+            except AnabranchError as error:
+                log.debug("registration of %s made again: %s", self._consumer_name, error)
+            await self._backoff.wait()
+
+    async def _stay_registered(self) -> None:
+        """Returns by an exception: when the registration is refused or lost."""
+        # While no controller is known any broker takes the registration, or refuses and is asked again.
+        url = self._watch.controller_url
+        connection = await (self._connections.to(url) if url else self._connections.service())
+        registered = connection.attach(
+            PartKind.CONSUMER, lambda number: _Registered(self, connection, url, number)
+        )
+        self._registered = registered
+        try:
+            await self._register(connection, registered)
+            self._backoff.reset()
+            self._look()
+            await registered.over
+        finally:
+            registered.detach()
+            self._registered = None
+
+    async def _register(self, connection: ClientConnection, registered: _Registered) -> None:
+        answer = await ask(
+            connection,
+            C.SCALABLE_TOPIC_SUBSCRIBE,
+            "scalableTopicSubscribe",
+            topic=str(self._watch.topic),
+            subscription=self._subscription,
+            consumer_name=self._consumer_name,
+            consumer_id=registered.number,
+            consumer_type=self._kind,
+        )
+        self.apply(answer.assignment)
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def apply(self, assignment: pb.ScalableConsumerAssignment) -> None:
+        """The newest word on what to read. One of an older layout comes from a controller that is behind."""
+        if assignment.layout_epoch >= self._epoch:
+            self._epoch = assignment.layout_epoch
+            self._assigned({SegmentId(s.segment_id): s.segment_topic for s in assignment.segments})
+
+    def _look(self) -> None:
+        """Has the controller moved?"""
+        registered, url = self._registered, self._watch.controller_url
+        if registered is None:
+            return
+        registered.url = registered.url or url
+        if self._watch.is_deleted or (url and url != registered.url):
+            registered.lost(ConnectionLost("the controller moved"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._first.done():
+            self._first.set_exception(error)
+        else:
+            self._failed(error)
+
+    async def report_finished(self, segments: Iterable[SegmentId]) -> bool:
+        """Tells the controller that sealed segments have been read to their end; whether it has heard it."""
+        registered = self._registered
+        if registered is None or registered.over.done():
+            return False
+        try:
+            await ask(
+                registered.connection,
+                C.ACK,
+                "ack",
+                consumer_id=registered.number,
+                ack_type=pb.CommandAck.Individual,
+                message_id=[pb.MessageIdData(ledgerId=segment, entryId=0) for segment in segments],
+            )
+        except AnabranchError as error:
+            log.debug("finished segments not reported: %s", error)
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """Says goodbye, so that the segments go to others at once."""
+        registered = self._registered
+        self._stop()
+        if self._staying is not None:
+            await asyncio.gather(self._staying, return_exceptions=True)
+        if registered is not None and not registered.over.done() and not registered.connection.is_closed:
+            try:
+                await ask(
+                    registered.connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=registered.number
+                )
+            except AnabranchError as error:
+                # Pulsar does not know the word: it waits until the connection is gone, and then some.
+                log.debug("leaving: %s", error)
+
+    def abort(self) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stop_listening()
+        if self._staying is not None:
+            self._staying.cancel()
+        if not self._first.done():
+            self._first.cancel()
+
+
+class _Registered:
+    """The registration on one connection. `url` is what it was opened to."""
+
+    def __init__(
+        self, session: ControllerSession, connection: ClientConnection, url: str, number: int
+    ) -> None:
+        self.connection = connection
+        self.url = url
+        self.number = number
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._session = session
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            self._session.apply(body.assignment)
+        elif kind == C.CLOSE_CONSUMER:
+            self.lost(ConnectionLost("the controller ended the session"))
+
+    def lost(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
+            self.over.exception()  # Nobody may be waiting.
+
+    def detach(self) -> None:
+        self.connection.detach(PartKind.CONSUMER, self.number)

@@ -1,0 +1,357 @@
+"""One segment's part of a producer: attached where the segment is served, again after each loss, until it is sealed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any, Final, NamedTuple, Protocol
+
+from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.reroute import Lanes
+from anabranch.errors import AnabranchError
+from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import encode_send
+
+log = logging.getLogger(__name__)
+
+C = pb.BaseCommand
+
+# A PRODUCER request with this in its metadata attaches nothing: it asks what a sealed segment holds of that producer.
+ASK_SEQUENCE: Final = "anabranch.last-sequence-id"
+# A message refused with these would be refused again; the others after it need not suffer.
+MESSAGE_ERRORS: Final = frozenset({pb.NotAllowedError, pb.ChecksumError, pb.IncompatibleSchema})
+# Coming back will not help: the whole producer fails.
+FINAL_ERRORS: Final = frozenset(
+    {
+        pb.AuthenticationError,
+        pb.AuthorizationError,
+        pb.ProducerFenced,
+        pb.IncompatibleSchema,
+        pb.NotAllowedError,
+    }
+)
+
+
+class Receipt(NamedTuple):
+    """Where a message lies. Ledger and entry are -1 if the segment had it already."""
+
+    segment: int
+    ledger: int
+    entry: int
+
+
+class Pending:
+    """A message without a receipt. Plain, since there is one for each message."""
+
+    __slots__ = ("entry", "hash32", "number", "receipt")
+
+    def __init__(self, number: int, hash32: int, entry: bytes, receipt: asyncio.Future[Receipt]) -> None:
+        self.number = number
+        self.hash32 = hash32
+        self.entry = entry
+        self.receipt = receipt
+
+
+class Owner(Protocol):
+    """The producer that this is a part of. It holds the lanes."""
+
+    name: str
+    watch: LayoutWatch
+    connections: Connections
+    chance: random.Random
+    lanes: Lanes[Pending]
+
+    def settled(self, segment: SegmentId, upto: int, at: Receipt) -> None:
+        """The segment holds everything up to a sequence id; the last of it lies at `at`."""
+
+    def refused(self, segment: SegmentId, number: int, error: Exception) -> None:
+        """The segment will not have that one message."""
+
+    def sealed(self, segment: SegmentId) -> None:
+        """What is left in the segment's lane was not stored there, as far as can be known."""
+
+    def failed(self, error: Exception) -> None:
+        """Nothing can be sent any more."""
+
+
+class SegmentProducer:
+    """The producer attached to one segment. It sends what its lane holds, in order, until the segment is sealed."""
+
+    def __init__(self, owner: Owner, segment: SegmentId) -> None:
+        self._owner = owner
+        self._segment = segment
+        self._topic = owner.watch.topic_of(segment)
+        self._backoff = Backoff(owner.chance)
+        self._attached: _Attached | None = None
+        self._epoch = 0
+        # The highest sequence id that was sent over a connection which is lost: up to it, receipts may be lost too.
+        self._doubt = -1
+        self._sent = -1
+        self._last_known: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._opening: asyncio.Task[None] | None = None
+
+    async def last_sequence_id(self) -> int:
+        """What the segment held of this producer when it was first attached, or holds since it is sealed."""
+        self._open()
+        return await asyncio.shield(self._last_known)
+
+    def send(self, message: Pending) -> None:
+        """The message is in the lane; it leaves now, or when the producer is attached."""
+        if self._attached is None:
+            self._open()
+        else:
+            self._write(message)
+
+    def _write(self, message: Pending) -> None:
+        assert self._attached is not None
+        self._sent = max(self._sent, message.number)
+        # A connection that is closing says so soon, and then the lane is sent again.
+        if not self._attached.connection.is_closed:
+            self._attached.connection.write_now(
+                encode_send(
+                    message.entry,
+                    producer_id=self._attached.number,
+                    sequence_id=message.number,
+                    num_messages=1,
+                )
+            )
+
+    # -- attaching
+
+    def _open(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._attach())  # Awaited by `close`.
+
+    async def _attach(self) -> None:
+        """Until it is attached, or the segment is found to be sealed."""
+        hint = self._owner.watch.url_of(self._segment)
+        while True:
+            try:
+                connection = await self._connect(hint)
+                await self._attach_on(connection)
+                break
+            except RequestRefused as refused:
+                if refused.error == pb.TopicTerminatedError:
+                    await self._settle_doubt()
+                    break
+                if refused.error in FINAL_ERRORS:
+                    self._give_up(refused)
+                    break
+                if refused.error == pb.TopicNotFound and self._is_gone():
+                    self._learn(-1)
+                    self._owner.sealed(self._segment)
+                    break
+                log.debug("producer on %s refused, tried again: %s", self._topic, refused)
+            except AnabranchError as error:
+                log.debug("producer on %s tried again: %s", self._topic, error)
+            hint = ""
+            await self._backoff.wait()
+        self._opening = None
+
+    async def _connect(self, hint: str) -> ClientConnection:
+        """The broker the watch named, if it did; else the one a lookup finds."""
+        connections = self._owner.connections
+        return await (connections.to(hint) if hint else connections.owner(self._topic))
+
+    async def _attach_on(self, connection: ClientConnection) -> None:
+        attached = connection.attach(PartKind.PRODUCER, lambda number: _Attached(self, connection, number))
+        self._epoch += 1
+        try:
+            answer = await ask(
+                connection,
+                C.PRODUCER,
+                "producer",
+                topic=self._topic,
+                producer_id=attached.number,
+                producer_name=self._owner.name,
+                user_provided_producer_name=True,
+                epoch=self._epoch,
+            )
+        except BaseException:
+            attached.detach()
+            raise
+        if attached.is_lost:
+            raise ConnectionLost("the producer was lost as soon as it was attached")
+        self._backoff.reset()
+        # What an earlier life of this producer has sent may not be confirmed yet: the broker will say, or the seal.
+        self._doubt = max(self._doubt, answer.last_sequence_id)
+        self._learn(answer.last_sequence_id)
+        self._attached = attached
+        for message in self._owner.lanes.lane(self._segment):
+            self._write(message)
+
+    def _is_gone(self) -> bool:
+        known = self._owner.watch.layout.segments.get(self._segment)
+        return known is None or known.is_sealed
+
+    def _learn(self, last: int) -> None:
+        if not self._last_known.done():
+            self._last_known.set_result(last)
+
+    # -- the end of the segment
+
+    async def _settle_doubt(self) -> None:
+        """The segment is sealed: find out which of the messages in doubt it holds, and give back the others."""
+        first = self._owner.lanes.first_number(self._segment)
+        is_asked_for = not self._last_known.done()
+        if is_asked_for or (first is not None and first <= self._doubt):
+            last = await self.ask_sealed()
+            self._learn(last)
+            if last >= 0:
+                self._owner.settled(self._segment, last, Receipt(self._segment, -1, -1))
+        self._owner.sealed(self._segment)
+
+    async def ask_sealed(self) -> int:
+        """The last sequence id of this producer in the sealed segment; -1 if the broker does not tell."""
+        while True:
+            try:
+                connection = await self._owner.connections.owner(self._topic)
+                answer = await ask(
+                    connection,
+                    C.PRODUCER,
+                    "producer",
+                    topic=self._topic,
+                    producer_id=connection.attach(PartKind.PRODUCER, _Nobody).number,
+                    producer_name=self._owner.name,
+                    user_provided_producer_name=True,
+                    metadata=[pb.KeyValue(key=ASK_SEQUENCE, value="true")],
+                )
+                return int(answer.last_sequence_id)
+            except RequestRefused as refused:
+                # Pulsar has no such question: then what is in doubt is sent again, and may be stored twice.
+                if refused.error == pb.TopicTerminatedError or (
+                    refused.error == pb.TopicNotFound and self._is_gone()
+                ):
+                    return -1
+            except AnabranchError as error:
+                log.debug("%s cannot be asked for its last sequence id now: %s", self._topic, error)
+            await self._backoff.wait()
+
+    # -- from the connection
+
+    def receipt(self, attached: _Attached, body: pb.CommandSendReceipt) -> None:
+        if attached is self._attached:
+            at = body.message_id
+            self._owner.settled(
+                self._segment,
+                body.sequence_id,
+                Receipt(self._segment, _signed(at.ledgerId), _signed(at.entryId)),
+            )
+
+    def send_error(self, attached: _Attached, body: pb.CommandSendError) -> None:
+        if attached is not self._attached:
+            return
+        error = RequestRefused(body.error, body.message)
+        if body.error == pb.TopicTerminatedError:
+            # Everything after it is refused too. Everything before it has its receipt; Pulsar may still owe some.
+            self._doubt = max(self._doubt, body.sequence_id - 1)
+            self._attached = None
+            attached.detach()
+            assert self._opening is None
+            self._opening = asyncio.create_task(self._settle_doubt())  # Awaited by `close`.
+        elif body.error in MESSAGE_ERRORS:
+            self._owner.refused(self._segment, body.sequence_id, error)
+        else:
+            attached.close()
+            self.lost(attached, error)
+
+    def lost(self, attached: _Attached, error: Exception) -> None:
+        """Attach again, if there is anything to send; otherwise with the next message."""
+        if attached is not self._attached:
+            return
+        self._attached = None
+        self._doubt = self._sent
+        if self._owner.lanes.first_number(self._segment) is not None:
+            self._open()
+
+    def _give_up(self, error: Exception) -> None:
+        if not self._last_known.done():
+            self._last_known.set_exception(error)
+            self._last_known.exception()
+        self._owner.failed(error)
+
+    # -- closing
+
+    def retire(self) -> bool:
+        """Nothing is left to send, and nothing more will be. False while somebody waits for its last sequence id."""
+        if self._opening is not None and not self._last_known.done():
+            return False
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            attached.close()
+        self.abort()
+        return True
+
+    def abort(self) -> None:
+        self._attached = None
+        if self._opening is not None:
+            self._opening.cancel()
+
+    async def close(self) -> None:
+        attached, self._attached = self._attached, None
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if attached is not None and not attached.is_lost and not attached.connection.is_closed:
+            try:
+                await ask(
+                    attached.connection, C.CLOSE_PRODUCER, "close_producer", producer_id=attached.number
+                )
+            except AnabranchError as error:
+                log.debug("closing the producer on %s: %s", self._topic, error)
+            attached.detach()
+
+
+class _Attached:
+    """A segment's producer on one connection."""
+
+    def __init__(self, segment: SegmentProducer, connection: ClientConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.is_lost = False
+        self._segment = segment
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.SEND_RECEIPT:
+            self._segment.receipt(self, body)
+        elif kind == C.SEND_ERROR:
+            self._segment.send_error(self, body)
+        elif kind == C.CLOSE_PRODUCER:
+            self.detach()
+            self.lost(ConnectionLost("the broker closed the producer"))
+
+    def lost(self, error: Exception) -> None:
+        self.is_lost = True
+        self._segment.lost(self, error)
+
+    def detach(self) -> None:
+        self.connection.detach(PartKind.PRODUCER, self.number)
+
+    def close(self) -> None:
+        """Tells the broker, and does not wait for its answer."""
+        self.detach()
+        if not self.is_lost and not self.connection.is_closed:
+            self.connection.tell(C.CLOSE_PRODUCER, "close_producer", producer_id=self.number)
+        self.is_lost = True
+
+
+class _Nobody:
+    """Holds an id on a connection for a question."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        pass
+
+    def lost(self, error: Exception) -> None:
+        pass
+
+
+def _signed(number: int) -> int:
+    """Receipts of repeated messages carry -1 in unsigned fields."""
+    return number - (1 << 64) if number >= 1 << 63 else number
