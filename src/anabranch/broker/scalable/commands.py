@@ -100,6 +100,8 @@ class Attached:
 class ScalableCommands:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.watches_max = WATCHES_MAX
+        self.sessions_max = SESSIONS_MAX
         # Registrations under way, also of connections that are gone: each must end in a session or in none.
         self._registering: set[asyncio.Task[Assignment]] = set()
 
@@ -128,8 +130,8 @@ class ScalableCommands:
             topics = self._topics
             topic = _topic_name(request.topic)
             watches = attached(session).watches
-            if number not in watches and len(watches) >= WATCHES_MAX:
-                raise TooManyError(f"more than {WATCHES_MAX} topics are watched on this connection")
+            if number not in watches and len(watches) >= self.watches_max:
+                raise TooManyError(f"more than {self.watches_max} topics are watched on this connection")
         except AnabranchError as error:
             session.send(error_update(number, error))
             return
@@ -208,8 +210,8 @@ class ScalableCommands:
         former = sessions.get(number)
         if number in session.consumers or (former is not None and former.key != consumer.key):
             raise NotAllowedError(f"consumer id {number} is in use on this connection")
-        if former is None and len(sessions) >= SESSIONS_MAX:
-            raise TooManyError(f"more than {SESSIONS_MAX} consumers are registered on this connection")
+        if former is None and len(sessions) >= self.sessions_max:
+            raise TooManyError(f"more than {self.sessions_max} consumers are registered on this connection")
         if former is not None:
             former.is_over = True
         sessions[number] = consumer
