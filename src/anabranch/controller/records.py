@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from anabranch.controller.errors import TopicExists, TopicMissing
+from anabranch.controller.election import resign
+from anabranch.controller.errors import TooBusy, TopicExists, TopicMissing
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName, decode_local
 from anabranch.model.scalable import (
     CONSUMERS,
+    CONTROLLER,
     SUBSCRIPTIONS,
     ConsumerRecord,
     ScalableTopic,
@@ -98,19 +100,18 @@ class Records:
                 found.append(TopicName.parse(f"topic://{namespace}/{decode_local(child)}"))
         return sorted(found)
 
-    async def remove_topic(self, topic: TopicName, controller: str) -> None:
+    async def remove_topic(self, topic: TopicName) -> None:
         """Everything below the record first, so that a half-done removal is still marked as such."""
         path = topic_path(topic)
-        while True:
-            for folder in (SUBSCRIPTIONS, controller, "load"):
-                await self._remove_tree(f"{path}/{folder}")
-            for child in await self._metadata.children(path):
+        for child in await self._metadata.children(path):
+            if child != CONTROLLER:
                 await self._remove_tree(f"{path}/{child}")
-            try:
-                await self._metadata.delete(path)
-                return
-            except NotEmpty:
-                continue  # Somebody wrote below it meanwhile.
+        # Ours last: as long as it stands, no other broker takes the same work up.
+        await resign(self._metadata, topic)
+        try:
+            await self._metadata.delete(path)
+        except NotEmpty:
+            raise TooBusy(f"something was written below {topic} while it was removed") from None
 
     async def _remove_tree(self, path: str) -> None:
         for child in await self._metadata.children(path):

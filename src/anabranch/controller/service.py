@@ -327,8 +327,10 @@ class ScalableTopics:
             record = SubscriptionRecord(subscription, kind, generation, InitialPosition.EARLIEST)
             await self.records.store_subscription(topic, record)
         await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
-        # The plan is stored, so it will be finished. Ours to wait for: a repair takes its turn after it.
-        await self._request(topic, e.RepairRequested)
+        # The plan is stored, so it will be finished. What is left to us is to wait: a repair takes its turn after it.
+        controller = await self._leading(topic)
+        await controller.read_record()
+        await controller.request(e.RepairRequested)
 
     async def stats(self, topic: TopicName) -> TopicStats:
         topic = scalable_name(topic)

@@ -29,7 +29,6 @@ from anabranch.metadata.port import SessionState
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import (
-    CONTROLLER,
     InitialPosition,
     ScalableTopic,
     SubscriptionKind,
@@ -66,6 +65,7 @@ class TopicController:
         self._to_read = Part(0)
         self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._is_removing = False
         self._stop_listening = service.feed.listen(topic, self._changed)
 
     # -- leading
@@ -103,7 +103,11 @@ class TopicController:
     async def _stand(self) -> None:
         if self._is_closed:
             raise NotLeader(self.topic, "")
-        await self._service.view(self.topic)  # TopicMissing before anything is written.
+        view = await self._service.view(self.topic)  # TopicMissing before anything is written.
+        if view.is_deleting:
+            # Its leader gives it up just before the record goes. Only if that does not come is the work ours.
+            await asyncio.sleep(self.settings.retry_max_s)
+            await self._service.view(self.topic)
         self.leader = await election.stand(self._service.metadata, self.topic, self._service.service_url)
         if self.leader != self._service.service_url:
             raise NotLeader(self.topic, self.leader)
@@ -211,7 +215,7 @@ class TopicController:
                 if Part.CONTROLLER in part:
                     await self._read_leader()
                 if Part.RECORD in part and self.is_leader:
-                    await self._read_record()
+                    await self.read_record()
                 if Part.SUBSCRIPTIONS in part and self.is_leader:
                     await self._read_subscriptions()
         except AnabranchError as error:
@@ -221,6 +225,10 @@ class TopicController:
             self._reading = None
 
     async def _read_leader(self) -> None:
+        if self._is_removing:
+            return  # The record of our leadership goes with the topic's.
+        if self._is_removing:
+            return  # The record of our leadership goes with the topic's, by our own hand.
         found = await election.leader_of(self._service.metadata, self.topic)
         if self.is_leader:
             if not await election.is_leader(self._service.metadata, self.topic):
@@ -233,7 +241,8 @@ class TopicController:
             except AnabranchError as error:
                 log.debug("%s: not leading: %s", self.topic, error)
 
-    async def _read_record(self) -> None:
+    async def read_record(self) -> None:
+        """Takes notice of a change that somebody else has stored."""
         found = await self.records.topic(self.topic)
         state = self._state
         if state is None:
@@ -333,8 +342,11 @@ class TopicController:
                 await segments.seal(topic, segment)
             case e.DeleteSegments(gone, best_effort):
                 await self._delete_segments(gone, best_effort)
-            case e.StoreSubscription(record):
-                await records.store_subscription(topic, record)
+            case e.StoreSubscription(record, overwrite):
+                if overwrite:
+                    await records.store_subscription(topic, record)
+                else:
+                    record = await records.register_subscription(topic, record)
                 self._completed[record.name] = record
             case e.CreateCursors(name, where, initial):
                 await _all(self._create_cursor(segment, name, initial) for segment in where)
@@ -354,7 +366,12 @@ class TopicController:
                 await records.remove_subscription(topic, name)
                 self._completed.pop(name, None)
             case e.RemoveTopic():
-                await records.remove_topic(topic, CONTROLLER)
+                self._is_removing = True
+                try:
+                    await records.remove_topic(topic)
+                except BaseException:
+                    self._is_removing = False
+                    raise
             case e.TellConsumers(layout):
                 for coordinator in self._coordinators.values():
                     coordinator.layout_changed(layout)

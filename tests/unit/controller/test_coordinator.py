@@ -1,0 +1,317 @@
+"""Consumers of a stream subscription, through the service: assignments, grace, fail-over, order across generations."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.controller.errors import OperationRefused
+from anabranch.controller.ports import NotLeader
+from anabranch.controller.service import ScalableTopics
+from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, consumer_path, subscription_path
+from anabranch.model.segments import SegmentId
+from unit.controller.rig import GRACE_S, TOPIC, Link, Rig, simulated
+
+
+async def record_of(broker: ScalableTopics, name: str) -> ConsumerRecord | None:
+    found = await broker.metadata.get(consumer_path(TOPIC, "billing", name))
+    return None if found is None else ConsumerRecord.decode(found.value)
+
+
+@simulated
+async def test_joining_consumers_share_the_segments_and_only_those_who_lose_are_told(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 4)
+    one, first = await rig.joined(broker, "one")
+    assert first.ids == (0, 1, 2, 3)
+    assert first.epoch == 0
+    two, second = await rig.joined(broker, "two")
+    assert len(second.ids) == 2
+    assert one.told[-1][1].ids == tuple(n for n in first.ids if n not in second.ids)
+    assert not two.told
+    three, third = await rig.joined(broker, "three")
+    assert len(third.ids) == 1
+    assert len(one.told) + len(two.told) == 2, "one segment moved, from one consumer"
+    assert not three.told
+
+
+@simulated
+async def test_more_consumers_than_segments_is_no_error(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one")
+    _, spare = await rig.joined(broker, "two")
+    assert spare.ids == ()
+
+
+@simulated
+async def test_a_session_is_stored_with_its_assignment_under_the_consumers_name(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    name = "consumer / ä"
+    await rig.joined(broker, name)
+    found = await broker.metadata.get(consumer_path(TOPIC, "billing", name))
+    assert found is not None
+    assert not found.is_ephemeral
+    expected = ConsumerRecord(name, SubscriptionKind.STREAM, (SegmentId(0), SegmentId(1)))
+    assert ConsumerRecord.decode(found.value) == expected
+    subscription = await broker.metadata.get(subscription_path(TOPIC, "billing"))
+    assert subscription is not None
+    assert b'"type":"STREAM"' in subscription.value
+
+
+@simulated
+async def test_a_consumer_that_says_it_leaves_frees_its_segments_at_once(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    one, _ = await rig.joined(broker, "one")
+    two, _ = await rig.joined(broker, "two")
+    before = rig.loop.time()
+    await broker.leave(TOPIC, "billing", "one", one)
+    assert two.told[-1][1].ids == (0, 1)
+    assert rig.loop.time() - before < 0.1
+    assert await record_of(broker, "one") is None
+
+
+@simulated
+async def test_silence_is_given_the_grace_period_and_then_the_others_take_over(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    one, _ = await rig.joined(broker, "one")
+    two, _ = await rig.joined(broker, "two")
+    broker.disconnected(TOPIC, "billing", "one", one)
+    await asyncio.sleep(GRACE_S - 1)
+    assert not two.told
+    assert await record_of(broker, "one") is not None
+    await asyncio.sleep(2)
+    assert two.told[-1][1].ids == (0, 1)
+    assert await record_of(broker, "one") is None
+
+
+@simulated
+async def test_the_same_name_back_in_time_resumes_and_nobody_else_notices(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 4)
+    one, _ = await rig.joined(broker, "one")
+    two, second = await rig.joined(broker, "two")
+    told = list(one.told)
+    broker.disconnected(TOPIC, "billing", "two", two)
+    await asyncio.sleep(GRACE_S - 1)
+    _, back = await rig.joined(broker, "two")
+    assert back.ids == second.ids
+    await asyncio.sleep(3 * GRACE_S)
+    assert one.told == told
+
+
+@simulated
+async def test_a_second_consumer_of_the_same_name_takes_the_session_over(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    old, first = await rig.joined(broker, "one")
+    new, second = await rig.joined(broker, "one")
+    assert second.ids == first.ids
+    assert old.told[-1][1].ids == (), "the older one must let go, or both would read"
+    # The older connection's end is no news about the session.
+    broker.disconnected(TOPIC, "billing", "one", old)
+    await broker.leave(TOPIC, "billing", "one", old)
+    await asyncio.sleep(3 * GRACE_S)
+    assert (await broker.stats(TOPIC)).subscriptions["billing"].consumers[0].is_connected
+    assert not new.told
+
+
+@simulated
+async def test_liveness_writes_nothing_and_writes_grow_with_joins_leaves_and_rebalances(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 4)
+    links = {}
+    for name in ("one", "two"):
+        links[name], _ = await rig.joined(broker, name)
+    watch = rig.stores[0].watch("/topics")
+    changes = 0
+    async with asyncio.TaskGroup() as group:
+
+        async def count() -> None:
+            nonlocal changes
+            async for change in watch:
+                changes += 0 if change.everything else len(change.paths)
+
+        group.create_task(count())
+        for _ in range(20):
+            broker.disconnected(TOPIC, "billing", "one", links["one"])
+            await asyncio.sleep(GRACE_S / 2)
+            links["one"], _ = await rig.joined(broker, "one")
+        await asyncio.sleep(1)
+        assert changes == 0
+        await broker.leave(TOPIC, "billing", "one", links["one"])
+        await asyncio.sleep(1)
+        assert changes == 2, "one session removed, the other stored with all segments"
+        watch.close()
+
+
+@simulated
+async def test_a_new_leader_restores_sessions_and_gives_everyone_a_fresh_grace_period(rig: Rig) -> None:
+    first, second = await rig.broker(), await rig.broker()
+    await first.create(TOPIC, 4)
+    await rig.joined(first, "one")
+    await rig.joined(first, "two")
+    three_link, _ = await rig.joined(first, "three")
+    first.disconnected(TOPIC, "billing", "three", three_link)
+    await asyncio.sleep(GRACE_S - 5)
+    second.touch(TOPIC)
+    await asyncio.sleep(0.1)
+    records = {name: await record_of(second, name) for name in ("one", "two", "three")}
+    await rig.stores[0].expire_session()
+    await rig.until(lambda: second.controllers[TOPIC].is_leader)
+    await asyncio.sleep(GRACE_S - 5)
+    # Three was gone for almost two grace periods; under the new leader it is back in time.
+    for name in ("two", "three"):
+        _, back = await rig.joined(second, name)
+        found = records[name]
+        assert found is not None
+        assert back.ids == found.assigned
+    assert await record_of(second, "one") is not None
+    await asyncio.sleep(10)
+    assert await record_of(second, "one") is None, "one never came back"
+    stats = await second.stats(TOPIC)
+    assert sorted(n for c in stats.subscriptions["billing"].consumers for n in c.assigned) == [0, 1, 2, 3]
+
+
+@simulated
+async def test_children_are_handed_out_when_their_parent_is_drained_and_not_before(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "billing")
+    link, first = await rig.joined(broker, "one")
+    root = rig.owners.log(first.segments[0])
+    root.messages = 3
+    await broker.split(TOPIC, 0)
+    await asyncio.sleep(30)
+    assert all(told.ids == (0,) for _, told in link.told), "the parent has a backlog"
+    root.cursors["billing"] = 3
+    broker.segment_progress(TOPIC, 0)
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (1, 2), within_s=0.1)
+    assert link.told[-1][1].epoch == 1
+
+
+@simulated
+async def test_a_grandchild_waits_for_every_generation_above_it(rig: Rig) -> None:
+    """A child sealed empty counts as drained; the grandparent's backlog must still hold its children back."""
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "billing")
+    link, first = await rig.joined(broker, "one")
+    root = rig.owners.log(first.segments[0])
+    root.messages = 3
+    await broker.split(TOPIC, 0)
+    layout = await broker.split(TOPIC, 1)
+    for segment in layout.active:
+        rig.owners.log(segment).messages = 1
+    await asyncio.sleep(60)
+    assert all(told.ids == (0,) for _, told in link.told)
+    root.cursors["billing"] = 3
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (3, 4, 2))
+
+
+@simulated
+async def test_drained_segments_are_found_by_asking_when_their_owner_is_elsewhere(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "billing")
+    link, first = await rig.joined(broker, "one")
+    root = rig.owners.log(first.segments[0])
+    root.messages = 1
+    await broker.split(TOPIC, 0)
+    await asyncio.sleep(30)
+    root.cursors["billing"] = 1
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (1, 2), within_s=6)
+
+
+@simulated
+async def test_a_backward_seek_withdraws_descendants_before_the_cursor_moves(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "billing")
+    link, first = await rig.joined(broker, "one")
+    root = rig.owners.log(first.segments[0])
+    root.messages = root.cursors["billing"] = 3
+    await broker.split(TOPIC, 0)
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (1, 2))
+    told_when_moved = []
+
+    async def look(what: str, segment: object) -> None:
+        if what == "seek":
+            told_when_moved.append(link.told[-1][1].ids)
+
+    rig.owners.before = look
+    await broker.seek(TOPIC, "billing", 0)
+    assert told_when_moved == [(0,)] * 3, "the children were still being read when the parent was rewound"
+    assert link.told[-1][1].ids == (0,)
+    root.cursors["billing"] = 3
+    broker.segment_progress(TOPIC, 0)
+    await rig.until(lambda: link.told[-1][1].ids == (1, 2))
+
+
+@simulated
+async def test_a_checkpoint_group_moves_on_when_a_member_reports_a_segment_finished(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    link, first = await rig.joined(broker, "one", "group", SubscriptionKind.CHECKPOINT)
+    rig.owners.log(first.segments[0]).messages = 3
+    await broker.split(TOPIC, 0)
+    await asyncio.sleep(30)
+    assert all(told.ids == (0,) for _, told in link.told)
+    await broker.finished(TOPIC, "group", "one", [0])
+    assert link.told[-1][1].ids == (1, 2)
+    found = await broker.metadata.get(consumer_path(TOPIC, "group", "one"))
+    assert found is not None
+    assert ConsumerRecord.decode(found.value).finished == (0,)
+
+
+@simulated
+async def test_a_checkpoint_reader_that_has_read_a_segment_to_its_end_need_not_say_so(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    link, first = await rig.joined(broker, "one", "group", SubscriptionKind.CHECKPOINT)
+    root = rig.owners.log(first.segments[0])
+    await broker.split(TOPIC, 0)
+    root.finished_readers.add("one-seg-0")
+    broker.segment_progress(TOPIC, 0)
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (1, 2), within_s=1)
+
+
+@simulated
+async def test_checkpoint_groups_have_no_cursors_and_hold_nothing_back(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one", "group", SubscriptionKind.CHECKPOINT)
+    await broker.split(TOPIC, 0)
+    await asyncio.sleep(300)
+    assert all(not log.cursors for log in rig.owners.logs.values())
+    assert not (await broker.view(TOPIC)).layout.sealed, "retention alone decides"
+
+
+@simulated
+async def test_kinds_do_not_mix_in_one_subscription(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one")
+    with pytest.raises(OperationRefused, match="another subscription name"):
+        await rig.joined(broker, "two", kind=SubscriptionKind.CHECKPOINT)
+    await broker.create_subscription(TOPIC, "jobs", SubscriptionKind.QUEUE)
+    with pytest.raises(OperationRefused, match="QUEUE"):
+        await rig.joined(broker, "one", "jobs")
+
+
+@simulated
+async def test_a_join_that_is_under_way_when_leadership_ends_is_refused_not_lost(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one")
+    joining = asyncio.ensure_future(
+        broker.register(TOPIC, "billing", "two", SubscriptionKind.STREAM, 2, Link())
+    )
+    await asyncio.sleep(0)
+    broker.controllers[TOPIC].depose("the test says so")
+    with pytest.raises(NotLeader):
+        await joining
