@@ -180,7 +180,7 @@ class DeleteSegments:
 
 @dataclass(frozen=True, slots=True)
 class StoreSubscription:
-    """Store the record; over an existing one only if it is of another topic's time, or `overwrite` says so."""
+    """Store the record. One that exists stays, and gets its initial position if it has none, unless `overwrite`."""
 
     record: SubscriptionRecord
     overwrite: bool = False

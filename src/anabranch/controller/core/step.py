@@ -260,10 +260,11 @@ def _subscribe(state: TopicState, doing: Subscribing) -> Result:
     if not doing.is_read:
         return state, [e.ReadSubscriptions()]
     record = doing.record
-    if isinstance(doing.request, e.SubscriptionRequested):
-        if not doing.is_stored:
-            return state, [e.StoreSubscription(_wanted(state, doing.request, record), overwrite=True)]
-        record = _wanted(state, doing.request, record)
+    if isinstance(doing.request, e.SubscriptionRequested) and not doing.is_stored:
+        wanted = _wanted(state, doing.request, record)
+        if wanted != record:
+            # It is read again after that: what another leader has stored meanwhile stays as it is.
+            return state, [e.StoreSubscription(wanted)]
     if record is None or record.is_deleting or record.initial is None:
         return _finish(state)
     if record.kind is SubscriptionKind.CHECKPOINT or state.is_classic:
@@ -410,7 +411,7 @@ def _subscriptions_read(state: TopicState, records: tuple[SubscriptionRecord, ..
         case Subscribing(request) as doing:
             found = mine.get(request.name)
             if isinstance(request, e.SubscriptionRequested):
-                if found is not None and found.is_deleting:
+                if found.is_deleting if found is not None else doing.is_stored:
                     return _give_up(
                         state, TooBusy(f"subscription {request.name} is being deleted; try again")
                     )
@@ -419,7 +420,8 @@ def _subscriptions_read(state: TopicState, records: tuple[SubscriptionRecord, ..
             return _go_on(replace(state, doing=replace(doing, record=found, is_read=True)))
         case Unsubscribing(request) as doing:
             found = mine.get(request.name)
-            if found is None:
+            if found is None or (request.ticket == 0 and not found.is_deleting):
+                # A reminder was about a deletion that somebody has finished since.
                 return _give_up(state, SubscriptionMissing(f"there is no subscription {request.name}"))
             stage = 2 if found.is_deleting else 1
             return _go_on(replace(state, doing=replace(doing, record=found, stage=stage)))
@@ -453,8 +455,8 @@ def _effect_done(state: TopicState) -> Result:
         case Reshaping() as doing:
             return _go_on(replace(state, doing=replace(doing, is_complete=True)))
         case Subscribing(request) as doing:
-            if isinstance(request, e.SubscriptionRequested) and not doing.is_stored:
-                return _go_on(replace(state, doing=replace(doing, is_stored=True)))
+            if isinstance(request, e.SubscriptionRequested) and not doing.is_fresh:
+                return _go_on(replace(state, doing=Subscribing(request, is_stored=True)))
             return _finish(state)
         case Unsubscribing() | Seeking() | Collecting() as doing:
             return _go_on(replace(state, doing=replace(doing, stage=doing.stage + 1)))
@@ -496,15 +498,27 @@ def _give_up(state: TopicState, error: AnabranchError) -> Result:
 
 
 def _failed(state: TopicState, event: e.EffectFailed) -> Result:
-    must_finish = isinstance(state.doing, Reshaping | Collecting | Deleting) or (
-        isinstance(state.doing, Unsubscribing) and state.doing.stage >= 2
-    )
-    if not must_finish and not isinstance(event.error, SegmentRefused):
+    is_refused = isinstance(event.error, SegmentRefused)
+    if not is_refused and not _must_finish(state):
         # What was stored is completed later: an interrupted subscription is found by its record.
         return _give_up(replace(state, failures=0), event.error)
     # The record may be another by now, because we are late or because somebody deletes the topic: look before going on.
+    # And so may the subscription's: an owner that refuses has found it deleted, or made again.
+    if isinstance(state.doing, Subscribing):
+        state = replace(state, doing=Subscribing(state.doing.request))
+    elif isinstance(state.doing, Unsubscribing) and is_refused:
+        state = replace(state, doing=Unsubscribing(state.doing.request))
     failures = state.failures + 1
     return replace(state, failures=failures), [e.Wait(failures), e.ReadTopic()]
+
+
+def _must_finish(state: TopicState) -> bool:
+    """Whether it is tried until it is done: it has begun for good, or nobody would ask for it again."""
+    if isinstance(state.doing, Reshaping | Collecting | Deleting):
+        return True
+    if isinstance(state.doing, Unsubscribing) and state.doing.stage >= 2:
+        return True
+    return not state.is_classic and any(request.ticket == 0 for request in _request_of(state.doing))
 
 
 # -- the record is another than we thought
