@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,15 @@ import httpx
 import pytest
 
 from anabranch.broker.admin import create_app
+from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.owners import Owner, Owners
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.client import Client
+from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
@@ -55,32 +59,44 @@ class Rest:
         return [await receipt for receipt in receipts]
 
 
-@pytest.fixture
-async def rest() -> AsyncIterator[Rest]:
-    metadata = await MemoryMetadata(lambda: NOW_MS).connect()
+@contextlib.asynccontextmanager
+async def serving(
+    store: MemoryMetadata,
+    config: BrokerConfig | None = None,
+    *,
+    http_url: str = "http://localhost:8080",
+    authorizer: Authorizer | None = None,
+    owners: Owners | None = None,
+    remote_segments: Callable[[Owner], Segments] | None = None,
+) -> AsyncIterator[Rest]:
+    """One broker with a session of its own on the store."""
+    metadata = await store.connect()
     resources = Resources(metadata)
     await resources.start()
     await resources.bootstrap(Cluster(service_url="http://localhost:8080"))
-    log = MemoryLogStore(incarnation=Incarnation("test"))
+    log = MemoryLogStore(incarnation=Incarnation(http_url))
     await log.start()
     loop = asyncio.get_running_loop()
     brokers: list[Broker] = []
     server = await loop.create_server(lambda: Session(brokers[0]), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     broker = Broker(
-        BrokerConfig(),
+        config or BrokerConfig(),
         metadata,
         log,
         resources,
         service_url=url,
-        http_url="http://localhost:8080",
+        http_url=http_url,
         now_ms=lambda: NOW_MS,
+        authorizer=authorizer,
+        owners=owners,
+        **({} if remote_segments is None else {"remote_segments": remote_segments}),
     )
     brokers.append(broker)
     await broker.start()
     transport = httpx.ASGITransport(create_app(broker))
     async with (
-        httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http,
+        httpx.AsyncClient(transport=transport, base_url=http_url) as http,
         Client(url) as client,
     ):
         yield Rest(http, broker, client)
@@ -88,3 +104,9 @@ async def rest() -> AsyncIterator[Rest]:
     await broker.close()
     await resources.close()
     await metadata.close()
+
+
+@pytest.fixture
+async def rest() -> AsyncIterator[Rest]:
+    async with serving(MemoryMetadata(lambda: NOW_MS)) as made:
+        yield made
