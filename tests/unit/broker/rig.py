@@ -283,6 +283,7 @@ class Rig:
         self.log = ListLog()
         self.journal = ListJournal(self.loop)
         self.ended: list[Subscription] = []
+        self.drained: list[Subscription] = []
         self.limits = limits or DispatchLimits()
         self.subscription = Subscription(
             "sub",
@@ -295,6 +296,7 @@ class Rig:
             limits=self.limits,
             partition=partition,
             ended=self.ended.append,
+            drained=self.drained.append,
         )
         self._ids = 0
 
