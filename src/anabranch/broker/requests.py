@@ -195,7 +195,7 @@ class Requests:
         if existing is not None:
             session.send_success(request.request_id)
             return
-        if self.scalable.holds(session, request.consumer_id):
+        if request.consumer_id in session.sessions:
             taken = NotAllowedError(f"consumer id {request.consumer_id} is in use on this connection")
             session.send_error(request.request_id, taken)
             return
@@ -232,8 +232,8 @@ class Requests:
         return consumer
 
     def _close_consumer(self, session: Session, request: pb.CommandCloseConsumer) -> None:
-        if self.scalable.holds(session, request.consumer_id):
-            self.scalable.close_consumer(session, request)
+        if request.consumer_id in session.sessions:
+            self.scalable.sessions.leave(session, request)
             return
         consumer = session.consumers.pop(request.consumer_id, None)
         if consumer is None:
@@ -258,8 +258,8 @@ class Requests:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
             consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
-        elif self.scalable.holds(session, request.consumer_id):
-            self.scalable.ack(session, request)
+        elif request.consumer_id in session.sessions:
+            self.scalable.sessions.ack(session, request)
         elif request.HasField("request_id"):
             _answer_ack(session, request, ConsumerNotFoundError("this consumer is not on this connection"))
 

@@ -24,7 +24,8 @@ from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.scalable.commands import Attached
+    from anabranch.broker.scalable.consumer_sessions import ConsumerSession
+    from anabranch.broker.scalable.dag_watch import DagWatch
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,10 @@ class Session(asyncio.BufferedProtocol):
         self.broker = broker
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
-        self.scalable: Attached | None = None  # Watches and sessions of scalable topics, once there are any.
+        # Of scalable topics: layouts that are watched, and consumers registered with controllers, which share the id
+        # space of `consumers`.
+        self.watches: dict[int, DagWatch] = {}
+        self.sessions: dict[int, ConsumerSession] = {}
         self.address = ""
         self.role = ANONYMOUS
         self.is_open = False

@@ -56,6 +56,18 @@ def servable(broker: Broker, text: str) -> TopicName:
     return name
 
 
+def watchable(text: str) -> TopicName:
+    """A topic that clients of scalable topics may name: `topic://`, or a classic topic as a whole."""
+    name = TopicName.parse(text)
+    if name.domain not in (Domain.TOPIC, Domain.PERSISTENT):
+        raise NotAllowedError(
+            f"{name}: scalable topics are named topic://, or persistent:// for classic ones"
+        )
+    if name.is_partition:
+        raise NotAllowedError(f"{name} is one partition; name the whole topic, {name.base}")
+    return name
+
+
 async def partitions(broker: Broker, text: str, *, create: bool) -> int:
     name = TopicName.parse(text)
     if name.domain is Domain.TOPIC and broker.scalable is not None:

@@ -10,13 +10,13 @@ import pytest
 from anabranch.broker.authorization import AllowAll
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import AutoTopicCreation
-from anabranch.broker.scalable.commands import ConsumerSession
+from anabranch.broker.scalable.consumer_sessions import ConsumerSession
 from anabranch.controller.ports import Assignment
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.model.scalable import SubscriptionKind, controller_path
 from anabranch.wire import pulsar_pb2 as pb
-from unit.broker.scalable.brokers import NOW_MS, BrokerLab, C, Peer, broker_lab, ids, topics_of
+from unit.broker.scalable.brokers import NOW_MS, V5, BrokerLab, C, Peer, broker_lab, ids, topics_of
 
 ORDERS = "topic://public/default/orders"
 TOPIC = TopicName.parse(ORDERS)
@@ -149,7 +149,7 @@ async def test_a_session_id_used_again_replaces_the_former_watch(broker: Broker,
 
 
 async def test_watches_of_one_connection_are_bounded(broker: Broker, peer: Peer) -> None:
-    broker.requests.scalable.watches_max = 2
+    broker.requests.scalable.watches_per_connection_max = 2
     await peer.watch(ORDERS, 1)
     await peer.watch(ORDERS, 2)
     update = await peer.watch(ORDERS, 3)
@@ -390,7 +390,7 @@ async def test_registrations_that_cannot_be_are_refused_in_their_own_answer(
     assert (await peer.register("topic://nonsense", "a")).error == pb.InvalidTopicName
     assert (await peer.register(ORDERS, "")).error == pb.NotAllowedError
     await topics_of(broker).create(TOPIC)
-    broker.requests.scalable.sessions_max = 0
+    broker.requests.scalable.sessions.per_connection_max = 0
     assert (await peer.register(ORDERS, "a")).error == pb.TooManyRequests
 
 
@@ -404,6 +404,43 @@ async def test_a_broker_that_does_not_lead_says_so(lab: BrokerLab, broker: Broke
     # Nothing is left of the attempt.
     await other.close()
     assert ids((await peer.register(ORDERS, "a")).assignment) == [0]
+
+
+async def test_a_session_goes_with_its_controller_to_another_broker(lab: BrokerLab, broker: Broker) -> None:
+    await topics_of(broker).create(TOPIC)
+    new, java = await lab.peer(broker, supports_scalable_topics=True), await lab.peer(broker, V5)
+    await new.register(ORDERS, "a", consumer_id=5)
+    await java.register(ORDERS, "b", consumer_id=6)
+    other = await lab.store.connect()
+    lab.stack.push_async_callback(other.close)
+    await other.delete(controller_path(TOPIC))
+    await other.create(controller_path(TOPIC), b"pulsar://elsewhere:6650", ephemeral=True)
+    assert (await new.receive(C.CLOSE_CONSUMER)).close_consumer.consumer_id == 5
+    # Nothing of it is left here, and the connection serves on.
+    assert (await new.register(ORDERS, "a", consumer_id=5)).error == pb.ServiceNotReady
+    # A client that does not understand this looks for the controller when its connection is lost.
+    with pytest.raises(ConnectionError):
+        await java.receive(C.PONG)
+
+
+async def test_a_session_stays_with_a_broker_that_is_elected_again(lab: BrokerLab, broker: Broker) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    older, peer, other = [await lab.peer(broker) for _ in range(3)]
+    await older.register(ORDERS, "a", consumer_id=4)
+    assert ids((await peer.register(ORDERS, "a", consumer_id=5)).assignment) == [0, 1]
+    assert ids(await older.assignment(4)) == []
+    listening = topics_of(broker).feed.listeners
+    await broker.metadata.delete(controller_path(TOPIC))
+    # What it has, it has said again; the older one does not come back.
+    assert ids(await peer.assignment(5)) == [0, 1]
+    await other.register(ORDERS, "b", consumer_id=9)
+    assert len(ids(await peer.assignment(5))) == 1
+    assert [c for c in await older.settle() if c.type == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE] == []
+    for one in (peer, older, other):
+        await one.close()
+    last = await lab.peer(broker)
+    await last.watch(ORDERS)
+    assert topics_of(broker).feed.listeners == listening - 2 + 1
 
 
 async def test_no_update_overtakes_the_answer_to_a_registration() -> None:
