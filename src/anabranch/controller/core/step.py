@@ -577,6 +577,9 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             return _go_on(
                 replace(state, doing=replace(doing, stage=max(stage, 1) if state.topic.is_deleting else 0))
             )
+        case Repairing(request) if state.topic.plan is not None:
+            # Another leader's. Until it is done, its parents are not to be made any more.
+            return _next(replace(state, doing=None, waiting=(request, *state.waiting)))
         case Subscribing() | Unsubscribing() | Seeking():
             # Cursors are touched only once the record was read after the subscription's: another leader's split either
             # finds the subscription as it is now, or is found here, and then it goes first.
