@@ -183,6 +183,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     @property
+    def peer_name(self) -> str:
+        """What the broker calls itself and its release."""
+        return self._wire.peer_name
+
+    @property
     def is_closed(self) -> bool:
         return self._transport.is_closing()
 

@@ -88,7 +88,8 @@ class ControllerSession:
             await self._register(connection, registered)
             self._backoff.reset()
             self._look()
-            await registered.over
+            # Cancelling this task must leave the registration as it is: `leave` looks at it.
+            await asyncio.shield(registered.over)
         finally:
             registered.detach()
             self._registered = None

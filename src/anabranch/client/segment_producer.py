@@ -22,6 +22,7 @@ C = pb.BaseCommand
 
 # A PRODUCER request with this in its metadata attaches nothing: it asks what a sealed segment holds of that producer.
 ASK_SEQUENCE: Final = "anabranch.last-sequence-id"
+OURS: Final = "Anabranch"
 # A message refused with these would be refused again; the others after it need not suffer.
 MESSAGE_ERRORS: Final = frozenset({pb.NotAllowedError, pb.ChecksumError, pb.IncompatibleSchema})
 # Coming back will not help: the whole producer fails.
@@ -129,6 +130,7 @@ class SegmentProducer:
     async def _attach(self) -> None:
         """Until it is attached, or the segment is found to be sealed."""
         hint = self._owner.watch.url_of(self._segment)
+        connection = None
         while True:
             try:
                 connection = await self._connect(hint)
@@ -141,7 +143,7 @@ class SegmentProducer:
                 if refused.error in FINAL_ERRORS:
                     self._give_up(refused)
                     break
-                if refused.error == pb.TopicNotFound and self._is_gone():
+                if self._is_over(refused.error, connection):
                     self._learn(-1)
                     self._owner.sealed(self._segment)
                     break
@@ -184,9 +186,14 @@ class SegmentProducer:
         for message in self._owner.lanes.lane(self._segment):
             self._write(message)
 
-    def _is_gone(self) -> bool:
+    def _is_over(self, error: int, connection: ClientConnection | None) -> bool:
+        """Whether a refusal means that this sealed segment cannot be asked any more."""
         known = self._owner.watch.layout.segments.get(self._segment)
-        return known is None or known.is_sealed
+        if known is not None and known.is_active:
+            return False
+        # Pulsar 5.0.0-M1 leaves some segments that it seals under load "temporarily unavailable" for good.
+        is_ours = connection is None or connection.peer_name.startswith(OURS)
+        return error == pb.TopicNotFound or not is_ours
 
     def _learn(self, last: int) -> None:
         if not self._last_known.done():
@@ -207,6 +214,7 @@ class SegmentProducer:
 
     async def ask_sealed(self) -> int:
         """The last sequence id of this producer in the sealed segment; -1 if the broker does not tell."""
+        connection = None
         while True:
             try:
                 connection = await self._owner.connections.owner(self._topic)
@@ -223,9 +231,7 @@ class SegmentProducer:
                 return int(answer.last_sequence_id)
             except RequestRefused as refused:
                 # Pulsar has no such question: then what is in doubt is sent again, and may be stored twice.
-                if refused.error == pb.TopicTerminatedError or (
-                    refused.error == pb.TopicNotFound and self._is_gone()
-                ):
+                if refused.error == pb.TopicTerminatedError or self._is_over(refused.error, connection):
                     return -1
             except AnabranchError as error:
                 log.debug("%s cannot be asked for its last sequence id now: %s", self._topic, error)
