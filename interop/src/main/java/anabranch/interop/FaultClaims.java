@@ -9,7 +9,6 @@ import org.apache.pulsar.client.api.v5.Producer;
 
 /** The broker's process is killed under V5 clients. */
 final class FaultClaims {
-
     private final Lab lab;
 
     FaultClaims(Lab lab) {

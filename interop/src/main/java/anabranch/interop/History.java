@@ -107,7 +107,6 @@ final class History {
     }
 
     private static int number(String value) {
-        int end = value.indexOf(' ');
-        return Integer.parseInt(value.substring(value.indexOf(':') + 1, end < 0 ? value.length() : end));
+        return Integer.parseInt(value.substring(value.indexOf(':') + 1));
     }
 }

@@ -113,7 +113,7 @@ final class QueueClaims {
         Map<String, Integer> times = new HashMap<>();
         try (Producer<String> producer = lab.producer(topic);
                 QueueConsumer<String> consumer = lab.queue(topic, "q").negativeAckRedeliveryBackoff(
-                        BackoffPolicy.fixed(Duration.ofMillis(100), Duration.ofMillis(100))).subscribe()) {
+                        BackoffPolicy.exponential(Duration.ofMillis(100), Duration.ofMillis(200))).subscribe()) {
             new Sender(producer, new History(), 10).send(20);
             int done = 0;
             while (done < 20) {
@@ -151,7 +151,7 @@ final class QueueClaims {
                 QueueConsumer<String> letters = lab.queue(dead, "letters").subscribe();
                 QueueConsumer<String> consumer = lab.queue(topic, "q")
                         .negativeAckRedeliveryBackoff(
-                                BackoffPolicy.fixed(Duration.ofMillis(50), Duration.ofMillis(50)))
+                                BackoffPolicy.exponential(Duration.ofMillis(50), Duration.ofMillis(100)))
                         .deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(2).deadLetterTopic(dead)
                                 .build())
                         .subscribe()) {

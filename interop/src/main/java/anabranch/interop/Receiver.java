@@ -1,11 +1,14 @@
 package anabranch.interop;
 
 import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.pulsar.client.api.v5.CheckpointConsumer;
 import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.MessageId;
 import org.apache.pulsar.client.api.v5.QueueConsumer;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
 
@@ -49,7 +52,8 @@ final class Receiver implements AutoCloseable {
     }
 
     static Receiver of(StreamConsumer<String> consumer, History history) {
-        return new Receiver(consumer, consumer::receive, m -> consumer.acknowledgeCumulative(m.id()), history);
+        Lagging lagging = new Lagging(consumer);
+        return new Receiver(consumer, lagging::next, lagging::note, history);
     }
 
     static Receiver of(QueueConsumer<String> consumer, History history) {
@@ -58,6 +62,36 @@ final class Receiver implements AutoCloseable {
 
     static Receiver of(CheckpointConsumer<String> consumer, History history) {
         return new Receiver(consumer, consumer::receive, m -> { }, history);
+    }
+
+    /**
+     * Acknowledges what came a while ago. An id of this client (5.0.0-M1) can cover a message of another segment that is
+     * still on its way to us; were we to leave right then, nobody would ever see that message.
+     */
+    private static final class Lagging {
+        private static final long LAG_NS = 20_000_000;
+
+        private final StreamConsumer<String> consumer;
+        private final ArrayDeque<Map.Entry<Long, MessageId>> due = new ArrayDeque<>();
+
+        Lagging(StreamConsumer<String> consumer) {
+            this.consumer = consumer;
+        }
+
+        Message<String> next(Duration within) throws Exception {
+            MessageId last = null;
+            while (!due.isEmpty() && due.peek().getKey() < System.nanoTime()) {
+                last = due.poll().getValue();
+            }
+            if (last != null) {
+                consumer.acknowledgeCumulative(last);
+            }
+            return consumer.receive(due.isEmpty() ? within : Duration.ofMillis(10));
+        }
+
+        void note(Message<String> message) {
+            due.add(Map.entry(System.nanoTime() + LAG_NS, message.id()));
+        }
     }
 
     void forgetKeys() {

@@ -54,7 +54,7 @@ final class RegularTopicClaims {
                 Receiver one = Receiver.of(lab.queue(topic, "q").subscribe(), history);
                 Receiver two = Receiver.of(lab.queue(topic, "q").subscribe(), history)) {
             new Sender(producer, history, 20).send(100);
-            new Sender(producer, history, 20, false, "at once").send(200);
+            new Sender(producer, history, 20, false, "b").send(200);
             history.awaitAll("everything arrives");
         }
     }
