@@ -30,13 +30,13 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "migrate":
             call(url, "POST", f"{path}/migrate?force={str(arguments.force).lower()}")
-            print(f"{topic}: {_active(call(url, 'GET', path))}")
+            print(_told(call(url, "GET", path), 0))
         case "split":
             call(url, "POST", f"{path}/split/{arguments.segment}")
-            print(f"split {arguments.segment}: {_active(call(url, 'GET', path))}")
+            print(_told(call(url, "GET", path), arguments.segment))
         case "merge":
             call(url, "POST", f"{path}/merge/{arguments.segment}/{arguments.other}")
-            print(f"merged {arguments.segment} and {arguments.other}: {_active(call(url, 'GET', path))}")
+            print(_told(call(url, "GET", path), arguments.segment))
         case "stats":
             _print_stats(topic, stats(url, topic), as_json=arguments.json)
         case "subscriptions":
@@ -83,13 +83,20 @@ def listed(url: str, namespace: NamespaceName, properties: dict[str, str]) -> li
     return [f"{topic}  (scalable)" for topic in found]
 
 
-def _active(record: dict[str, Any]) -> str:
-    active = sorted(
-        (s["hashRange"]["start"], s["hashRange"]["end"], s["segmentId"])
-        for s in record["segments"].values()
-        if s["state"] == "ACTIVE"
+def _told(record: dict[str, Any], parent: int) -> str:
+    """What became of that segment, which may have gone by now, and how many there are."""
+    segments = record["segments"]
+    active = sum(segment["state"] == "ACTIVE" for segment in segments.values())
+    children = [
+        segments[str(n)] for n in segments.get(str(parent), {}).get("childIds", ()) if str(n) in segments
+    ]
+    parents = dag_view.ids(children[0]["parentIds"]) if children else str(parent)
+    made = ", ".join(
+        f"{child['segmentId']} ({child['hashRange']['start']:04x}-{child['hashRange']['end']:04x})"
+        for child in children
     )
-    return "active segments are " + ", ".join(f"{n} ({start:04x}-{end:04x})" for start, end, n in active)
+    arrow = glyphs_for(sys.stdout.encoding).arrow
+    return f"{parents} {arrow} {made}; {active} active segments" if made else f"{active} active segments"
 
 
 def _print_stats(topic: TopicName, found: dict[str, Any], *, as_json: bool) -> None:

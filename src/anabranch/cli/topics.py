@@ -45,11 +45,15 @@ def _is_scalable(arguments: argparse.Namespace, url: str, name: TopicName) -> bo
         if name.domain is Domain.PERSISTENT and "://" in arguments.topic and action != "migrate":
             raise UsageError(f"{name} is a classic topic; `anabranch topics migrate` makes it a scalable one")
         return True
+    if name.domain is Domain.TOPIC and action in CLASSIC_ONLY:
+        raise UsageError(f"{action} is for classic topics; {name} is scalable")
     if name.domain is Domain.TOPIC:
-        if action in CLASSIC_ONLY:
-            raise UsageError(f"{action} is for classic topics; {name} is scalable")
         return True
-    return "://" not in arguments.topic and action not in CLASSIC_ONLY and scalable.exists(url, name)
+    if "://" in arguments.topic or not scalable.exists(url, name):
+        return False
+    if action in CLASSIC_ONLY:
+        raise UsageError(f"{action} is for classic topics; topic://{name.namespace}/{name.local} is scalable")
+    return True
 
 
 def _classic(arguments: argparse.Namespace, url: str, path: str) -> None:

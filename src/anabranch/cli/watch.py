@@ -149,7 +149,7 @@ class Screen:
         )
         lines = [self._coloured(number, line) for number, line in enumerate(lines)]
         lines += ["", dag_view.clip(status, width, self._glyphs)]
-        self._out.write(_HOME + "\r\n".join(line + _END_LINE for line in lines[-height:]) + _END_PAGE)
+        self._out.write(_HOME + "\n".join(line + _END_LINE for line in lines[-height:]) + _END_PAGE)
         self._out.flush()
 
     def _coloured(self, number: int, line: str) -> str:
