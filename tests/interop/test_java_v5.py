@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import java_program
 from harness.broker_process import BrokerProcess
+from interop import java_program
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 
