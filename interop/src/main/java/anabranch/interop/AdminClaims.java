@@ -230,7 +230,8 @@ final class AdminClaims {
     private void seeksConnected(String name) throws Exception {
         String topic = lab.create(name, 1);
         try (Producer<String> producer = lab.producer(topic);
-                QueueConsumer<String> consumer = lab.queue(topic, "s").subscribe()) {
+                QueueConsumer<String> consumer = lab.queue(topic, "s")
+                        .acknowledgmentGroupTime(Duration.ZERO).subscribe()) {
             long time = beforeAndAfterASplit(topic, producer);
             take(consumer, 40);
             topics.seekSubscription(topic, "s", time);
