@@ -1,0 +1,45 @@
+"""The controller's decisions in a hostile small world: hundreds of seeds, and faults put in to see that they are found.
+
+A seed that ever failed is a claim of its own in `test_two_leaders.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.simulation.core_play import play
+from anabranch.simulation.core_world import Broken, Sabotage
+
+SEEDS = 200
+SEEDS_PER_TEST = 20
+# How many seeds a fault may hide for.
+SABOTAGE_SEEDS = 60
+FOUND: dict[Sabotage, str] = {
+    Sabotage.PUBLISH_UNSEALED: "takes messages",
+    Sabotage.FORGET_CURSORS: "cursor",
+    Sabotage.HAND_OUT_EARLY: "after number",
+    Sabotage.COLLECT_UNREAD: "still owed to",
+    Sabotage.FORGET_MARK: "never comes to rest",
+}
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_nothing_is_lost_stuck_or_out_of_order_whatever_happens_to_leaders(first: int) -> None:
+    for seed in range(first, first + SEEDS_PER_TEST):
+        play(seed)
+
+
+def play_many(sabotage: frozenset[Sabotage]) -> None:
+    for seed in range(SABOTAGE_SEEDS):
+        play(seed, sabotage)
+
+
+@pytest.mark.parametrize("sabotage", list(FOUND), ids=lambda s: s.name.lower())
+def test_a_fault_put_in_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
+    with pytest.raises(Broken, match=FOUND[sabotage]):
+        play_many(frozenset({sabotage}))
+
+
+def test_a_seed_tells_the_same_story_each_time() -> None:
+    assert play(7).trace == play(7).trace
+    assert play(7).trace != play(8).trace
