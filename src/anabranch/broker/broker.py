@@ -21,7 +21,7 @@ from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
 from anabranch.broker.scalable.classic import scalable_topics
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
-from anabranch.broker.scalable.records import generation_of, read_topic, segment_named
+from anabranch.broker.scalable.records import GENERATION, generation_of, read_topic, segment_named
 from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
@@ -174,10 +174,23 @@ class Broker:
     def loaded(self) -> Mapping[TopicName, Topic]:
         return {name: topic for name, task in self._topics.items() if (topic := _opened(task)) is not None}
 
-    async def topic(self, name: TopicName, *, create: bool = False, for_deletion: bool = False) -> Topic:
+    def opened(self, name: TopicName) -> Topic | None:
+        """The topic, if it is open."""
+        task = self._topics.get(name)
+        return None if task is None else _opened(task)
+
+    async def topic(
+        self,
+        name: TopicName,
+        *,
+        create: bool = False,
+        made_for: int | None = None,
+        for_deletion: bool = False,
+    ) -> Topic:
         """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it.
 
-        `for_deletion` also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
+        `made_for` makes a missing segment of the topic of that generation: only its owner may say so. `for_deletion`
+        also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
         """
         while True:
             task = self._topics.get(name)
@@ -188,7 +201,7 @@ class Broker:
                 if self._is_closing:
                     raise TopicNotFoundError("the broker is shutting down")
                 # Awaited by everyone who wants the topic, and kept in `_topics` as the topic's holder.
-                task = self.loop.create_task(self._open(name, create, for_deletion))
+                task = self.loop.create_task(self._open(name, create, made_for, for_deletion))
                 self._topics[name] = task
             try:
                 topic = await asyncio.shield(task)
@@ -203,32 +216,47 @@ class Broker:
                 return topic
             await topic.wait_closed()
 
-    async def _open(self, name: TopicName, create: bool, for_deletion: bool) -> Topic:
+    async def _open(self, name: TopicName, create: bool, made_for: int | None, for_deletion: bool) -> Topic:
         if not self.owners.is_mine(name):
             raise NotReadyError(
                 f"{name} is served by {self.owners.owner(name).service_url}: look it up again"
             )
         policies = Policies() if for_deletion else await self.resources.policies(name.namespace)
-        path = topic_record_path(name)
         if create and not await self.resources.topic_exists(name):
             if not await self.may_create(name):
                 raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
             await self._check_name_free(name)
-            await TopicLog.create(path, self.metadata, self.now_ms())
+            await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms())
         is_segment = name.domain is Domain.SEGMENT and not for_deletion
-        generation = await self._segment_generation(name) if is_segment else None
-        try:
-            opened = await TopicLog.open(
-                path, str(name.namespace), self.log, self.metadata, self._ledger_ids, self.now_ms()
-            )
-        except TopicGoneError as error:
-            raise TopicNotFoundError(f"{name} does not exist") from error
+        generation = made_for
+        if is_segment and generation is None:
+            generation = await self._segment_generation(name)
+        opened = await self._open_log(name, made_for)
         if is_segment and generation_of(opened.topic_record.properties) != generation:
             raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
         topic = await Topic.open(self, name, opened, policies)
         if is_segment and self.scalable is not None:
             self.scalable.touch(scalable_name(name))
         return topic
+
+    async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
+        path, namespace, now_ms = topic_record_path(name), str(name.namespace), self.now_ms()
+        if made_for is not None:
+            made = await TopicLog.create_open(
+                path,
+                namespace,
+                self.log,
+                self.metadata,
+                self._ledger_ids,
+                now_ms,
+                {GENERATION: str(made_for)},
+            )
+            if made is not None:
+                return made
+        try:
+            return await TopicLog.open(path, namespace, self.log, self.metadata, self._ledger_ids, now_ms)
+        except TopicGoneError as error:
+            raise TopicNotFoundError(f"{name} does not exist") from error
 
     async def _segment_generation(self, name: TopicName) -> int:
         """The generation of the topic that a segment is part of; TopicNotFoundError if it is part of none."""
@@ -269,7 +297,8 @@ class Broker:
     async def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> bool:
         """False if it exists."""
         await self.resources.policies(name.namespace)
-        await self._check_name_free(name)
+        if name.is_classic:
+            await self._check_name_free(name)
         return await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms(), properties)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:

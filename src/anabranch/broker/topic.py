@@ -7,6 +7,7 @@ moment. A topic whose log is lost closes; its clients come back and open it agai
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping
@@ -459,8 +460,15 @@ class Topic:
                 raise NotAllowedError(f"{self.name} has subscriptions")
         self._detach_all()
         self._publishing.abandon()
-        await self.log.delete()
-        self._finish_close()
+        try:
+            await self.log.delete()
+        except BaseException:
+            # Not deleted, or not known to be. Whoever wants the topic opens it and finds out.
+            with contextlib.suppress(LogError):
+                self.log.close()
+            raise
+        finally:
+            self._finish_close()
 
     async def skip_damage(self) -> int:
         """Gives up the damaged entries that readers have met; returns how many."""

@@ -120,6 +120,25 @@ class TopicLog:
         return True
 
     @staticmethod
+    async def create_open(
+        path: str,
+        namespace: str,
+        store: LogStore,
+        metadata: MetadataStore,
+        ids: LedgerIds,
+        now_ms: int,
+        properties: dict[str, str],
+    ) -> TopicLog | None:
+        """`create` and `open` with one write instead of two; None if the topic exists."""
+        ledger = LedgerRecord(id=await ids.next(0), incarnation=store.incarnation, created_ms=now_ms)
+        record = TopicRecord(properties=properties, created_ms=now_ms).with_ledger(ledger, state_source=None)
+        try:
+            stored = await metadata.create(path, record.encode())
+        except AlreadyExists:
+            return None
+        return TopicLog(path, namespace, store, metadata, record, stored.version, None)
+
+    @staticmethod
     async def open(
         path: str, namespace: str, store: LogStore, metadata: MetadataStore, ids: LedgerIds, now_ms: int
     ) -> TopicLog:

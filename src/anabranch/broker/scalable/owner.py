@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -43,6 +44,9 @@ from anabranch.storage.topic_record import TopicRecord
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.subscription import Subscription
+    from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
 
 
 class SegmentOwner:
@@ -61,13 +65,15 @@ class SegmentOwner:
             record = await self._record(topic, segment)
             if not record.may_create(segment.id, segment.range) or segment.legacy_topic:
                 raise SegmentRefused(f"{name} is not to be made: the topic's record does not ask for it")
-            await self._make(name, record)
-            wanted = [s for s in subscriptions if await self._is_subscribed(topic, record, s)]
-            if wanted or segment.parents:
-                # A child is opened at once: its parent's producers are about to come.
-                opened = await self._broker.topic(name)
-                # Together, so that they are written down together.
-                await asyncio.gather(*(opened.create_subscription(s, "earliest", {}) for s in wanted))
+            found = await asyncio.gather(*(self._is_subscribed(topic, record, s) for s in subscriptions))
+            wanted = [s for s, is_subscribed in zip(subscriptions, found, strict=True) if is_subscribed]
+            if not wanted and not segment.parents:
+                await self._make(name, record)
+                return
+            # A child is opened at once: its parent's producers are about to come.
+            opened = await self._made_and_opened(name, record)
+            # Together, so that they are written down together.
+            await asyncio.gather(*(opened.create_subscription(s, "earliest", {}) for s in wanted))
 
     async def seal(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
@@ -75,10 +81,16 @@ class SegmentOwner:
             if not record.may_seal(segment.id):
                 raise SegmentRefused(f"{name} is not to be sealed: the topic's record has it active")
             stored = named_segment(record, segment.id)
-            if stored is not None and not stored.is_deleting:
+            if stored is None or stored.is_deleting:
+                opened = await self._broker.topic(name)
+            elif segment.legacy_topic:
+                # Made first if it is a partition that was never used.
+                await TopicLog.create(topic_record_path(name), self._metadata, self._broker.now_ms())
+                opened = await self._broker.topic(name)
+            else:
                 # A topic's making may have been cut short before this segment was made. It ends empty then.
-                await self._make(name, record, is_legacy=bool(segment.legacy_topic))
-            await (await self._broker.topic(name)).terminate()
+                opened = await self._made_and_opened(name, record)
+            await opened.terminate()
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
@@ -169,7 +181,14 @@ class SegmentOwner:
             lock = self._changing[name] = asyncio.Lock()
         async with lock:
             with _translated():
-                yield name
+                try:
+                    yield name
+                except VersionConflict:
+                    # Somebody else has opened it, or a write in doubt was stored after all. What is open here knows an
+                    # old record either way, and the next attempt opens it anew.
+                    if (opened := self._broker.opened(name)) is not None:
+                        await opened.close()
+                    raise
 
     async def _record(self, topic: TopicName, segment: Segment) -> ScalableTopic:
         record = await read_topic(self._metadata, topic)
@@ -194,16 +213,24 @@ class SegmentOwner:
         record = TopicRecord.decode(found.value)
         return -1 if record.is_deleting else generation_of(record.properties)
 
-    async def _make(self, name: TopicName, record: ScalableTopic, *, is_legacy: bool = False) -> None:
+    async def _make(self, name: TopicName, record: ScalableTopic) -> None:
         """Makes the segment's log if there is none of this generation, and clears away one of another."""
-        if is_legacy:
-            # A partition that was never used.
-            await TopicLog.create(topic_record_path(name), self._metadata, self._broker.now_ms())
-            return
-        while (found := await self._stored_generation(name)) != record.generation:
+        while not await self._broker.create_topic(name, {GENERATION: str(record.generation)}):
+            found = await self._stored_generation(name)
+            if found == record.generation:
+                return
             if found is not None:
                 await self._delete(name)
-            await self._broker.create_topic(name, {GENERATION: str(record.generation)})
+
+    async def _made_and_opened(self, name: TopicName, record: ScalableTopic) -> Topic:
+        try:
+            opened = await self._broker.topic(name, made_for=record.generation)
+            if generation_of(opened.log.topic_record.properties) == record.generation:
+                return opened
+        except TopicNotFoundError as error:
+            log.info("%s is made anew: %s", name, error)
+        await self._make(name, record)
+        return await self._broker.topic(name, made_for=record.generation)
 
     async def _delete(self, name: TopicName) -> None:
         await self._broker.discard_topic(name)
