@@ -63,7 +63,10 @@ def entries(name: str) -> list[bytes]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_file_says_how_it_was_captured(name: str) -> None:
-    assert (FOLDER / f"{name}.hex").read_text().startswith("# Captured by capture.py: pulsar-client 3.13")
+    how = (FOLDER / f"{name}.hex").read_text().splitlines()[0]
+    clients = ("capture.py: pulsar-client 3.13", "capture_scalable.py: pulsar-client-v5")
+    assert how.startswith(tuple(f"# Captured by {client}" for client in clients))
+    assert "Apache Pulsar 5.0.0-M1" in how
 
 
 @pytest.mark.parametrize("vector", ALL)
@@ -186,3 +189,37 @@ def test_what_the_captured_commands_say() -> None:
 
 def test_pings_and_pongs_are_byte_for_byte_ours() -> None:
     assert {vector.data for vector in FILES["ping"]} == {PING_FRAME, PONG_FRAME}
+
+
+def test_a_captured_split_is_told_to_watchers_and_to_the_consumer() -> None:
+    lookup, *_ = commands("scalable", pb.BaseCommand.SCALABLE_TOPIC_LOOKUP)
+    assert lookup.scalableTopicLookup.topic == "topic://public/default/golden"
+    assert lookup.scalableTopicLookup.create_if_missing
+    updates = [
+        c.scalableTopicUpdate
+        for c in commands("scalable", pb.BaseCommand.SCALABLE_TOPIC_UPDATE)
+        if c.scalableTopicUpdate.session_id == lookup.scalableTopicLookup.session_id
+    ]
+    assert {update.resolved_topic_name for update in updates} == {"topic://public/default/golden"}
+    first, last = updates[0].dag, updates[-1].dag
+    assert (first.epoch, last.epoch) == (0, 1)
+    assert [(s.hash_start, s.hash_end, s.state) for s in last.segments] == [
+        (0, 0xFFFF, pb.SEALED),
+        (0, 0x7FFF, pb.ACTIVE),
+        (0x8000, 0xFFFF, pb.ACTIVE),
+    ]
+    assert [list(s.parent_ids) for s in last.segments] == [[], [0], [0]]
+    assert list(last.segments[0].child_ids) == [1, 2]
+    assert sorted(b.segment_id for b in last.segment_brokers) == [1, 2]
+    assert last.controller_broker_url.startswith("pulsar://")
+    (subscribe,) = commands("scalable", pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE)
+    (answer,) = commands("scalable", pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    asked, answered = subscribe.scalableTopicSubscribe, answer.scalableTopicSubscribeResponse
+    assert (asked.subscription, asked.consumer_name, asked.consumer_type) == ("sub", "golden", pb.STREAM)
+    assert asked.request_id == answered.request_id
+    pushed = commands("scalable", pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)[-1]
+    assignment = pushed.scalableTopicAssignmentUpdate.assignment
+    assert assignment.layout_epoch == 1
+    assert {s.segment_topic for s in assignment.segments} == {
+        f"segment://public/default/golden/{name}" for name in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2")
+    }
