@@ -67,13 +67,17 @@ async def _watch(arguments: argparse.Namespace, topic: TopicName, first: dict[st
     view = view_for(sys.stdout, topic)
     deleted = False
     try:
-        async with _layout_changes(first["controller"], topic, changed):
+        async with _layout_changes(first["controller"], topic, changed) as layouts:
             view.show(first)
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(arguments.interval):
                         await changed.wait()
                 changed.clear()
+                if layouts is not None and layouts.is_deleted:
+                    # Told as soon as its deletion begins, while there still are figures.
+                    deleted = True
+                    return 0
                 try:
                     view.show(
                         await asyncio.to_thread(stats, arguments.admin_url, topic, timeout=ANSWER_MAX_S)
@@ -90,10 +94,12 @@ async def _watch(arguments: argparse.Namespace, topic: TopicName, first: dict[st
 
 
 @contextlib.asynccontextmanager
-async def _layout_changes(service_url: str, topic: TopicName, changed: asyncio.Event) -> AsyncIterator[None]:
+async def _layout_changes(
+    service_url: str, topic: TopicName, changed: asyncio.Event
+) -> AsyncIterator[LayoutWatch | None]:
     """Sets `changed` at every change of the layout. Without a broker to watch, the interval has to do."""
     if not service_url:
-        yield
+        yield None
         return
     connections = Connections(service_url)
     watch = LayoutWatch(connections, str(topic), Backoff(random.Random()))
@@ -106,7 +112,7 @@ async def _layout_changes(service_url: str, topic: TopicName, changed: asyncio.E
 
     opening = asyncio.create_task(follow())  # Awaited below.
     try:
-        yield
+        yield watch
     finally:
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
