@@ -10,8 +10,11 @@ import random
 import time
 from collections.abc import Callable
 
+from anabranch.client.checkpoint import Edge, Start
+from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.reroute import Routing
 from anabranch.client.scalable_producer import PENDING_MAX, ScalableProducer
 from anabranch.client.stream_consumer import StreamConsumer
@@ -93,6 +96,58 @@ class ScalableClient:
             subscription,
             consumer_name or self._name("stream"),
             earliest=earliest,
+            chance=self._chance,
+        )
+        try:
+            await consumer.open()
+        except BaseException:
+            await consumer.close()
+            raise
+        return consumer
+
+    async def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_name: str | None = None,
+        earliest: bool = False,
+        create: bool = True,
+    ) -> QueueConsumer:
+        """Without order, acknowledged one by one; several of one subscription share every segment."""
+        connections, watch = await self._watch(topic, create=create)
+        consumer = QueueConsumer(
+            connections,
+            watch,
+            subscription,
+            consumer_name or self._name("queue"),
+            earliest=earliest,
+            chance=self._chance,
+        )
+        try:
+            await consumer.open()
+        except BaseException:
+            await consumer.close()
+            raise
+        return consumer
+
+    async def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = Edge.LATEST,
+        group: str | None = None,
+        consumer_name: str | None = None,
+        create: bool = True,
+    ) -> CheckpointConsumer:
+        """In order, from a checkpoint on or an end of the topic; in a group, its share of the segments."""
+        connections, watch = await self._watch(topic, create=create)
+        consumer = CheckpointConsumer(
+            connections,
+            watch,
+            consumer_name or self._name("checkpoint"),
+            group=group,
+            start=start,
             chance=self._chance,
         )
         try:

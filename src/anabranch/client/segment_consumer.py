@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,11 @@ log = logging.getLogger(__name__)
 C = pb.BaseCommand
 
 RECEIVE_QUEUE: Final = 500
+# Where a reader of everything starts.
+BEFORE_ALL: Final = (-1, -1, -1)
+ATTACH_MAX_S: Final = 2.0
+_WHOLE_ENTRY: Final = 2**31 - 1
+_UNSIGNED: Final = (1 << 64) - 1
 # Coming back will not help.
 FINAL_ERRORS: Final = frozenset({pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName})
 
@@ -68,6 +73,7 @@ class Inbox:
                 raise first
             self._items.popleft()
             segment, life, message = first
+            segment.queued -= 1
             if segment.is_current(life):
                 return segment, message
         return None
@@ -106,6 +112,7 @@ class SegmentConsumer:
         self.segment = segment
         self.topic = topic
         self.has_ended = False
+        self.queued = 0  # Messages in the inbox, those that will be dropped there included.
         # Behind which message a reader starts: (ledger, entry, batch index). Moves as messages arrive.
         self._start = start
         self._shown_topic = shown_topic
@@ -120,6 +127,7 @@ class SegmentConsumer:
         self._is_closing = False
         self._living: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
 
     def open(self) -> None:
         self._living = asyncio.create_task(self._live())  # Awaited by `close`.
@@ -127,6 +135,10 @@ class SegmentConsumer:
     @property
     def is_attached(self) -> bool:
         return self._life is not None
+
+    async def attached(self) -> None:
+        """Returns once it has been subscribed, has ended or is closed."""
+        await self._settled.wait()
 
     def is_current(self, life: _Life) -> bool:
         """Whether messages of that life are still to be given to the application.
@@ -142,6 +154,7 @@ class SegmentConsumer:
             try:
                 connection = await self._connect()
                 self._life = await self._subscribe(connection)
+                self._settled.set()
                 self._backoff.reset()
                 await self._life.over
             except RequestRefused as refused:
@@ -179,7 +192,9 @@ class SegmentConsumer:
         fields: dict[str, Any] = {}
         if not how.is_durable and self._start is not None:
             ledger, entry, index = self._start
-            fields["start_message_id"] = pb.MessageIdData(ledgerId=ledger, entryId=entry, batch_index=index)
+            fields["start_message_id"] = pb.MessageIdData(
+                ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index
+            )
         try:
             await ask(
                 connection,
@@ -195,13 +210,25 @@ class SegmentConsumer:
                 force_topic_creation=False,
                 **fields,
             )
+            if not how.is_durable and self._start is None:
+                await self._remember_start(life)
         except BaseException:
             life.detach()
             raise
+        if self._is_closing:
+            life.finish()
         self._restarted(self)
         if not life.over.done():
             life.flow(RECEIVE_QUEUE)
         return life
+
+    async def _remember_start(self, life: _Life) -> None:
+        """A reader that starts at the latest message must come back to the same place."""
+        answer = await ask(
+            life.connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=life.number
+        )
+        at = answer.consumer_mark_delete_position
+        self._start = (signed(at.ledgerId), signed(at.entryId), _WHOLE_ENTRY)
 
     async def _leave(self, life: _Life) -> None:
         """Tells the broker, if it does not know."""
@@ -217,6 +244,7 @@ class SegmentConsumer:
         """Frees the segment: returns once the broker has let go of it, or cannot be reached."""
         self._is_closing = True
         self._wake.set()
+        self._settled.set()
         if self._life is not None:
             self._life.finish()
         if self._living is not None:
@@ -243,10 +271,13 @@ class SegmentConsumer:
             at = (message.ledger, message.entry, message.index)
             if not self._subscription.is_durable:
                 if self._start is not None and at <= self._start:
-                    # A batch is sent whole, also when it is read from its middle.
+                    # Brokers send the message to start behind too, and batches whole.
                     life.permits += 1
+                    if message.is_last_of_entry:
+                        self.tell_ack(message.ledger, message.entry)
                     continue
                 self._start = at
+            self.queued += 1
             self._inbox.put(self, life, message)
 
     def taken(self) -> None:
@@ -261,6 +292,7 @@ class SegmentConsumer:
 
     def end(self) -> None:
         self.has_ended = True
+        self._settled.set()
         self._ended(self)
 
     def tell_ack(self, ledger: int, entry: int) -> None:
@@ -280,6 +312,15 @@ class SegmentConsumer:
             log.debug("ack on %s: %s", self.topic, error)
             return False
         return True
+
+
+async def attached(segments: Iterable[SegmentConsumer]) -> None:
+    """Waits for all of them, but not long: a segment may be held by somebody who is slow to let go."""
+    waiting = [asyncio.ensure_future(one.attached()) for one in segments]
+    if waiting:
+        _, late = await asyncio.wait(waiting, timeout=ATTACH_MAX_S)
+        for one in late:
+            one.cancel()
 
 
 class _Life:
@@ -316,6 +357,11 @@ class _Life:
 
     def detach(self) -> None:
         self.connection.detach(PartKind.CONSUMER, self.number)
+
+
+def signed(number: int) -> int:
+    """Positions before everything carry -1 in unsigned fields."""
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _ack(consumer: int, ledger: int, entry: int, is_cumulative: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from anabranch.client.connections import Backoff, Connections
 from anabranch.client.controller_session import Assigned, ControllerSession
 from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
 from anabranch.client.message import Message
-from anabranch.client.segment_consumer import Inbox, SegmentConsumer, Subscription
+from anabranch.client.segment_consumer import Inbox, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -56,7 +56,9 @@ class StreamConsumer:
         self._stop_listening = watch.listen(self._layout_changed)
 
     async def open(self) -> None:
+        """Returns once it is subscribed to the segments it was given first, or that takes too long."""
         await self._session.open()
+        await attached(self._segments.values())
 
     async def __aenter__(self) -> StreamConsumer:
         return self
