@@ -23,6 +23,7 @@ from anabranch.broker.scalable.classic import scalable_topics
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.records import GENERATION, generation_of, read_topic, segment_named
 from anabranch.broker.scalable.registration import Registration
+from anabranch.broker.scalable.sweep import sweep_leftovers
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
@@ -145,11 +146,13 @@ class Broker:
 
     async def _tell_log_what_lives(self) -> None:
         live = []
+        records: dict[str, TopicRecord] = {}
         for path, found in await self.metadata.scan(MANAGED_LEDGERS):
             record = TopicRecord.decode(found.value)
             if record.is_deleting:
                 await finish_delete(path, record, self.log, self.metadata)
                 continue
+            records[path] = record
             tenant, namespace = path.removeprefix(MANAGED_LEDGERS + "/").split("/")[:2]
             for ledger in record.ledgers:
                 is_cut = ledger.id == record.trimmed[0]
@@ -163,6 +166,7 @@ class Broker:
                     )
                 )
         self.log.retain(live)
+        await sweep_leftovers(self, records)
 
     def log_lost(self) -> None:
         """A topic has lost its ledger. If that is because the whole log is over, so is this broker."""

@@ -99,7 +99,8 @@ class Subscription:
         )
         self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
-        # Set while a seek is being stored.
+        # Set while the subscription itself, or a seek, is being stored.
+        self._announcing: asyncio.Future[None] | None = None
         self._seeking: asyncio.Future[None] | None = None
 
     # -- what it is
@@ -410,7 +411,19 @@ class Subscription:
 
     async def announce(self) -> None:
         """Makes a new durable subscription known to the journal; returns once that is confirmed."""
-        await self._acks.write_down(state.subscribed(self.name, self.cursor.next, self.kind, self.properties))
+        announcing = self._announcing = self._loop.create_future()
+        try:
+            await self._acks.write_down(
+                state.subscribed(self.name, self.cursor.next, self.kind, self.properties)
+            )
+        finally:
+            self._announcing = None
+            announcing.set_result(None)
+
+    async def wait_announced(self) -> None:
+        """Returns once somebody else's `announce` is done: nobody is told of what a crash could still take back."""
+        if self._announcing is not None:
+            await asyncio.shield(self._announcing)
 
     async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and come back to the new place:

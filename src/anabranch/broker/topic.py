@@ -31,11 +31,13 @@ from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
 from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
+from anabranch.broker.scalable.key_sample import KeySample
 from anabranch.broker.subscription import Subscription, start_position
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.scalable import InitialPosition
+from anabranch.model.segments import segment_of
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
@@ -76,8 +78,7 @@ class Topic:
         self._policies = Policies()
         self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
-        # Messages seen whose key belongs to another segment.
-        self.keys_outside = 0
+        self._keys = None if name.is_classic else KeySample(segment_of(name)[1])
         self._finished_readers: dict[str, None] = {}
         self._sealing: asyncio.Task[None] | None = None
 
@@ -291,6 +292,7 @@ class Topic:
                 at = await self.log.find_by_publish_time(since)
             properties = {item.key: item.value for item in request.subscription_properties}
             existing = await self._create(name, at, properties, request.durable, request.subType)
+        await existing.wait_announced()
         await existing.wait_for_seek()
         consumer = Consumer(
             request.consumer_id,
@@ -337,6 +339,7 @@ class Topic:
     ) -> Subscription:
         # Somebody may have made it while a position was looked up.
         if (existing := self.subscriptions.get(name)) is not None:
+            await existing.wait_announced()
             return existing
         if not name:
             raise NotAllowedError("a subscription needs a name")
@@ -355,6 +358,7 @@ class Topic:
         if (existing := self.subscriptions.get(name)) is not None:
             if must_be_new:
                 raise SubscriptionBusyError(f"subscription {name} exists already")
+            await existing.wait_announced()
             return existing
         if isinstance(position, str):
             at = self.log.first if position == "earliest" else self.log.end
@@ -519,10 +523,19 @@ class Topic:
         before = self._rates_from
         self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
         self._rates_from = now
+        if self._keys is not None and now[0] != before[0]:
+            _, entries = self.log.read_cached(self.log.last, 1, 1) or (0, [])
+            for _, _, data in entries:
+                self._keys.look(data)
         for producer in self.producers.values():
             producer.update_rates(seconds)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
+
+    @property
+    def keys_outside(self) -> int:
+        """Messages seen whose key belongs to another segment. A sample: see `scalable/key_sample.py`."""
+        return 0 if self._keys is None else self._keys.outside
 
     def stats(self) -> dict[str, Any]:
         return topic_stats(self)
