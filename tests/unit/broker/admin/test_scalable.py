@@ -13,6 +13,7 @@ from anabranch.broker.admin import create_app
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
+from anabranch.client.scalable import ScalableClient
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
@@ -83,11 +84,9 @@ async def test_a_name_taken_by_a_classic_topic_is_a_conflict_that_names_migratio
     assert "migrate" in await rest.refused("PUT", T, 409)
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "4097", "70000"])
-async def test_a_number_of_segments_outside_the_limit_is_refused_with_the_limit(
-    rest: Rest, count: str
-) -> None:
-    assert "1 to 4096" in await rest.refused("PUT", f"{T}?numInitialSegments={count}", 412)
+async def test_a_number_of_segments_outside_the_limit_is_refused_with_the_limit(rest: Rest) -> None:
+    for count in (0, -1, 4097, 70000):
+        assert "1 to 4096" in await rest.refused("PUT", f"{T}?numInitialSegments={count}", 412)
     await rest.refused("GET", T, 404)
 
 
@@ -101,23 +100,23 @@ async def test_a_missing_namespace_is_not_found(rest: Rest) -> None:
     await rest.refused("GET", "/admin/v2/scalable/public/nowhere", 404)
 
 
-@pytest.mark.parametrize(
-    ("method", "tail"),
-    [
-        ("GET", ""),
-        ("DELETE", ""),
-        ("GET", "/stats"),
-        ("POST", "/split/0"),
-        ("POST", "/merge/0/1"),
-        ("PUT", "/subscriptions/s"),
-        ("DELETE", "/subscriptions/s"),
-        ("POST", "/subscriptions/s/seek?timestamp=1"),
-        ("POST", "/subscriptions/s/skip-all"),
-        ("POST", "/migrate"),
-    ],
+EVERY_CALL = (
+    ("GET", ""),
+    ("DELETE", "?force=true"),
+    ("GET", "/stats"),
+    ("POST", "/split/0"),
+    ("POST", "/merge/0/1"),
+    ("POST", "/migrate"),
+    ("PUT", "/subscriptions/s"),
+    ("DELETE", "/subscriptions/s"),
+    ("POST", "/subscriptions/s/seek?timestamp=1"),
+    ("POST", "/subscriptions/s/skip-all"),
 )
-async def test_an_unknown_topic_is_not_found_whatever_is_asked(rest: Rest, method: str, tail: str) -> None:
-    assert "orders" in await rest.refused(method, T + tail, 404)
+
+
+async def test_an_unknown_topic_is_not_found_whatever_is_asked(rest: Rest) -> None:
+    for method, tail in EVERY_CALL:
+        assert "orders" in await rest.refused(method, T + tail, 404)
 
 
 async def test_topics_are_listed_by_their_full_names(rest: Rest) -> None:
@@ -212,33 +211,26 @@ async def test_neighbours_are_merged_in_either_order(rest: Rest, order: str) -> 
     assert await active(rest) == {2: "0000-ffff"}
 
 
-@pytest.mark.parametrize(
-    ("tail", "reason"),
-    [
+async def test_refused_splits_and_merges_say_why_and_change_nothing(rest: Rest) -> None:
+    await made(rest, 4)
+    await rest.call("POST", f"{T}/split/0", 204)
+    before = await rest.get(T)
+    for tail, reason in (
         ("split/9", "no segment 9"),
         ("split/0", "sealed"),
         ("merge/1/1", "itself"),
         ("merge/1/9", "no segment 9"),
         ("merge/4/2", "not neighbours"),
         ("merge/0/1", "sealed"),
-    ],
-)
-async def test_refused_splits_and_merges_say_why_and_change_nothing(
-    rest: Rest, tail: str, reason: str
-) -> None:
-    await made(rest, 4)
-    await rest.call("POST", f"{T}/split/0", 204)
-    before = await rest.get(T)
-    assert reason in await rest.refused("POST", f"{T}/{tail}", 412)
+    ):
+        assert reason in await rest.refused("POST", f"{T}/{tail}", 412)
     assert await rest.get(T) == before
 
 
-@pytest.mark.parametrize(
-    "tail", ["split/x", "split/-1", "split/1.5", "merge/0/x", "merge/x/0", "split/99999999999999999999"]
-)
-async def test_ids_that_are_no_numbers_are_refused(rest: Rest, tail: str) -> None:
+async def test_ids_that_are_no_numbers_are_refused(rest: Rest) -> None:
     await made(rest, 2)
-    assert "segment id" in await rest.refused("POST", f"{T}/{tail}", 400)
+    for tail in ("split/x", "split/-1", "split/1.5", "merge/0/x", "merge/x/0", f"split/{2**64}"):
+        assert "segment id" in await rest.refused("POST", f"{T}/{tail}", 400)
 
 
 async def test_layout_changes_keep_the_properties(rest: Rest) -> None:
@@ -366,6 +358,31 @@ async def test_a_consumer_attached_to_every_segment_counts_once(rest: Rest) -> N
     assert (found["type"], found["consumerCount"], found["consumers"]) == ("QUEUE", 1, [])
 
 
+async def test_stats_show_stream_consumers_what_they_read_and_whether_they_are_there(rest: Rest) -> None:
+    await made(rest, 2)
+    client = ScalableClient(rest.broker.service_url)
+    here = await client.stream_consumer(TOPIC, "s", consumer_name="here")
+    away = await client.stream_consumer(TOPIC, "s", consumer_name="away")
+    found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
+    assert (found["type"], found["consumerCount"]) == ("STREAM", 2)
+    reads = {
+        c["consumerName"]: (c["type"], c["connected"], c["assignedSegments"]) for c in found["consumers"]
+    }
+    assert reads.keys() == {"here", "away"}
+    assert sorted(n for _, _, numbers in reads.values() for n in numbers) == [0, 1]
+    assert all(kind == "STREAM" and connected for kind, connected, _ in reads.values())
+    away.crash()
+    while all(c["connected"] for c in found["consumers"]):
+        # The broker notices a moment later; each request gives it a turn.
+        found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
+    assert {c["consumerName"]: c["connected"] for c in found["consumers"]} == {"here": True, "away": False}
+    await here.leave()
+    found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
+    assert [c["consumerName"] for c in found["consumers"]] == ["away"]
+    await rest.call("DELETE", f"{T}/subscriptions/s", 204)
+    assert (await rest.get(f"{T}/stats"))["subscriptions"] == {}
+
+
 # -- what is not there
 
 
@@ -474,28 +491,13 @@ class Refusing:
         return self._answer("consume", topic)
 
 
-@pytest.mark.parametrize(
-    ("method", "tail"),
-    [
-        ("GET", ""),
-        ("PUT", ""),
-        ("DELETE", "?force=true"),
-        ("GET", "/stats"),
-        ("POST", "/split/0"),
-        ("POST", "/merge/0/1"),
-        ("POST", "/migrate"),
-        ("PUT", "/subscriptions/s"),
-        ("DELETE", "/subscriptions/s"),
-        ("POST", "/subscriptions/s/seek?timestamp=1"),
-        ("POST", "/subscriptions/s/skip-all"),
-        ("GET", "/autoScalePolicy"),
-    ],
-)
-async def test_without_admin_rights_on_the_topic_every_call_is_refused(method: str, tail: str) -> None:
+async def test_without_admin_rights_on_the_topic_every_call_is_refused() -> None:
     authorizer = Refusing("administer")
+    calls = (*EVERY_CALL, ("PUT", ""), ("GET", "/autoScalePolicy"))
     async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=authorizer) as rest:
-        assert "administer" in await rest.refused(method, T + tail, 403)
-        assert authorizer.asked == [f"administer {TOPIC}"]
+        for method, tail in calls:
+            assert "administer" in await rest.refused(method, T + tail, 403)
+    assert authorizer.asked == [f"administer {TOPIC}"] * len(calls)
 
 
 async def test_without_admin_rights_on_the_namespace_its_topics_are_not_listed() -> None:
