@@ -240,6 +240,7 @@ class Requests:
             session.send_success(request.request_id)
             return
         consumer.subscription.remove_consumer(consumer)
+        self.scalable.sessions.departures.consumer_closed(session, consumer)
         # Whoever is told that its consumer is closed may rely on what it acknowledged.
         consumer.subscription.when_stored(lambda _: session.send_success(request.request_id))
 

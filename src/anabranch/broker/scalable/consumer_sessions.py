@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from anabranch.broker.errors import BrokerError, NotAllowedError
+from anabranch.broker.scalable.departures import Departures
 from anabranch.broker.scalable.naming import disabled, watchable
 from anabranch.controller.feed import Part
 from anabranch.controller.ports import Assignment
@@ -67,6 +68,9 @@ class ConsumerSession:
     is_in_doubt: bool = False
     is_returning: bool = False
     stop_listening: Callable[[], None] = lambda: None
+    # The last assignment that the client was sent, and how many it was sent.
+    assigned: Assignment | None = None
+    assignments: int = 0
     _waiting: Assignment | None = None
 
     @property
@@ -82,14 +86,30 @@ class ConsumerSession:
             return
         command = C(type=C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
         command.scalableTopicAssignmentUpdate.consumer_id = self.id
-        fill_assignment(command.scalableTopicAssignmentUpdate.assignment, self.topic, assignment)
+        self._fill(command.scalableTopicAssignmentUpdate.assignment, assignment)
         self.send(command)
 
-    def answered(self) -> None:
+    def answer(self, request_id: int, assignment: Assignment) -> None:
+        """The answer to the registration, and whatever has waited for it."""
+        command = C(type=C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+        command.scalableTopicSubscribeResponse.request_id = request_id
+        self._fill(command.scalableTopicSubscribeResponse.assignment, assignment)
+        self.send(command)
         self.is_answered = True
         if (waiting := self._waiting) is not None:
             self._waiting = None
             self.send_assignment(self.topic, self.id, waiting)
+
+    def _fill(self, message: pb.ScalableConsumerAssignment, assignment: Assignment) -> None:
+        self.assigned, self.assignments = assignment, self.assignments + 1
+        message.layout_epoch = assignment.epoch
+        for segment in assignment.segments:
+            message.segments.add(
+                segment_id=segment.id,
+                hash_start=segment.range.start,
+                hash_end=segment.range.end,
+                segment_topic=str(segment.topic(self.topic)),
+            )
 
     def end(self) -> None:
         self.is_over = True
@@ -102,6 +122,7 @@ class ConsumerSessions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.per_connection_max = SESSIONS_MAX
+        self.departures = Departures(self._has_left)
         # Registrations under way, also of connections that are gone: each must end in a session or in none.
         self._registering: set[asyncio.Task[Any]] = set()
         # Who registered last under each name. An older one has lost its session and must not take it back.
@@ -183,12 +204,7 @@ class ConsumerSessions:
         finally:
             if not consumer.registered.done():
                 consumer.registered.set_result(None)
-        answer = C(type=C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
-        response = answer.scalableTopicSubscribeResponse
-        response.request_id = request_id
-        fill_assignment(response.assignment, consumer.topic, assignment)
-        session.send(answer)
-        consumer.answered()
+        consumer.answer(request_id, assignment)
 
     async def _registration(self, consumer: ConsumerSession) -> Assignment:
         topics = self._topics
@@ -219,6 +235,16 @@ class ConsumerSessions:
             await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
             self._forget(session, consumer)
         session.send_success(request_id)
+
+    def _has_left(self, session: Session, consumer: ConsumerSession) -> None:
+        async def leave() -> None:
+            try:
+                await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
+            except AnabranchError as error:
+                log.info("the session of %s could not be ended: %s", consumer.name, error)
+
+        self._forget(session, consumer)
+        self._spawn(leave())
 
     def ack(self, session: Session, request: pb.CommandAck) -> None:
         """The consumer has read these sealed segments to their end."""
@@ -299,17 +325,6 @@ class ConsumerSessions:
         if not session.connection.peer_features.supports_scalable_topics:
             # Pulsar's Java client looks for the controller anew only when its connection is lost.
             session.close()
-
-
-def fill_assignment(message: pb.ScalableConsumerAssignment, topic: TopicName, assignment: Assignment) -> None:
-    message.layout_epoch = assignment.epoch
-    for segment in assignment.segments:
-        message.segments.add(
-            segment_id=segment.id,
-            hash_start=segment.range.start,
-            hash_end=segment.range.end,
-            segment_topic=str(segment.topic(topic)),
-        )
 
 
 def _refusal(request_id: int, error: Exception) -> pb.BaseCommand:

@@ -450,11 +450,12 @@ async def test_no_update_overtakes_the_answer_to_a_registration() -> None:
     session.send_assignment(TOPIC, 3, Assignment(0, layout.active))
     session.send_assignment(TOPIC, 3, Assignment(0, layout.active[:1]))
     assert sent == []
-    session.answered()
+    session.answer(7, Assignment(0, layout.active[1:]))
+    assert ids(sent.pop(0).scalableTopicSubscribeResponse.assignment) == [1]
     assert [ids(c.scalableTopicAssignmentUpdate.assignment) for c in sent] == [[0]]
     session.send_assignment(TOPIC, 3, Assignment(0, ()))
     assert [ids(c.scalableTopicAssignmentUpdate.assignment) for c in sent] == [[0], []]
-    session.is_over = True
+    session.end()
     session.send_assignment(TOPIC, 3, Assignment(0, layout.active))
     assert len(sent) == 2
 
@@ -478,6 +479,60 @@ async def test_a_connection_lost_while_registering_leaves_no_session_alive(lab: 
     assignment = (await patient.register(ORDERS, "patient")).assignment
     while ids(assignment) != [0]:
         assignment = await patient.assignment()
+
+
+# -- consumers that leave without a word
+
+
+async def attach(peer: Peer, consumer: str, segment: str, consumer_id: int) -> None:
+    number = segment.rpartition("-")[2]
+    answer = await peer.ask(
+        C.SUBSCRIBE,
+        "subscribe",
+        topic=f"segment://public/default/orders/{segment}",
+        subscription="sub",
+        subType=0,
+        consumer_id=consumer_id,
+        consumer_name=f"{consumer}-seg-{number}",
+    )
+    assert answer.type == C.SUCCESS, answer
+
+
+async def test_a_consumer_that_closes_its_segments_has_left(lab: BrokerLab, broker: Broker) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    broker.requests.scalable.sessions.departures.left_after_s = 0.01
+    java, other = await lab.peer(broker, V5), await lab.peer(broker)
+    await java.register(ORDERS, "a", consumer_id=1)
+    await attach(java, "a", "0000-7fff-0", 2)
+    await attach(java, "a", "8000-ffff-1", 3)
+    assert ids((await other.register(ORDERS, "b")).assignment) == [1]
+    assert ids(await java.assignment(1)) == [0]
+    # One that it no longer has is closed because of that. It keeps the other.
+    await java.leave(3)
+    assert ids((await other.register(ORDERS, "c", consumer_id=2)).assignment) == []
+    await java.leave(2)
+    moved = await other.wait_for(lambda c: c.type == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+    assert 0 in ids(moved.scalableTopicAssignmentUpdate.assignment)
+    assert ids((await java.register(ORDERS, "d", consumer_id=1)).assignment) == []
+
+
+async def test_a_consumer_that_attaches_again_has_not_left(lab: BrokerLab, broker: Broker) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    broker.requests.scalable.sessions.departures.left_after_s = 0.1
+    java, other = await lab.peer(broker, V5), await lab.peer(broker)
+    await java.register(ORDERS, "a", consumer_id=1)
+    assert ids((await java.register(ORDERS, "z", consumer_id=2)).assignment) == [1]
+    assert ids(await java.assignment(1)) == [0]
+    await other.register(ORDERS, "b")
+    await attach(java, "a", "0000-7fff-0", 3)
+    await attach(java, "z", "8000-ffff-1", 4)
+    await java.leave(3)
+    await attach(java, "a", "0000-7fff-0", 5)
+    await java.leave(4)
+    # The second is seen to have left later than the first is looked at.
+    assert ids(await other.assignment()) == [1]
+    consumers = (await topics_of(broker).stats(TOPIC)).subscriptions["sub"].consumers
+    assert [(c.name, c.is_connected) for c in consumers] == [("a", True), ("b", True)]
 
 
 # -- who may
