@@ -8,11 +8,15 @@ import base64
 import json
 import signal
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from anabranch.cli.options import UsageError
+from anabranch.cli.reach import check_reachable
 from anabranch.client import Client, Consumer, Message
+from anabranch.client.scalable import ScalableClient
 from anabranch.client.simple import EndOfTopic
+from anabranch.model.names import Domain, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
 TYPES = {
@@ -35,25 +39,59 @@ async def _consume(arguments: argparse.Namespace) -> int:
     # A signal is the usual way to end this command, and no error: consumers are closed as always.
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    queue: asyncio.Queue[Message | Exception] = asyncio.Queue()
     try:
-        async with Client(arguments.service_url) as client:
-            consumers = {
-                topic: await client.consumer(
-                    topic,
-                    arguments.subscription,
-                    kind=TYPES[arguments.type],
-                    earliest=arguments.initial_position == "earliest",
-                    queue=queue,
-                )
-                for topic in await client.partitions(arguments.topic)
-            }
-            await _print(arguments, consumers, queue)
-            for consumer in consumers.values():
-                await consumer.close()
+        if TopicName.parse(arguments.topic).domain is Domain.TOPIC:
+            await _consume_scalable(arguments)
+        else:
+            await _consume_classic(arguments)
     except asyncio.CancelledError:
         return 0
     return 0
+
+
+async def _consume_scalable(arguments: argparse.Namespace) -> None:
+    """Exclusive and failover keep the order of keys, which is a stream; shared does not, which is a queue."""
+    await check_reachable(arguments.service_url)
+    client = ScalableClient(arguments.service_url)
+    options = {"earliest": arguments.initial_position == "earliest"}
+    if arguments.type == "shared":
+        async with await client.queue_consumer(arguments.topic, arguments.subscription, **options) as queue:
+            await _print_each(arguments, queue, queue.ack)
+    elif arguments.type == "key_shared":
+        raise UsageError("--type key_shared is for classic topics; exclusive keeps the order of keys here")
+    else:
+        async with await client.stream_consumer(arguments.topic, arguments.subscription, **options) as stream:
+            await _print_each(arguments, stream, stream.ack_cumulative)
+
+
+async def _print_each(
+    arguments: argparse.Namespace, messages: AsyncIterator[Message], ack: Callable[[Message], Awaitable[bool]]
+) -> None:
+    count = 0
+    async for message in messages:
+        _print_one(arguments, message)
+        await ack(message)
+        count += 1
+        if count == arguments.num:
+            return
+
+
+async def _consume_classic(arguments: argparse.Namespace) -> None:
+    queue: asyncio.Queue[Message | Exception] = asyncio.Queue()
+    async with Client(arguments.service_url) as client:
+        consumers = {
+            topic: await client.consumer(
+                topic,
+                arguments.subscription,
+                kind=TYPES[arguments.type],
+                earliest=arguments.initial_position == "earliest",
+                queue=queue,
+            )
+            for topic in await client.partitions(arguments.topic)
+        }
+        await _print(arguments, consumers, queue)
+        for consumer in consumers.values():
+            await consumer.close()
 
 
 async def _print(
@@ -69,14 +107,16 @@ async def _print(
             continue
         if isinstance(found, Exception):
             raise found
-        shown = (
-            json.dumps(_described(found), ensure_ascii=False).encode() if arguments.json else found.payload
-        )
-        sys.stdout.buffer.write(shown + b"\n")
-        sys.stdout.buffer.flush()
+        _print_one(arguments, found)
         consumers[found.topic].taken()
         await consumers[found.topic].ack(found)
         count += 1
+
+
+def _print_one(arguments: argparse.Namespace, message: Message) -> None:
+    described = json.dumps(_described(message), ensure_ascii=False).encode() if arguments.json else None
+    sys.stdout.buffer.write((message.payload if described is None else described) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def _described(message: Message) -> dict[str, Any]:
@@ -91,6 +131,8 @@ def _described(message: Message) -> dict[str, Any]:
         "eventTime": message.event_time_ms or None,
         "redeliveries": message.redeliveries,
     }
+    if message.segment >= 0:
+        described["segment"] = message.segment
     try:
         described["payload"] = message.payload.decode()
     except UnicodeDecodeError:

@@ -108,7 +108,10 @@ def _produce(commands: Commands[argparse.ArgumentParser]) -> None:
         "broker has stored them all.",
     )
     parser.set_defaults(module="produce")
-    parser.add_argument("topic", help="`t` is short for persistent://public/default/t")
+    parser.add_argument(
+        "topic",
+        help="`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t",
+    )
     parser.add_argument(
         "-m", "--message", action="append", metavar="MESSAGE", help="a message; may be repeated"
     )
@@ -130,7 +133,10 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
         "stays when the command ends.",
     )
     parser.set_defaults(module="consume")
-    parser.add_argument("topic", help="`t` is short for persistent://public/default/t")
+    parser.add_argument(
+        "topic",
+        help="`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t",
+    )
     parser.add_argument("-s", "--subscription", required=True, metavar="SUB", help="name of the subscription")
     parser.add_argument(
         "-n", "--num", type=int, default=0, metavar="N", help="end after N messages (default: never)"
@@ -140,7 +146,8 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
         "--type",
         choices=("exclusive", "shared", "failover", "key_shared"),
         default="exclusive",
-        help="type of the subscription (default: exclusive)",
+        help="type of the subscription (default: exclusive). On a scalable topic shared makes it a queue and "
+        "exclusive or failover a stream, which keeps the order of keys and whose consumers share the segments",
     )
     parser.add_argument(
         "--initial-position",

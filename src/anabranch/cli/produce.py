@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator
 from itertools import cycle
 
 from anabranch.cli.options import UsageError, pairs
+from anabranch.cli.reach import check_reachable
 from anabranch.client import Client
+from anabranch.client.scalable import ScalableClient
 from anabranch.model.keyhash import partition_of
+from anabranch.model.names import Domain, TopicName
 
 LINE_BYTES_MAX = 8 << 20
 
@@ -27,6 +30,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _produce(arguments: argparse.Namespace) -> int:
     properties = pairs(arguments.property, "--property")
+    is_scalable = TopicName.parse(arguments.topic).domain is Domain.TOPIC
+    count = await (_to_scalable if is_scalable else _to_classic)(arguments, properties)
+    print(f"{count} message{'' if count == 1 else 's'} stored", file=sys.stderr)
+    return 0
+
+
+async def _to_scalable(arguments: argparse.Namespace, properties: dict[str, str]) -> int:
+    count = 0
+    await check_reachable(arguments.service_url)
+    async with await ScalableClient(arguments.service_url).producer(arguments.topic) as producer:
+        async for payload in _messages(arguments):
+            await producer.send(payload, key=arguments.key, properties=properties)
+            count += 1
+        await producer.flush()
+    return count
+
+
+async def _to_classic(arguments: argparse.Namespace, properties: dict[str, str]) -> int:
     count = 0
     async with Client(arguments.service_url) as client:
         topics = await client.partitions(arguments.topic)
@@ -40,8 +61,7 @@ async def _produce(arguments: argparse.Namespace) -> int:
             count += 1
         for producer in producers:
             await producer.close()
-    print(f"{count} message{'' if count == 1 else 's'} stored", file=sys.stderr)
-    return 0
+    return count
 
 
 async def _messages(arguments: argparse.Namespace) -> AsyncIterator[bytes]:
