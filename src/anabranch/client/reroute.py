@@ -109,9 +109,8 @@ class Lanes(Generic[M]):
         """A newer layout came."""
         if layout.epoch >= self.layout.epoch:
             self.layout = layout
-            self._refused = {
-                s for s in self._refused if s in layout.segments and layout.segments[s].is_active
-            }
+            self._refused = {s for s in self._refused if self._is_active(s)}
+            self._look_at_lanes()
 
     def add(self, message: M) -> SegmentId | None:
         """The segment to send it to now, if it need not wait. Its number must be higher than all before it."""
@@ -151,11 +150,8 @@ class Lanes(Generic[M]):
 
     def clear(self) -> list[M]:
         """Gives everything up."""
-        left = sorted(
-            (*self._waiting, *(m for lane in self._lanes.values() for m in lane)), key=lambda m: m.number
-        )
-        self._waiting = []
-        self._lanes = {}
+        left = sorted((*self._waiting, *(m for lane in self._lanes.values() for m in lane)), key=_number)
+        self._waiting, self._lanes, self._leaving = [], {}, []
         return left
 
     # -- what to do
