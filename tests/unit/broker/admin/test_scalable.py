@@ -581,6 +581,19 @@ async def test_calls_at_any_broker_succeed_for_whoever_follows(two: tuple[Rest, 
     await first.refused("GET", T, 404)
 
 
+async def test_a_namespace_is_deleted_wherever_its_topics_are_led(two: tuple[Rest, Rest]) -> None:
+    first, second = two
+    namespace, folder = "/admin/v2/namespaces/public/gone", "/admin/v2/scalable/public/gone"
+    await first.call("PUT", namespace, 204)
+    for leader, name in ((first, "a"), (second, "b"), (first, "c")):
+        await made(leader, 2, f"{folder}/{name}")
+        await leader.call("POST", f"{folder}/{name}/split/0", 204)
+    async with following(first, second) as http:
+        assert (await http.delete(f"http://other:8080{namespace}?force=true")).status_code == 204
+    await second.refused("GET", folder, 404)
+    assert await first.broker.resources.scalable_names(NamespaceName("public", "gone")) == []
+
+
 async def test_reads_are_answered_by_any_broker(two: tuple[Rest, Rest]) -> None:
     first, second = two
     await made(first, 2)
