@@ -239,6 +239,9 @@ class Broker:
         if is_segment and generation_of(opened.topic_record.properties) != generation:
             raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
         topic = await Topic.open(self, name, opened, policies)
+        if not self.owners.is_mine(name):
+            await topic.close()
+            raise NotReadyError(f"{name} has moved to another broker: look it up again")
         if is_segment and self.scalable is not None:
             self.scalable.touch(scalable_name(name))
         return topic
@@ -353,6 +356,11 @@ class Broker:
             and name not in self._topics
             and not await self.resources.topic_exists(name)
         ):
+            raise TopicNotFoundError(f"{name} does not exist")
+
+    async def check_scalable(self, name: TopicName) -> None:
+        """TopicNotFoundError unless there is a scalable topic of that name."""
+        if await read_topic(self.metadata, name) is None:
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:

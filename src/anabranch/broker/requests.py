@@ -19,7 +19,7 @@ from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
 
@@ -161,7 +161,7 @@ class Requests:
                 name, request.schema if request.HasField("schema") else None
             )
             if request.initial_subscription_name:
-                await topic.create_subscription(request.initial_subscription_name, "earliest", {})
+                await topic.create_initial_subscription(request.initial_subscription_name)
             producer = Producer(
                 id=request.producer_id,
                 name=request.producer_name or await broker.new_producer_name(),
@@ -361,7 +361,7 @@ class Requests:
         response.request_id = request.request_id
         try:
             version, schema = await self._broker.schemas.get(
-                naming.servable(self._broker, request.topic), request.schema_version or None
+                naming.described(self._broker, request.topic), request.schema_version or None
             )
             response.schema.CopyFrom(schema.to_wire())
             response.schema_version = schemas.version_bytes(version)
@@ -375,8 +375,11 @@ class Requests:
         response = answer.getOrCreateSchemaResponse
         response.request_id = request.request_id
         try:
-            name = naming.servable(self._broker, request.topic)
-            await self._broker.topic(name, create=True)
+            name = naming.described(self._broker, request.topic)
+            if name.domain is Domain.TOPIC:
+                await self._broker.check_scalable(name)
+            else:
+                await self._broker.topic(name, create=True)
             response.schema_version = await self._producer_schema(name, request.schema)
         except AnabranchError as error:
             response.error_code = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.

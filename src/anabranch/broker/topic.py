@@ -36,7 +36,7 @@ from anabranch.broker.subscription import Subscription, start_position
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.model.scalable import InitialPosition
+from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segments import segment_of
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
@@ -365,6 +365,13 @@ class Topic:
         else:
             at = self.log.normalise(max(position, self.log.first))
         return await self._create(name, at, properties, True, -1)
+
+    async def create_initial_subscription(self, name: str) -> None:
+        """At a producer's wish, so that what it publishes is kept: at the start, unless it exists."""
+        registration = self.broker.registration
+        if not self.name.is_classic and name not in self.subscriptions and registration is not None:
+            await registration.register(self.name, name, SubscriptionKind.QUEUE, InitialPosition.EARLIEST)
+        await self.create_subscription(name, "earliest", {})
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         subscription = self.subscriptions.get(name)

@@ -56,6 +56,12 @@ def servable(broker: Broker, text: str) -> TopicName:
     return name
 
 
+def described(broker: Broker, text: str) -> TopicName:
+    """A topic whose schema is asked for: one that can be served, or a scalable one, whose segments share its schema."""
+    name = TopicName.parse(text)
+    return name if name.domain is Domain.TOPIC and broker.scalable is not None else servable(broker, text)
+
+
 def watchable(text: str) -> TopicName:
     """A topic that clients of scalable topics may name: `topic://`, or a classic topic as a whole."""
     name = TopicName.parse(text)

@@ -104,6 +104,9 @@ class SegmentOwner:
             if segment.legacy_topic:
                 _check_legacy(record, segment)
             await self._delete(name)
+            if record is not None and record.is_deleting:
+                # The whole topic goes, and a topic of the same name must be free to have another one.
+                await self._broker.schemas.delete(topic)
 
     async def create_subscription(
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition

@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.resources import topic_record_path
+from anabranch.broker.schemas import StoredSchema
 from anabranch.client import RequestRefused
 from anabranch.controller.ports import SegmentGone, SegmentRefused, SegmentUnavailable
 from anabranch.errors import AnabranchError
@@ -177,6 +178,37 @@ async def test_children_are_refused_no_earlier_than_the_parent_is_sealed(cluster
         await cluster.first.publish(name_of(parent), b"too late")
 
 
+async def test_a_record_found_changed_is_read_again_at_the_next_attempt(cluster: Cluster) -> None:
+    """As after a write in doubt that was stored after all: the open topic knows an old version."""
+    (parent,) = await cluster.topic()
+    await cluster.first.publish(name_of(parent), b"one")
+    await cluster.plan_split()
+    path = topic_record_path(name_of(parent))
+    found = await cluster.metadata.get(path)
+    assert found is not None
+    await cluster.metadata.put(path, found.value)
+    with pytest.raises(SegmentUnavailable):
+        await cluster.segments.seal(TOPIC, parent)
+    await cluster.segments.seal(TOPIC, parent)
+    opened = await cluster.first.broker.topic(name_of(parent))
+    assert opened.is_sealed
+    assert opened.log.entries == 1
+
+
+async def test_a_deletion_that_failed_is_tried_again(cluster: Cluster) -> None:
+    (segment,) = await cluster.topic()
+    await cluster.first.publish(name_of(segment), b"one")
+    await cluster.change(deleting)
+    path = topic_record_path(name_of(segment))
+    found = await cluster.metadata.get(path)
+    assert found is not None
+    await cluster.metadata.put(path, found.value)
+    with pytest.raises(SegmentUnavailable):
+        await cluster.segments.delete(TOPIC, segment)
+    await cluster.segments.delete(TOPIC, segment)
+    assert await stored(cluster, segment) is None
+
+
 async def test_sealing_a_segment_whose_making_was_cut_short_makes_it_empty(cluster: Cluster) -> None:
     (parent,) = await cluster.topic(made=False)
     await cluster.split()
@@ -210,6 +242,20 @@ async def test_every_segment_of_a_deleted_topic_goes_and_leaves_no_folder(cluste
     for segment in segments:
         await cluster.segments.delete(TOPIC, segment)
     assert await cluster.metadata.children("/managed-ledgers/public/default/segment") == []
+
+
+async def test_the_schema_goes_with_the_topic_and_not_with_a_segment(cluster: Cluster) -> None:
+    (parent,) = await cluster.topic()
+    schemas = cluster.first.broker.schemas
+    await schemas.add(name_of(parent), StoredSchema(type=pb.Schema.String, name="s", data=b""))
+    await cluster.split()
+    record = await cluster.record()
+    await cluster.put(type(record)(record.layout.mark_deleting([parent.id]), record.generation))
+    await cluster.segments.delete(TOPIC, parent)
+    assert await schemas.versions(TOPIC)
+    await cluster.change(deleting)
+    await cluster.segments.delete(TOPIC, record.layout.active[0])
+    assert not await schemas.versions(TOPIC)
 
 
 async def test_leftovers_go_after_the_record_is_gone_too(cluster: Cluster) -> None:

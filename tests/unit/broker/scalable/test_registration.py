@@ -149,6 +149,13 @@ async def test_an_existing_cursor_needs_no_registration(cluster: Cluster) -> Non
     await subscribe(cluster, parent, "s")
 
 
+async def test_a_producers_initial_subscription_registers_too(cluster: Cluster) -> None:
+    one, other = await cluster.topic(2)
+    await (await cluster.first.broker.topic(name_of(one))).create_initial_subscription("s")
+    for segment in (one, other):
+        assert await cursors(cluster, segment) == {"s"}
+
+
 async def test_readers_do_not_register(cluster: Cluster) -> None:
     (segment,) = await cluster.topic()
     await cluster.first.publish(name_of(segment), b"one")
