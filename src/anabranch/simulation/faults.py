@@ -1,0 +1,147 @@
+"""What goes wrong in a run, and when. Everything comes from the seed; everything ends when the run turns calm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from anabranch.simulation.cluster import SESSION_TIMEOUT_S, Node
+from anabranch.simulation.network import CALM, Weather
+from anabranch.simulation.store import StoreWeather
+
+if TYPE_CHECKING:
+    from anabranch.simulation.run import World
+
+
+class Faults:
+    """`run` until the world is calm; then `end`, which returns once every broker is well."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._busy: set[Node] = set()
+        self.count = 0
+
+    async def run(self) -> None:
+        world, chance = self._world, self._world.chance
+        while not world.is_calm:
+            await asyncio.sleep(chance.expovariate(1 / world.fault_every_s))
+            if world.is_calm:
+                return
+            self.count += 1
+            kind = chance.choices(
+                (
+                    self._kill,
+                    self._pause,
+                    self._cut_off,
+                    self._expire,
+                    self._part,
+                    self._cut,
+                    self._store,
+                    self._calls,
+                ),
+                (4, 4, 2, 2, 2, 4, 2, 2),
+            )[0]
+            self._spawn(kind())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)  # Awaited by `end`.
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _victim(self) -> Node | None:
+        well = [node for node in self._world.cluster.up if node not in self._busy]
+        return self._world.chance.choice(well) if well else None
+
+    # -- brokers
+
+    async def _kill(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            self._world.note(f"{node} is killed")
+            self._world.cluster.kill(node)
+            await asyncio.sleep(self._world.chance.uniform(0.05, 1.5 * SESSION_TIMEOUT_S))
+            await self._world.cluster.start(node)
+            self._busy.discard(node)
+
+    async def _pause(self) -> None:
+        await self._away(self._world.cluster.pause)
+
+    async def _cut_off(self) -> None:
+        await self._away(self._world.cluster.cut_off)
+
+    async def _away(self, how: object) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            assert callable(how)
+            await how(node, self._world.chance.uniform(0.1, 2 * SESSION_TIMEOUT_S))
+            self._busy.discard(node)
+
+    async def _expire(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            await self._world.cluster.expire(node)
+            self._busy.discard(node)
+
+    # -- the network
+
+    async def _part(self) -> None:
+        world = self._world
+        names = [*(node.name for node in world.cluster.nodes), *world.client_hosts]
+        one, other = world.chance.sample(names, 2)
+        world.note(f"{one} and {other} are parted")
+        world.network.part(one, other)
+        await asyncio.sleep(world.chance.uniform(0.2, 4.0))
+        world.network.join(one, other)
+
+    async def _cut(self) -> None:
+        world = self._world
+        links = list(world.network.links)
+        chosen = world.chance.sample(links, min(len(links), world.chance.choice((1, 1, 2, 5))))
+        world.note(f"{len(chosen)} connections are cut")
+        world.network.cut(chosen)
+
+    # -- the store, and calls between brokers
+
+    async def _store(self) -> None:
+        world = self._world
+        weather = world.cluster.weather
+        weather.silent_before = world.chance.uniform(0, 0.2)
+        weather.silent_after = world.chance.uniform(0, 0.2)
+        weather.delay_max_s = world.chance.choice((0.003, 0.02, 0.2))
+        world.note(f"the store is {weather}")
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        _mend(weather)
+
+    async def _calls(self) -> None:
+        world = self._world
+        world.cluster.call_loss = world.chance.uniform(0, 0.4)
+        world.network.weather = Weather(straggler_chance=world.chance.uniform(0, 0.3), refuse_chance=0.1)
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        world.cluster.call_loss = 0.0
+        world.network.weather = Weather()
+
+    # -- and the end of it
+
+    async def end(self) -> None:
+        world = self._world
+        world.network.join_all()
+        world.network.weather = CALM
+        world.cluster.call_loss = 0.0
+        _mend(world.cluster.weather)
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        world.network.join_all()
+        world.network.weather = CALM
+        world.cluster.call_loss = 0.0
+        _mend(world.cluster.weather)
+
+
+def _mend(weather: StoreWeather) -> None:
+    usual = StoreWeather()
+    weather.silent_before = weather.silent_after = 0.0
+    weather.delay_max_s = usual.delay_max_s

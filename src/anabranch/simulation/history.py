@@ -1,0 +1,180 @@
+"""What clients saw, and whether a correct cluster could have let them see it. Pure: events in, violations out.
+
+Nothing here comes from a broker's own account of itself. The rules:
+
+* A message with a receipt is delivered to every subscription that was there before it was sent and was not deleted.
+* In a subscription that keeps order, the first deliveries of a key's messages are in the order they were sent, by each
+  producer, through splits, merges, crashes and new leaders.
+* With deduplication, a message lies at one place only, however often its receipt was lost.
+* A message whose acknowledgement was answered does not come to a consumer that was opened after that.
+* Nothing is delivered that was never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# A run that has gone wrong goes wrong everywhere; the first ones tell the story.
+VIOLATIONS_MAX = 20
+
+
+class Sent(NamedTuple):
+    """A message, by its producer and its number there."""
+
+    producer: str
+    number: int
+
+
+class Place(NamedTuple):
+    segment: int
+    ledger: int
+    entry: int
+
+
+@dataclass(slots=True)
+class Subscribed:
+    """One life of a subscription: a name that is used again after a deletion is another subscription."""
+
+    name: str
+    keeps_order: bool
+    # How many messages had been handed to producers when it was known to exist; None while that is not known.
+    exists_since: int | None = None
+    # Somebody asked for its end: from then on it may be gone at any moment.
+    is_doomed: bool = False
+    delivered: dict[Sent, Place] = field(default_factory=dict)
+    newest: dict[tuple[str, str], int] = field(default_factory=dict)
+    # When its acknowledgement was answered.
+    acked: dict[Sent, int] = field(default_factory=dict)
+
+
+class History:
+    """Events in the order in which they happened; `check` once all is over, violations as they come."""
+
+    def __init__(self, *, is_deduplicated: bool = True) -> None:
+        self.violations: list[str] = []
+        self._is_deduplicated = is_deduplicated
+        self._clock = 0
+        self._keys: dict[Sent, str] = {}
+        self._order: dict[Sent, int] = {}
+        self._receipts: set[Sent] = set()
+        self._lives: dict[str, Subscribed] = {}
+        self._past: list[Subscribed] = []
+        self._opened: dict[str, int] = {}
+
+    def _fail(self, what: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(what)
+
+    # -- producers
+
+    def sent(self, producer: str, number: int, key: str) -> None:
+        """Before it is handed to the client."""
+        message = Sent(producer, number)
+        self._order[message] = len(self._keys)
+        self._keys[message] = key
+
+    def receipt(self, producer: str, number: int) -> None:
+        self._receipts.add(Sent(producer, number))
+
+    # -- subscriptions
+
+    def subscribed(self, name: str, *, keeps_order: bool) -> None:
+        """It exists for certain: whoever made it was told so."""
+        life = self._life(name, keeps_order)
+        if life.exists_since is None:
+            life.exists_since = len(self._keys)
+
+    def doomed(self, name: str) -> None:
+        """Its deletion was asked for, and may take effect now or later, or never."""
+        if name in self._lives:
+            self._lives[name].is_doomed = True
+
+    def deleted(self, name: str) -> None:
+        """Its deletion was answered: what comes under that name from now on is another subscription."""
+        life = self._lives.pop(name, None)
+        if life is not None:
+            self._past.append(life)
+
+    def _life(self, name: str, keeps_order: bool) -> Subscribed:
+        if name not in self._lives:
+            self._lives[name] = Subscribed(name, keeps_order)
+        return self._lives[name]
+
+    # -- consumers
+
+    def opened(self, consumer: str) -> None:
+        self._clock += 1
+        self._opened[consumer] = self._clock
+
+    def received(
+        self, subscription: str, consumer: str, message: Sent, key: str, place: Place, *, keeps_order: bool
+    ) -> None:
+        life = self._life(subscription, keeps_order)
+        if self._keys.get(message) != key:
+            self._fail(f"{subscription}: {message} with key {key!r} came and was never sent")
+            return
+        acked = life.acked.get(message)
+        if acked is not None and acked < self._opened[consumer]:
+            self._fail(
+                f"{subscription}: {message} came back to {consumer}, opened after its ack was answered"
+            )
+        before = life.delivered.get(message)
+        if before is None:
+            life.delivered[message] = place
+            if keeps_order:
+                self._check_order(life, message, key)
+        elif before != place and self._is_deduplicated:
+            self._fail(f"{subscription}: {message} is stored twice, at {tuple(before)} and {tuple(place)}")
+
+    def _check_order(self, life: Subscribed, message: Sent, key: str) -> None:
+        lane = (message.producer, key)
+        newest = life.newest.get(lane, -1)
+        if message.number < newest:
+            self._fail(
+                f"{life.name}: number {message.number} of {message.producer}'s key {key!r} first came after {newest}"
+            )
+        life.newest[lane] = max(newest, message.number)
+
+    def acknowledged(self, subscription: str, messages: Iterable[Sent]) -> None:
+        """The broker answered that it has stored the acknowledgement."""
+        self._clock += 1
+        life = self._lives.get(subscription)
+        if life is not None:
+            for message in messages:
+                life.acked.setdefault(message, self._clock)
+
+    # -- in the end
+
+    def owed(self, name: str) -> set[Sent]:
+        """Messages that must come to that subscription and have not."""
+        life = self._lives.get(name)
+        if life is None or life.exists_since is None or life.is_doomed:
+            return set()
+        since = life.exists_since
+        return {m for m in self._receipts if self._order[m] >= since and m not in life.delivered}
+
+    @property
+    def unanswered(self) -> int:
+        """Messages that have no receipt."""
+        return len(self._keys) - len(self._receipts)
+
+    @property
+    def subscriptions(self) -> list[str]:
+        """Those that certainly exist."""
+        return [n for n, life in self._lives.items() if life.exists_since is not None and not life.is_doomed]
+
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        """Sent, receipted, delivered (each message once for each subscription)."""
+        lives = [*self._lives.values(), *self._past]
+        return len(self._keys), len(self._receipts), sum(len(life.delivered) for life in lives)
+
+    def check(self) -> list[str]:
+        """All violations, once everything that can be delivered has been."""
+        for name in self.subscriptions:
+            owed = self.owed(name)
+            if owed:
+                self._fail(f"{name}: {min(owed)} and {len(owed) - 1} more have receipts and never came")
+        return self.violations

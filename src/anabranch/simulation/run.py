@@ -1,0 +1,289 @@
+"""One run of a whole cluster on one seed: `run(seed)` gives a report, whatever happened.
+
+First everything goes wrong that can; then nothing does any more, and the cluster has a bounded (virtual) time to get
+everything done: every send answered, every message consumed, no plan pending, nothing left over of what was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import traceback
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.topic import Topic
+from anabranch.client.scalable import ScalableClient
+from anabranch.controller.service import ScalableTopics
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import (
+    SUBSCRIPTIONS,
+    ScalableTopic,
+    SubscriptionKind,
+    topic_path,
+)
+from anabranch.simulation import workload
+from anabranch.simulation.cluster import Cluster
+from anabranch.simulation.faults import Faults
+from anabranch.simulation.history import History
+from anabranch.simulation.laws import Laws
+from anabranch.simulation.loop import Deadlock, Host, Livelock, SimLoop, context_of
+from anabranch.simulation.network import Network
+from anabranch.simulation.workload import NAME, Reader
+
+# Virtual seconds that a calm cluster gets to finish everything.
+CALM_MAX_S: Final = 240.0
+TRACE_LINES: Final = 120
+
+
+class Stuck(AssertionError):
+    """The faults are over, and something is not getting done."""
+
+
+@dataclass(slots=True)
+class Report:
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    virtual_s: float = 0.0
+    callbacks: int = 0
+    sent: int = 0
+    delivered: int = 0
+    reshapings: int = 0
+    faults: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        figures = (
+            f"seed {self.seed}: {self.sent} sent, {self.delivered} delivered, {self.reshapings} splits and merges, "
+            f"{self.faults} faults in {self.virtual_s:.0f} s"
+        )
+        if self.is_good:
+            return figures
+        lines = [figures, *(f"  WRONG: {problem}" for problem in self.problems)]
+        return "\n".join([*lines, *(f"    {line}" for line in self.trace[-TRACE_LINES:])])
+
+
+class World:
+    """What the parts of a run share."""
+
+    def __init__(self, seed: int, brokers: int, *, is_traced: bool) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.is_traced = is_traced
+        self.loop = SimLoop()
+        self.network = self.loop.network = Network(self.loop, random.Random(self.chance.random()))
+        self.history = History()
+        self.report = Report(seed)
+        names = [f"b{n + 1}" for n in range(brokers)]
+        self.cluster = Cluster(self.loop, self.network, self.chance, names, self._look, self.note)
+        self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
+        self.is_calm = False
+        self.reshapings = 0
+        self.extra: set[str] = set()  # Subscriptions that come and go, and are there.
+        self.doubtful: set[str] = set()
+        self.gone: set[str] = set()
+        self.client_hosts: list[str] = []
+        self.pace_s = self.chance.uniform(0.02, 0.3)
+        self.fault_every_s = self.chance.uniform(0.2, 1.5)
+
+    def note(self, text: str) -> None:
+        self.report.trace.append(f"{self.loop.time() - 1000:8.3f} {text}")
+
+    def wrong(self, what: str) -> None:
+        self.note(f"WRONG: {what}")
+        self.report.problems.append(what)
+
+    def _look(self, paths: Any) -> None:
+        self.laws.look(paths)
+
+    def _opened(self, name: TopicName) -> list[Topic]:
+        found = []
+        for node in self.cluster.up:
+            topic = node.broker.loaded().get(name)
+            if topic is not None and not topic.is_closed and node.broker.owners.is_mine(name):
+                found.append(topic)
+        return found if len(found) == 1 else []
+
+    @property
+    def record(self) -> ScalableTopic | None:
+        value = self.cluster.metadata.peek(topic_path(NAME))
+        return ScalableTopic.decode(value) if value else None
+
+    def client(self) -> ScalableClient:
+        return ScalableClient(
+            self.cluster.service_url,
+            chance=random.Random(self.chance.random()),
+            now_ms=self.loop.now_ms,
+        )
+
+    @staticmethod
+    def service(broker: Broker) -> ScalableTopics:
+        assert broker.scalable is not None
+        return broker.scalable
+
+    def on_host(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.client_hosts.append(name)
+        return self.loop.create_task(work, name=name, context=context_of(Host(name)))
+
+    # -- the run
+
+    async def main(self) -> None:
+        chance = self.chance
+        for node in self.cluster.nodes:
+            await self.cluster.start(node)
+        await workload.ask(self, lambda b: self.service(b).create(NAME, chance.choice((1, 2, 3))))
+        await self._subscribe("stream", SubscriptionKind.STREAM)
+        await self._subscribe("queue", SubscriptionKind.QUEUE)
+        producers = [
+            self.on_host(f"producer-{n}", workload.produce(self, f"producer-{n}", chance.randint(15, 40)))
+            for n in range(2)
+        ]
+        readers = [
+            self.on_host(name, Reader(self, kind, name, is_stream=kind == "stream").live())
+            for kind in ("stream", "queue")
+            for name in (f"{kind}-{n}" for n in range(2))
+        ]
+        faults = Faults(self)
+        busy = [
+            self.loop.create_task(work)
+            for work in (faults.run(), workload.reshape(self), workload.make_subscriptions(self))
+        ]
+        await asyncio.sleep(chance.uniform(3.0, 12.0))
+        self.is_calm = True
+        self.note("-- all faults end")
+        await faults.end()
+        self.report.faults = faults.count
+        await self._finish(busy, producers, readers)
+
+    async def _subscribe(self, name: str, kind: SubscriptionKind) -> None:
+        for _ in range(100):
+            if await workload.make_subscription(self, name, kind):
+                return
+            await asyncio.sleep(0.1)
+        raise Stuck(f"subscription {name} cannot be made")
+
+    async def _finish(
+        self,
+        busy: list[asyncio.Task[None]],
+        producers: list[asyncio.Task[None]],
+        readers: list[asyncio.Task[None]],
+    ) -> None:
+        deadline = self.loop.time() + CALM_MAX_S
+        for name in sorted(self.doubtful):
+            # What is in doubt is settled now: it must be possible to get rid of it.
+            while not await workload.delete_subscription(self, name):
+                self._check_time(deadline, f"{name} cannot be deleted")
+                await asyncio.sleep(0.5)
+        readers += [
+            self.on_host(name, Reader(self, name, name, is_stream=False).live())
+            for name in sorted(self.extra)
+        ]
+        while (left := self._left(busy, producers)) is not None:
+            self._check_time(deadline, left)
+            await self.cluster.restart_failed()
+            await asyncio.sleep(0.5)
+            for task in readers:
+                if task.done():
+                    task.result()
+        await self._check_end()
+        for problem in self.history.check():
+            self.wrong(problem)
+
+    def _left(self, busy: list[asyncio.Task[None]], producers: list[asyncio.Task[None]]) -> str | None:
+        """What is still to be done; None when all is."""
+        for task in (*producers, *busy):
+            if not task.done():
+                return f"{task.get_name()} is not done"
+            task.result()
+        record = self.record
+        if record is None or record.plan is not None:
+            return f"the record is {record}"
+        for name in self.history.subscriptions:
+            if owed := self.history.owed(name):
+                return f"{len(owed)} messages never came to {name}, such as {min(owed)}"
+        return None
+
+    def _check_time(self, deadline: float, left: str) -> None:
+        if self.loop.time() > deadline:
+            raise Stuck(f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self.loop.describe_tasks()}")
+
+    async def _check_end(self) -> None:
+        """Nothing is left of what was deleted, and what is there is everywhere it should be."""
+        record = self.record
+        assert record is not None
+        known = set(self.cluster.metadata.names_below(f"{topic_path(NAME)}/{SUBSCRIPTIONS}"))
+        for name in self.gone & known:
+            self.wrong(f"subscription {name} was deleted and has a record")
+        for segment in record.layout.active:
+            status = await workload.ask(self, lambda b, s=segment: b.segments.status(NAME, s))  # type: ignore[misc]
+            if status.is_sealed:
+                self.wrong(f"segment {segment.id} is active in the layout and sealed")
+            for name in status.subscriptions.keys() - known:
+                self.wrong(f"segment {segment.id} has a cursor of {name}, which has no record")
+            for name in set(self.history.subscriptions) - status.subscriptions.keys():
+                self.wrong(f"segment {segment.id} has no cursor of {name}")
+
+
+class Complaints(logging.Handler):
+    """Errors that somebody logged because they were not expected."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.DEBUG if world.is_traced else logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, AnabranchError):
+            self._world.wrong(f"{record.getMessage()}: {error!r}")
+        elif self._world.is_traced:
+            self._world.note(f"log: {record.getMessage()}")
+
+
+@contextmanager
+def _surroundings(world: World) -> Iterator[None]:
+    """What is chance or output elsewhere comes from the seed, and goes into the report."""
+    logger = logging.getLogger("anabranch")
+    complaints = Complaints(world)
+    was = (logger.level, logger.propagate, secrets.token_hex)
+    names = random.Random(world.seed)
+    logger.addHandler(complaints)
+    logger.propagate = False
+    logger.setLevel(complaints.level)
+    secrets.token_hex = lambda nbytes=None: f"{names.getrandbits(40):010x}"
+    try:
+        yield
+    finally:
+        logger.removeHandler(complaints)
+        logger.level, logger.propagate, secrets.token_hex = was
+        logger.setLevel(was[0])
+
+
+def run(seed: int, *, brokers: int = 3, is_traced: bool = False) -> Report:
+    world = World(seed, brokers, is_traced=is_traced)
+    report = world.report
+    with _surroundings(world):
+        try:
+            world.loop.run_until_complete(world.main())
+        except (Stuck, Deadlock, Livelock) as error:
+            world.wrong(str(error))
+        except (Exception, asyncio.CancelledError):
+            world.wrong(f"the run itself failed: {traceback.format_exc()}")
+        finally:
+            for one in world.loop.unhandled:
+                world.wrong(f"nobody handled {one.get('message')}: {one.get('exception')!r}")
+            report.virtual_s = world.loop.time() - 1000
+            report.callbacks = world.loop.callbacks
+            report.reshapings = world.reshapings
+            report.sent, _, report.delivered = world.history.figures
+            world.loop.close()
+    return report

@@ -1,0 +1,239 @@
+"""What clients and operators do in a run: produce, consume, reshape the topic, make and delete subscriptions.
+
+Everybody goes on through errors, as real ones would, and writes down what they were told. Once `world.is_calm` they
+only finish what they have begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from anabranch.broker.broker import Broker
+from anabranch.client.message import Message
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.segment_producer import Receipt
+from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.controller.errors import SubscriptionMissing
+from anabranch.controller.ports import NotLeader
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import InitialPosition, SubscriptionKind
+from anabranch.simulation.history import Place, Sent
+
+if TYPE_CHECKING:
+    from anabranch.simulation.run import World
+
+T = TypeVar("T")
+
+TOPIC: Final = "topic://public/default/t"
+NAME: Final = TopicName.parse(TOPIC)
+KEYS: Final = tuple(f"key-{n}" for n in range(7))
+IN_FLIGHT: Final = 6
+ACTIVE_MAX: Final = 6
+ASK_MAX_S: Final = 12.0
+EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
+
+
+async def produce(world: World, name: str, count: int) -> None:
+    """Sends `count` messages, several at a time, and waits for all receipts."""
+    chance, history = world.chance, world.history
+    client = world.client()
+    while True:
+        try:
+            producer = await client.producer(TOPIC, name=name, create=False)
+            break
+        except EXPECTED as error:
+            world.note(f"{name} cannot open yet: {error}")
+            await asyncio.sleep(chance.uniform(0.05, 0.3))
+    waiting: list[asyncio.Future[Receipt]] = []
+    for number in range(count):
+        key = chance.choice(KEYS)
+        history.sent(name, number, key)
+        receipt = await producer.send(f"{name}:{number}".encode(), key=key)
+        receipt.add_done_callback(functools.partial(_receipt, world, name, number))
+        waiting.append(receipt)
+        waiting = [one for one in waiting if not one.done()]
+        if len(waiting) >= IN_FLIGHT:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not world.is_calm:
+            await asyncio.sleep(chance.expovariate(1 / world.pace_s))
+    await producer.flush()
+    await producer.close()
+
+
+def _receipt(world: World, name: str, number: int, future: asyncio.Future[Receipt]) -> None:
+    if future.cancelled() or future.exception() is not None:
+        world.note(f"{name} {number} failed: {future}")
+    else:
+        world.history.receipt(name, number)
+
+
+class Reader:
+    """A consumer that comes and goes. `is_stream`: in order, acknowledged cumulatively; else one by one."""
+
+    def __init__(self, world: World, subscription: str, name: str, *, is_stream: bool) -> None:
+        self._world = world
+        self._subscription = subscription
+        self._name = name
+        self._is_stream = is_stream
+        self._lives = 0
+        self._held: list[Sent] = []
+
+    async def live(self) -> None:
+        while True:
+            self._lives += 1
+            try:
+                await self._one_life()
+            except EXPECTED as error:
+                self._world.note(f"{self._name} tries again: {error}")
+            await asyncio.sleep(self._world.chance.uniform(0.02, 0.4))
+
+    async def _one_life(self) -> None:
+        world, chance = self._world, self._world.chance
+        # The same name comes back after a crash, or another in its place.
+        name = self._name if chance.random() < 0.6 else f"{self._name}-{self._lives}"
+        self._id = f"{name}#{self._lives}"
+        self._held = []
+        world.history.opened(self._id)
+        consumer = await self._open(name)
+        ends = world.loop.time() + chance.uniform(1.0, 8.0)
+        while world.is_calm or world.loop.time() < ends:
+            try:
+                async with asyncio.timeout(0.25):
+                    message = await consumer.receive()
+            except TimeoutError:
+                continue
+            await self._take(consumer, message)
+        if chance.random() < 0.5:
+            world.note(f"{self._id} crashes")
+            consumer.crash()
+        else:
+            async with asyncio.timeout(20):
+                await consumer.close()
+
+    async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
+        client = self._world.client()
+        open_ = client.stream_consumer if self._is_stream else client.queue_consumer
+        async with asyncio.timeout(20):
+            return await open_(TOPIC, self._subscription, consumer_name=name, earliest=True, create=False)
+
+    async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
+        world = self._world
+        producer, number = message.payload.decode().split(":")
+        sent = Sent(producer, int(number))
+        place = Place(message.segment, message.ledger, message.entry)
+        world.history.received(
+            self._subscription, self._id, sent, message.key or "", place, keeps_order=self._is_stream
+        )
+        if world.is_traced:
+            world.note(f"{self._id} got {producer}:{number} {message.key} from segment {message.segment}")
+        self._held.append(sent)
+        if isinstance(consumer, QueueConsumer):
+            if await consumer.ack(message):
+                world.history.acknowledged(self._subscription, [sent])
+        elif world.is_calm or world.chance.random() < 0.5:
+            if await consumer.ack_cumulative(message):
+                world.history.acknowledged(self._subscription, [sent])
+            self._held = []
+
+
+# -- operators
+
+
+async def ask(world: World, call: Callable[[Broker], Awaitable[T]]) -> T:
+    """Asks any broker, and then the one it names as the leader."""
+    cluster = world.cluster
+    node = world.chance.choice(cluster.up or cluster.nodes)
+    for _ in range(5):
+        if not node.is_up:
+            raise TimeoutError(f"{node} is down")
+        try:
+            return await cluster.ask(node, call, ASK_MAX_S)
+        except NotLeader as error:
+            found = cluster.node_at(error.leader) if error.leader else None
+            if found is None:
+                raise
+            node = found
+    raise TimeoutError("no leader was found")
+
+
+async def reshape(world: World) -> None:
+    """Splits and merges at random."""
+    chance = world.chance
+    while not world.is_calm:
+        await asyncio.sleep(chance.expovariate(1 / 0.6))
+        record = world.record
+        if record is None or world.is_calm:
+            continue
+        active = record.layout.active
+        try:
+            if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
+                number = chance.choice(active).id
+                world.note(f"split {number} is asked for")
+                layout = await ask(world, lambda b, n=number: world.service(b).split(NAME, n))  # type: ignore[misc]
+            else:
+                at = chance.randrange(len(active) - 1)
+                one, other = active[at].id, active[at + 1].id
+                world.note(f"merge of {one} and {other} is asked for")
+                layout = await ask(
+                    world,
+                    lambda b, o=one, t=other: world.service(b).merge(NAME, o, t),  # type: ignore[misc]
+                )
+            world.reshapings += 1
+            world.note(f"done, epoch {layout.epoch}")
+        except EXPECTED as error:
+            world.note(f"reshaping failed: {error}")
+
+
+async def make_subscriptions(world: World) -> None:
+    """Subscriptions come and go while the topic is reshaped."""
+    chance = world.chance
+    number = 0
+    while not world.is_calm:
+        await asyncio.sleep(chance.expovariate(1 / 1.5))
+        if world.is_calm:
+            return
+        if world.extra and chance.random() < 0.5:
+            await delete_subscription(world, chance.choice(sorted(world.extra)))
+            continue
+        number += 1
+        name = f"extra-{number}"
+        kind = chance.choice((SubscriptionKind.STREAM, SubscriptionKind.QUEUE))
+        if await make_subscription(world, name, kind):
+            world.extra.add(name)
+
+
+async def make_subscription(world: World, name: str, kind: SubscriptionKind) -> bool:
+    try:
+        await ask(
+            world,
+            lambda b: world.service(b).create_subscription(NAME, name, kind, InitialPosition.EARLIEST),
+        )
+    except EXPECTED as error:
+        world.note(f"making {name} failed: {error}")
+        world.doubtful.add(name)
+        return False
+    world.note(f"subscription {name} is there")
+    world.history.subscribed(name, keeps_order=kind is SubscriptionKind.STREAM)
+    return True
+
+
+async def delete_subscription(world: World, name: str) -> bool:
+    world.history.doomed(name)
+    world.extra.discard(name)
+    world.doubtful.add(name)
+    try:
+        await ask(world, lambda b: world.service(b).delete_subscription(NAME, name))
+    except SubscriptionMissing:
+        pass
+    except EXPECTED as error:
+        world.note(f"deleting {name} failed: {error}")
+        return False
+    world.note(f"subscription {name} is deleted")
+    world.history.deleted(name)
+    world.doubtful.discard(name)
+    world.gone.add(name)
+    return True
