@@ -22,6 +22,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
+from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -153,6 +154,9 @@ class Requests:
         try:
             name = naming.servable(broker, request.topic)
             topic = await broker.topic(name, create=True)
+            if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
+                self._tell_sequence_id(session, request, topic)
+                return
             if not broker.log.is_accepting:
                 raise NotReadyError(
                     "the disk is full: only its reserve is left; publishing resumes by itself"
@@ -179,6 +183,16 @@ class Requests:
             if session.producers.get(request.producer_id) is None:
                 session.producers.pop(request.producer_id, None)
             raise
+
+    def _tell_sequence_id(self, session: Session, request: pb.CommandProducer, topic: Topic) -> None:
+        """What is stored of a producer with that name, also in a sealed segment; nobody is attached."""
+        session.producers.pop(request.producer_id, None)
+        answer = C(type=C.PRODUCER_SUCCESS)
+        success = answer.producer_success
+        success.request_id = request.request_id
+        success.producer_name = request.producer_name
+        success.last_sequence_id = topic.last_sequence_id(request.producer_name)
+        session.send(answer)
 
     def _close_producer(self, session: Session, request: pb.CommandCloseProducer) -> None:
         producer = session.producers.pop(request.producer_id, None)

@@ -15,13 +15,12 @@ from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import encode_send
+from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
 log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
-# A PRODUCER request with this in its metadata attaches nothing: it asks what a sealed segment holds of that producer.
-ASK_SEQUENCE: Final = "anabranch.last-sequence-id"
 OURS: Final = "Anabranch"
 # A message refused with these would be refused again; the others after it need not suffer.
 MESSAGE_ERRORS: Final = frozenset({pb.NotAllowedError, pb.ChecksumError, pb.IncompatibleSchema})
@@ -226,7 +225,7 @@ class SegmentProducer:
                     producer_id=connection.attach(PartKind.PRODUCER, _Nobody).number,
                     producer_name=self._owner.name,
                     user_provided_producer_name=True,
-                    metadata=[pb.KeyValue(key=ASK_SEQUENCE, value="true")],
+                    metadata=[pb.KeyValue(key=ASK_SEQUENCE_ID, value="true")],
                 )
                 return int(answer.last_sequence_id)
             except RequestRefused as refused:
