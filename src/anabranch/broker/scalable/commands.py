@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anabranch.broker.scalable.consumer_sessions import ConsumerSessions, TooManyError
 from anabranch.broker.scalable.creation import make_missing
 from anabranch.broker.scalable.dag_watch import DagWatch, error_update
+from anabranch.broker.scalable.layout_views import LayoutViews
 from anabranch.broker.scalable.naming import disabled, watchable
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
@@ -20,6 +21,7 @@ from anabranch.wire import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.session import Session
+    from anabranch.controller.service import ScalableTopics
 
 C = pb.BaseCommand
 # On one connection. A client that follows a whole namespace has one watch for each of its topics.
@@ -31,6 +33,7 @@ class ScalableCommands:
         self._broker = broker
         self.watches_per_connection_max = WATCHES_MAX
         self.sessions = ConsumerSessions(broker)
+        self._views: LayoutViews | None = None
 
     @property
     def handlers(self) -> Mapping[int, tuple[str, Callable[[Session, Any], None]]]:
@@ -68,9 +71,7 @@ class ScalableCommands:
         watch = DagWatch(
             number,
             topic,
-            topics,
-            self._broker.owners,
-            self._broker.registry,
+            self._views_of(topics),
             session.send,
             ended,
             admit=lambda: self._broker.rights.lookup(session.role, topic),
@@ -78,6 +79,11 @@ class ScalableCommands:
         )
         watches[number] = watch
         watch.start()
+
+    def _views_of(self, topics: ScalableTopics) -> LayoutViews:
+        if self._views is None:
+            self._views = LayoutViews(topics, self._broker.owners, self._broker.registry)
+        return self._views
 
     def _close_watch(self, session: Session, request: pb.CommandScalableTopicClose) -> None:
         watch = session.watches.pop(request.session_id, None)

@@ -1,14 +1,11 @@
 """A client's view of a scalable topic's layout, kept fresh: the DAG watch (PIP-468, commands 70 to 72).
 
-Any broker serves it from the stored record. A watch listens before it first reads, so no change falls between the two;
-every change of the record, of the controller or of a segment's owner makes it read again, and whatever came meanwhile
-is read once. Only news is pushed, and never an older epoch. A watch costs no task while nothing happens.
+Any broker serves it from the stored record. A watch listens before it first looks, so no change falls between the two;
+every change of the record, of the controller or of a segment's owner makes it look again, and whatever came meanwhile
+is seen at once. Only news is pushed, and never an older epoch. A watch costs no task while nothing happens.
 
-- The update has every segment of the record, active and sealed, except those marked for deletion: every subscription
-  has drained them and their storage may be gone, so nobody is to attach any more. Links to them are cut, as the prune
-  that follows will do.
 - A topic that goes away while it is watched ends the watch with TopicNotFound, and so does one that went and came back
-  under the same name. Only the first read may make a missing topic, never a later one.
+  under the same name. Only the first look may make a missing topic, never a later one.
 - A classic topic is shown as a layout of its partitions, until it is migrated and the real layout follows.
 """
 
@@ -17,18 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from anabranch.broker.owners import Owner, Owners
+from anabranch.broker.scalable.layout_views import LayoutView, LayoutViews
 from anabranch.controller.errors import TopicMissing
-from anabranch.controller.feed import Part, TopicFeed
+from anabranch.controller.feed import Part
 from anabranch.errors import AnabranchError
-from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import ScalableTopic, scalable_name
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.scalable import scalable_name
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -38,36 +33,13 @@ CONTROLLER_WAIT_S: Final = 2.0
 RETRY_S: Final = 1.0
 
 
-class Layouts(Protocol):
-    """What a watch asks of the topics; `ScalableTopics` answers it."""
-
-    @property
-    def feed(self) -> TopicFeed: ...
-
-    async def get(self, topic: TopicName) -> ScalableTopic | None: ...
-
-    async def view(self, topic: TopicName) -> ScalableTopic: ...
-
-    async def leader(self, topic: TopicName) -> str: ...
-
-    def touch(self, topic: TopicName) -> None: ...
-
-
-class Brokers(Protocol):
-    """What a watch asks of the brokers' registrations; `BrokerRegistry` answers it."""
-
-    async def find(self, service_url: str) -> Owner | None: ...
-
-
 @dataclass(eq=False)
 class DagWatch:
     """One watch. `start` it once; it calls `ended` when it is over by itself, and nothing after `close`."""
 
     id: int
     topic: TopicName  # As the client called it, in any domain.
-    layouts: Layouts
-    owners: Owners
-    brokers: Brokers
+    views: LayoutViews
     send: Callable[[pb.BaseCommand], None]
     ended: Callable[[DagWatch], None]
     # Asked once, before anything is read: may this client look here at all?
@@ -86,7 +58,7 @@ class DagWatch:
     _stop_listening: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        self._stop_listening = self.layouts.feed.listen(self.topic, self._changed)
+        self._stop_listening = self.views.layouts.feed.listen(self.topic, self._changed)
         self.refresh()
 
     def close(self) -> None:
@@ -116,7 +88,7 @@ class DagWatch:
         try:
             while self._is_stale and not self.is_closed:
                 self._is_stale = False
-                await self._update()
+                self._tell(await (self._first_look() if self._sent is None else self._look()))
         except AnabranchError as error:
             self._failed(error, is_passing=error.retryable)
         except Exception as error:
@@ -145,118 +117,54 @@ class DagWatch:
 
     # -- one look
 
-    async def _update(self) -> None:
-        is_first = self._sent is None
-        record = await (self._first_record() if is_first else self._record())
-        controller = await self._controller(wait=is_first)
-        layout = shown(record.layout)
-        owners = self._owners_of(layout)
-        dag = encode_dag(layout, owners, controller)
-        news = _comparable(dag)
-        if self.is_closed or news == self._sent or layout.epoch < self._epoch:
-            return
-        self._sent, self._epoch = news, layout.epoch
-        command = pb.BaseCommand(type=pb.BaseCommand.SCALABLE_TOPIC_UPDATE)
-        command.scalableTopicUpdate.session_id = self.id
-        command.scalableTopicUpdate.resolved_topic_name = str(scalable_name(self.topic))
-        command.scalableTopicUpdate.dag.CopyFrom(dag)
-        self.send(command)
-
-    async def _first_record(self) -> ScalableTopic:
+    async def _first_look(self) -> LayoutView:
         await self.admit()
         try:
-            return await self._record()
+            view = await self._look()
         except TopicMissing:
             if self.make is None:
                 raise
-        await self.make()
-        return await self._record()
+            await self.make()
+            view = await self._look()
+        if not view.has_controller:
+            # The client may be about to register with it, so it is worth a moment.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONTROLLER_WAIT_S):
+                    await self._controller_told.wait()
+            view = await self._look()
+        return view
 
-    async def _record(self) -> ScalableTopic:
-        record = await self.layouts.get(self.topic)
-        if record is None and self._generation is None:
-            return await self.layouts.view(self.topic)
-        if record is None or record.is_deleting:
-            raise TopicMissing(f"{scalable_name(self.topic)} has been deleted")
-        if self._generation is None:
-            self._generation = record.generation
-        elif record.generation != self._generation:
-            raise TopicMissing(f"{scalable_name(self.topic)} was deleted and made anew; look it up again")
-        return record
-
-    async def _controller(self, *, wait: bool) -> Owner | None:
+    async def _look(self) -> LayoutView:
         self._controller_told.clear()
-        leader = await self.layouts.leader(self.topic)
-        if not leader:
-            # A lookup is a reason to have a controller: the client may be about to register with it.
-            self.layouts.touch(self.topic)
-            if wait:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CONTROLLER_WAIT_S):
-                        await self._controller_told.wait()
-                leader = await self.layouts.leader(self.topic)
-        return (await self.brokers.find(leader) or Owner(leader, "")) if leader else None
+        view = await self.views.look(self.topic)
+        name, record = scalable_name(self.topic), view.record
+        if record is None:
+            if self._generation is not None:
+                raise TopicMissing(f"{name} has been deleted")
+        else:
+            if record.is_deleting:
+                raise TopicMissing(f"{name} has been deleted")
+            if self._generation not in (None, record.generation):
+                raise TopicMissing(f"{name} was deleted and made anew; look it up again")
+            self._generation = record.generation
+        if not view.has_controller:
+            # Being watched is a reason to have one.
+            self.views.layouts.touch(self.topic)
+        return view
 
-    def _owners_of(self, layout: SegmentLayout) -> dict[SegmentId, Owner]:
-        owners: dict[SegmentId, Owner] = {}
-        for segment in layout.active:
-            try:
-                owners[segment.id] = self.owners.owner(segment.topic(self.topic))
-            except AnabranchError as error:
-                # The client looks that one up by itself, and is told as soon as there is an owner.
-                log.info("segment %s of %s has no owner yet: %s", segment.id, self.topic, error)
-                self._later()
-        return owners
-
-
-def shown(layout: SegmentLayout) -> SegmentLayout:
-    """The layout without the segments that are about to be pruned."""
-    gone = [s.id for s in layout.sealed if s.is_deleting]
-    if not gone:
-        return layout
-    return replace(layout.prune(gone), epoch=layout.epoch)
-
-
-def encode_dag(
-    layout: SegmentLayout, owners: Mapping[SegmentId, Owner], controller: Owner | None
-) -> pb.ScalableTopicDAG:
-    dag = pb.ScalableTopicDAG(epoch=layout.epoch)
-    for segment in layout.segments.values():
-        _fill_segment(dag.segments.add(), segment)
-    for number, owner in owners.items():
-        broker = dag.segment_brokers.add(segment_id=number, broker_url=owner.service_url)
-        if owner.service_url_tls:
-            broker.broker_url_tls = owner.service_url_tls
-    if controller is not None:
-        dag.controller_broker_url = controller.service_url
-        if controller.service_url_tls:
-            dag.controller_broker_url_tls = controller.service_url_tls
-    return dag
-
-
-def _fill_segment(info: pb.SegmentInfoProto, segment: Segment) -> None:
-    info.segment_id = segment.id
-    info.hash_start = segment.range.start
-    info.hash_end = segment.range.end
-    info.state = pb.ACTIVE if segment.is_active else pb.SEALED
-    info.parent_ids.extend(segment.parents)
-    info.child_ids.extend(segment.children)
-    info.created_at_epoch = segment.created_epoch
-    info.created_at_ms = segment.created_ms
-    if segment.is_sealed:
-        info.sealed_at_epoch = segment.sealed_epoch
-        info.sealed_at_ms = segment.sealed_ms
-    if segment.legacy_topic:
-        info.legacy_topic_name = segment.legacy_topic
-    info.entry_bucket_splits.extend(segment.bucket_splits)
-
-
-def _comparable(dag: pb.ScalableTopicDAG) -> bytes:
-    """Two updates with equal bytes say the same. A layout made up for a classic topic has no time of its own."""
-    copy = pb.ScalableTopicDAG.FromString(dag.SerializeToString())
-    for segment in copy.segments:
-        segment.created_at_ms = 0
-    return copy.SerializeToString(deterministic=True)
+    def _tell(self, view: LayoutView) -> None:
+        if self.is_closed:
+            return
+        if not view.is_complete:
+            self._later()
+        if view.news == self._sent or view.dag.epoch < self._epoch:
+            return
+        self._sent, self._epoch = view.news, view.dag.epoch
+        command = pb.BaseCommand(type=pb.BaseCommand.SCALABLE_TOPIC_UPDATE)
+        command.scalableTopicUpdate.session_id = self.id
+        command.scalableTopicUpdate.resolved_topic_name = str(scalable_name(self.topic))
+        command.scalableTopicUpdate.dag.CopyFrom(view.dag)
+        self.send(command)
 
 
 def error_update(session_id: int, error: Exception, resolved: str = "") -> pb.BaseCommand:

@@ -11,6 +11,7 @@ import pytest
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotReadyError
 from anabranch.broker.scalable.dag_watch import DagWatch
+from anabranch.broker.scalable.layout_views import LayoutViews
 from anabranch.controller.feed import TopicFeed
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
@@ -36,6 +37,9 @@ class Lab:
     ended: list[DagWatch] = field(default_factory=list)
     opened: list[DagWatch] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.views = LayoutViews(self.topics, self.owners, TwoBrokers())
+
     def watch(
         self,
         topic: TopicName = TOPIC,
@@ -47,9 +51,7 @@ class Lab:
         watch = DagWatch(
             number,
             topic,
-            self.topics,
-            self.owners,
-            TwoBrokers(),
+            self.views,
             updates.send,
             self.ended.append,
             admit=admit,
@@ -182,6 +184,7 @@ async def test_a_split_between_the_first_read_and_its_answer_is_not_missed(lab: 
             asyncio.get_running_loop().create_task(lab.topics.store(TOPIC, layout.split(0, NOW_MS)))
         )
 
+    await lab.topics.elect(TOPIC, ME)
     lab.topics.during_read = split
     _, updates = lab.watch()
     assert [(await updates.next()).dag.epoch, (await updates.next()).dag.epoch] == [0, 1]
@@ -365,7 +368,7 @@ async def test_a_topic_made_anew_is_another_topic(lab: Lab) -> None:
 
 async def test_a_classic_topic_is_shown_as_one_segment_for_each_partition(lab: Lab) -> None:
     partitions = [f"{CLASSIC}-partition-{n}" for n in range(3)]
-    lab.topics.classic[CLASSIC] = partitions
+    lab.topics.classic[TOPIC] = partitions
     watch, updates = lab.watch(CLASSIC)
     update = await updates.next()
     assert update.resolved_topic_name == str(TOPIC)
@@ -408,6 +411,18 @@ async def test_an_idle_watch_has_no_task(lab: Lab) -> None:
         _, updates = lab.watch(number=number)
         await updates.next()
     await no_more_than(tasks)
+
+
+async def test_watchers_of_one_topic_share_one_look(lab: Lab) -> None:
+    layout = SegmentLayout.initial(1, NOW_MS)
+    await lab.topics.store(TOPIC, layout)
+    watched = [lab.watch(number=number)[1] for number in range(500)]
+    for updates in watched:
+        await updates.next()
+    reads = lab.topics.reads
+    await lab.topics.store(TOPIC, layout.split(0, NOW_MS))
+    assert {(await updates.next()).dag.epoch for updates in watched} == {1}
+    assert lab.topics.reads - reads < 10
 
 
 async def test_a_closed_watch_says_nothing_more(lab: Lab) -> None:
