@@ -42,6 +42,8 @@ class StreamConsumer:
         self._segments: dict[SegmentId, SegmentConsumer] = {}
         # Delivered and not acknowledged: (number of the message, ledger, entry), for the last message of each entry.
         self._unacked: dict[SegmentConsumer, deque[tuple[int, int, int]]] = {}
+        # The number of the first message that came over a segment's present connection.
+        self._since: dict[SegmentConsumer, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._session = ControllerSession(
             connections,
@@ -96,8 +98,12 @@ class StreamConsumer:
         return message
 
     async def ack_cumulative(self, message: Message) -> bool:
-        """Acknowledges everything up to that message, in all segments. True once all brokers concerned have stored it;
-        False if one could not be reached: then some of it comes again."""
+        """Acknowledges everything up to that message, in all segments: one position for each.
+
+        True once all brokers concerned have stored it. False if one could not be reached, or if the message's segment
+        was lost or taken away since: then some of it comes again, here or at another consumer. A message inside a batch
+        is acknowledged with the batch's last.
+        """
         vector: list[tuple[SegmentConsumer, tuple[int, int]]] = []
         for segment, delivered in list(self._unacked.items()):
             last = None
@@ -105,8 +111,13 @@ class StreamConsumer:
                 last = delivered.popleft()[1:]
             if last is not None:
                 vector.append((segment, last))
+        is_covered = message.is_last_of_entry and self._is_of_this_life(message)
         stored = await asyncio.gather(*(s.ack(*at, is_cumulative=True) for s, at in vector))
-        return all(stored)
+        return is_covered and all(stored)
+
+    def _is_of_this_life(self, message: Message) -> bool:
+        segment = self._segments.get(SegmentId(message.segment))
+        return segment is not None and message.number >= self._since.get(segment, 0)
 
     # -- the assignment
 
@@ -131,9 +142,11 @@ class StreamConsumer:
     def _restarted(self, segment: SegmentConsumer) -> None:
         # What was not acknowledged comes again, under new numbers; an old one must not acknowledge past a seek.
         self._unacked.pop(segment, None)
+        self._since[segment] = self._inbox.arrived
 
     def _release(self, segment: SegmentConsumer) -> None:
         self._unacked.pop(segment, None)
+        self._since.pop(segment, None)
         closing = asyncio.create_task(segment.close())
         self._closing.add(closing)  # Awaited by `close`.
         closing.add_done_callback(self._closing.discard)
