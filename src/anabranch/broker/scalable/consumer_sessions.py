@@ -12,6 +12,7 @@ A session follows its controller: to a new one at this broker by itself, to anot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from weakref import WeakValueDictionary
 from anabranch.broker.errors import BrokerError, NotAllowedError
 from anabranch.broker.scalable.departures import Departures
 from anabranch.broker.scalable.naming import disabled, watchable
+from anabranch.controller.errors import TopicMissing
 from anabranch.controller.feed import Part
-from anabranch.controller.ports import Assignment
+from anabranch.controller.ports import Assignment, NotLeader
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
@@ -232,9 +234,20 @@ class ConsumerSessions:
         await consumer.registered
         if session.sessions.get(consumer.id) is consumer:
             # It counts as registered until this succeeds, so that the client can ask again.
-            await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
+            with contextlib.suppress(TopicMissing):
+                await self._check_leads(consumer)
+                await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
             self._forget(session, consumer)
         session.send_success(request_id)
+
+    async def _check_leads(self, consumer: ConsumerSession) -> None:
+        """NotLeader if the session is with another broker, or on its way to one; TopicMissing if it has ended so."""
+        if self._is_held(consumer):
+            return
+        leader = await self._topics.leader(consumer.topic)
+        if leader != self._broker.service_url:
+            await self._topics.view(consumer.topic)
+            raise NotLeader(consumer.topic, leader)
 
     def _has_left(self, session: Session, consumer: ConsumerSession) -> None:
         async def leave() -> None:

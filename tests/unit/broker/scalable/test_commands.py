@@ -423,6 +423,13 @@ async def test_a_session_goes_with_its_controller_to_another_broker(lab: BrokerL
         await java.receive(C.PONG)
 
 
+async def test_leaving_a_topic_that_is_gone_is_no_mistake(broker: Broker, peer: Peer) -> None:
+    await topics_of(broker).create(TOPIC)
+    await peer.register(ORDERS, "a")
+    await topics_of(broker).delete(TOPIC, force=True)
+    assert (await peer.leave()).type == C.SUCCESS
+
+
 async def test_a_session_stays_with_a_broker_that_is_elected_again(lab: BrokerLab, broker: Broker) -> None:
     await topics_of(broker).create(TOPIC, 2)
     older, peer, other = [await lab.peer(broker) for _ in range(3)]
