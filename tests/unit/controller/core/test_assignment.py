@@ -73,7 +73,7 @@ def test_every_segment_gets_one_consumer_and_counts_differ_by_one_at_most(proble
     assert is_balanced(chosen, consumers)
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(problems(segments_max=6, consumers_max=3))
 def test_no_balanced_assignment_moves_fewer_segments_or_leaves_more_children_with_their_parents_reader(
     problem: Problem,
@@ -156,6 +156,14 @@ def test_a_child_leaves_its_parents_reader_for_the_sake_of_balance() -> None:
     assert moves(last, chosen, ["ana", "bo"]) == 0
     assert Counter(chosen.values()) == {"ana": 2, "bo": 3}
     assert chosen[SegmentId(4)] == "bo"
+
+
+def test_a_saved_move_counts_more_than_a_child_with_its_parents_reader() -> None:
+    active = SegmentLayout.initial(4, 0).active
+    last = {SegmentId(0): "bo", SegmentId(1): "bo"}
+    heirs = {SegmentId(2): "ana", SegmentId(3): "ana"}
+    # One of three gets two: bo, who has them, not ana, who would inherit them.
+    assert assign(active, NAMES[:3], last, heirs) == {0: "bo", 1: "bo", 2: "ana", 3: "cy"}
 
 
 # -- what may be read

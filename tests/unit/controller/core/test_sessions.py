@@ -454,6 +454,15 @@ def test_a_checkpoint_group_is_forgotten_with_its_last_member() -> None:
     assert story.assigned == {"bo": [0]}
 
 
+def test_a_restored_checkpoint_group_is_forgotten_with_its_last_member_too() -> None:
+    layout = SegmentLayout.initial(1, 0).split(0, 1)
+    story = Story(
+        layout, Restored((record("ana", 1, 2, kind=CHECKPOINT, finished=[0]),)), GraceExpired("ana", 1)
+    )
+    story.then(join("bo", kind=CHECKPOINT))
+    assert story.assigned == {"bo": [0]}
+
+
 def test_a_segment_seen_to_be_finished_is_stored_like_a_reported_one() -> None:
     layout = SegmentLayout.initial(1, 0).split(0, 1)
     story = Story(layout, join("ana", kind=CHECKPOINT), Drained(some(0)))
