@@ -149,6 +149,34 @@ def test_closing_a_producer_waits_for_its_receipts(peer: Peer, topic: str) -> No
 # -- consumers
 
 
+def test_an_ack_sent_before_the_consumer_is_there_counts(
+    broker: BrokerProcess, peer: Peer, topic: str
+) -> None:
+    # Java's client, connected again, first flushes what it held back and does not say it twice.
+    peer.produce_to(topic)
+    peer.subscribe_to(topic, "s")
+    peer.send_message(b"m")
+    peer.flow(1)
+    place = peer.receive_kind(C.MESSAGE)[0].message.message_id
+    with Peer(broker.port) as again:
+        again.connect()
+        peer.ask(C.CLOSE_CONSUMER, "close_consumer", consumer_id=1)
+        subscribe = C(type=C.SUBSCRIBE)
+        subscribe.subscribe.topic = f"persistent://public/default/{topic.rsplit('/', 1)[-1]}"
+        subscribe.subscribe.subscription = "s"
+        subscribe.subscribe.subType = EXCLUSIVE  # type: ignore[assignment]  # An int of SubType.
+        subscribe.subscribe.consumer_id = 7
+        subscribe.subscribe.request_id = 1
+        ack = C(type=C.ACK)
+        ack.ack.consumer_id = 7
+        ack.ack.ack_type = pb.CommandAck.Cumulative
+        ack.ack.message_id.add().CopyFrom(place)
+        again.send_bytes(encode_command(subscribe) + encode_command(ack))
+        again.receive_kind(C.SUCCESS)
+        stats = again.ask(C.CONSUMER_STATS, "consumerStats", consumer_id=7)
+        assert stats.consumerStatsResponse.msgBacklog == 0
+
+
 def test_an_ack_is_answered_once_it_is_stored(peer: Peer, topic: str) -> None:
     peer.subscribe_to(topic, "s")
     peer.flow(10)

@@ -7,7 +7,7 @@ session. A command this broker does not support gets an error answer that says s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import schemas
@@ -27,6 +27,9 @@ from anabranch.wire.extensions import ASK_SEQUENCE_ID
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.topic import Topic
+
+# Acknowledgements kept for one consumer that is still being made.
+EARLY_ACKS_MAX = 1_000
 
 C = pb.BaseCommand
 Handler = Callable[[Session, Any], None]
@@ -217,6 +220,7 @@ class Requests:
             session.send_error(request.request_id, NotReadyError("this consumer is still being created"))
             return
         session.consumers[request.consumer_id] = None
+        session.early_acks.pop(request.consumer_id, None)
         session.spawn(request.request_id, self._create_consumer(session, request))
 
     async def _create_consumer(self, session: Session, request: pb.CommandSubscribe) -> None:
@@ -233,10 +237,13 @@ class Requests:
                 return
             session.consumers[request.consumer_id] = consumer
             session.send_success(request.request_id)
+            for ack in session.early_acks.pop(request.consumer_id, ()):
+                self._ack(session, ack)
             consumer.subscription.consumer_ready(consumer)
         except BaseException:
             if session.consumers.get(request.consumer_id) is None:
                 session.consumers.pop(request.consumer_id, None)
+                session.early_acks.pop(request.consumer_id, None)
             raise
 
     def _consumer(self, session: Session, consumer_id: int) -> Consumer:
@@ -273,6 +280,10 @@ class Requests:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
             consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
+        elif request.consumer_id in session.consumers and _has_room(session.early_acks, request.consumer_id):
+            # Java's client sends what it held back as soon as it is connected again, before it is subscribed again, and
+            # never again: a sealed segment would wait for it for ever.
+            session.early_acks.setdefault(request.consumer_id, []).append(request)
         elif request.consumer_id in session.sessions:
             self.scalable.sessions.ack(session, request)
         elif request.HasField("request_id"):
@@ -403,6 +414,10 @@ class Requests:
 
 class ConsumerNotFoundError(BrokerError):
     code = pb.ConsumerNotFound
+
+
+def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int) -> bool:
+    return len(early.get(consumer_id, ())) < EARLY_ACKS_MAX
 
 
 def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | None) -> None:

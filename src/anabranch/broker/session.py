@@ -48,6 +48,8 @@ class Session(asyncio.BufferedProtocol):
         self.broker = broker
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
+        # For consumers that are still being made.
+        self.early_acks: dict[int, list[pb.CommandAck]] = {}
         # Of scalable topics: layouts that are watched, and consumers registered with controllers, which share the id
         # space of `consumers`.
         self.watches: dict[int, DagWatch] = {}
