@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from anabranch.broker.admin import create_app
+from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
@@ -239,7 +240,9 @@ def name_of(segment: Segment, topic: TopicName = TOPIC) -> TopicName:
 
 
 @contextlib.asynccontextmanager
-async def running(brokers: int = 1, config: BrokerConfig | None = None) -> AsyncIterator[Cluster]:
+async def running(
+    brokers: int = 1, config: BrokerConfig | None = None, authorizer: Authorizer | None = None
+) -> AsyncIterator[Cluster]:
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[Owner] = []
     owners: list[Assigned] = []
@@ -254,7 +257,7 @@ async def running(brokers: int = 1, config: BrokerConfig | None = None) -> Async
         for number in range(brokers):
             owners.append(Assigned(known, number))
             node = await stack.enter_async_context(
-                _node(number, store, medium, owners[-1], remote, config or BrokerConfig())
+                _node(number, store, medium, owners[-1], remote, config or BrokerConfig(), authorizer)
             )
             known.append(Owner(node.broker.service_url, node.broker.http_url))
             nodes.append(node)
@@ -272,6 +275,7 @@ async def _node(
     owners: Assigned,
     remote: Callable[[Owner], Segments],
     config: BrokerConfig,
+    authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
     metadata = await store.connect()
     resources = Resources(metadata)
@@ -293,6 +297,7 @@ async def _node(
         now_ms=lambda: NOW_MS,
         owners=owners,
         remote_segments=remote,
+        authorizer=authorizer,
     )
     made.append(broker)
     await broker.start()

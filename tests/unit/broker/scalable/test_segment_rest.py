@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.client import RequestRefused
 from anabranch.model.names import TopicName
@@ -146,6 +147,32 @@ async def test_a_request_at_another_broker_is_sent_to_the_owner() -> None:
             answer.headers["location"] == f"http://broker-1:8080/admin/v2/{path(segment)}?authoritative=false"
         )
         assert (await cluster.nodes[1].rest("PUT", path(segment), json=["s"])).status_code == 204
+
+
+class NoSuperUsers(AllowAll):
+    """Everybody is a tenant's administrator, and nobody more than that."""
+
+    async def is_super_user(self, role: str) -> bool:
+        return False
+
+
+async def test_segments_are_for_super_users_only() -> None:
+    async with running(authorizer=NoSuperUsers()) as cluster:
+        (segment,) = await cluster.topic()
+        await cluster.change(deleting)
+        at = path(segment, "/subscription/s")
+        for method, where in (
+            ("PUT", path(segment)),
+            ("POST", path(segment, "/terminate")),
+            ("DELETE", path(segment)),
+            ("PUT", at),
+            ("DELETE", at),
+            ("GET", at + "/backlog"),
+            ("POST", at + "/seek?timestamp=0"),
+            ("POST", at + "/skip-all"),
+        ):
+            assert await call(cluster, method, where) == 403
+        assert await cluster.first.broker.resources.topic_exists(name_of(segment))
 
 
 async def test_switched_off_scalable_topics_answer_a_clear_error() -> None:
