@@ -51,14 +51,17 @@ def frontier(layout: SegmentLayout, is_drained: Callable[[SegmentId], bool]) -> 
         number,
         segment,
     ) in layout.segments.items():  # By id, and parents have smaller ids: parents come first.
-        above = max((undrained[p] for p in segment.parents), default=0)
-        is_done = segment.is_sealed and (segment.is_deleting or is_drained(number))
-        undrained[number] = above if is_done else above + 1
-        if is_done:
+        above = 0
+        for parent in segment.parents:
+            above = max(above, undrained[parent])
+        is_sealed = segment.is_sealed
+        if is_sealed and (segment.is_deleting or is_drained(number)):
+            undrained[number] = above
             continue
+        undrained[number] = above + 1
         if above == 0:
             open_now.append(segment)
-        if above <= 1 and segment.is_sealed:
+        if above <= 1 and is_sealed:
             watched.append(segment)
     return Frontier(tuple(sorted(open_now, key=range_order)), tuple(sorted(watched, key=range_order)))
 

@@ -427,7 +427,8 @@ def _dealt(group: Group) -> Group:
     for name in sorted(group.sessions):
         for number in group.sessions[name].assigned:
             holders.setdefault(number, name)
-    chosen = assign(front.ready, group.sessions, holders, _heirs(layout, holders))
+    has_new = any(segment.id not in holders for segment in front.ready)
+    chosen = assign(front.ready, group.sessions, holders, _heirs(layout, holders) if has_new else {})
     lists: dict[str, list[SegmentId]] = {name: [] for name in group.sessions}
     for number, name in chosen.items():  # In range order.
         lists[name].append(number)
@@ -446,7 +447,8 @@ def _heirs(layout: SegmentLayout, holders: Mapping[SegmentId, str]) -> dict[Segm
     """For each segment, who reads it or the nearest of its ancestors."""
     heirs: dict[SegmentId, str] = {}
     for number, segment in layout.segments.items():  # Parents come first: their ids are smaller.
-        held = holders.get(number) or next((heirs[p] for p in segment.parents if p in heirs), None)
-        if held is not None:
-            heirs[number] = held
+        for relative in (number, *segment.parents):
+            if (name := holders.get(relative) or heirs.get(relative)) is not None:
+                heirs[number] = name
+                break
     return heirs
