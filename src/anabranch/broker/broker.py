@@ -21,13 +21,14 @@ from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
 from anabranch.broker.scalable.classic import scalable_topics
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
-from anabranch.broker.scalable.records import GENERATION, generation_of, read_topic, segment_named
+from anabranch.broker.scalable.records import GENERATION, generation_of, segment_named
 from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.scalable.sweep import sweep_leftovers
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
 from anabranch.controller.ports import Segments
+from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -44,6 +45,7 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 # Never past the keep-alive: pings, acks and flow share the socket with publishes.
 PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
+RETRY_S = 1.0
 TOPICS_PER_TURN = 100
 
 
@@ -91,6 +93,7 @@ class Broker:
         self.loop_lag_s = 0.0
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._ledger_ids = LedgerIds(metadata)
+        self._records = Records(metadata)
         self._producer_names = iter(range(0))
         self._paused: set[Session] = set()
         self._upkeep: set[asyncio.Task[None]] = set()
@@ -108,7 +111,7 @@ class Broker:
         self.owners.on_change(self._owners_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
-        self._keep_up(self._tell_log_what_lives())
+        self._keep_up(self._until_done(self._tell_log_what_lives))
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
@@ -143,6 +146,15 @@ class Broker:
                 await work()
             except Exception:
                 log.exception("upkeep %s failed; it is tried again in %s s", work.__name__, seconds)
+
+    async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except AnabranchError as error:
+                log.warning("%s failed; it is tried again in %s s: %s", work.__name__, RETRY_S, error)
+                await asyncio.sleep(RETRY_S)
 
     async def _tell_log_what_lives(self) -> None:
         live = []
@@ -267,7 +279,7 @@ class Broker:
 
     async def _segment_generation(self, name: TopicName) -> int:
         """The generation of the topic that a segment is part of; TopicNotFoundError if it is part of none."""
-        record = await read_topic(self.metadata, name)
+        record = await self._records.get(name)
         if record is None or segment_named(record, name) is None:
             raise TopicNotFoundError(f"{name} is not a segment of any topic")
         return record.generation
@@ -291,7 +303,7 @@ class Broker:
     async def _check_name_free(self, name: TopicName) -> None:
         if not name.is_partition and await self.resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
-        if name.is_classic and await read_topic(self.metadata, name.base) is not None:
+        if name.is_classic and await self._records.get(name.base) is not None:
             raise NotAllowedError(
                 f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
             )
@@ -360,7 +372,7 @@ class Broker:
 
     async def check_scalable(self, name: TopicName) -> None:
         """TopicNotFoundError unless there is a scalable topic of that name."""
-        if await read_topic(self.metadata, name) is None:
+        if await self._records.get(name) is None:
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:

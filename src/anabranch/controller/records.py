@@ -7,6 +7,7 @@ another generation is a leftover of a deleted topic of the same name, and counts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from anabranch.controller.election import resign
 from anabranch.controller.errors import TooBusy, TopicExists, TopicMissing
@@ -41,10 +42,15 @@ class Records:
         return await self._metadata.next_id(GENERATIONS) + 1
 
     async def topic(self, topic: TopicName) -> Versioned | None:
+        """The record and its version, read afresh. Any form of the topic's name will do."""
         found = await self._metadata.get(topic_path(topic))
         return (
             None if found is None or not found.value else (ScalableTopic.decode(found.value), found.version)
         )
+
+    async def get(self, topic: TopicName) -> ScalableTopic | None:
+        found = await self.topic(topic)
+        return None if found is None else found[0]
 
     async def create_topic(self, topic: TopicName, record: ScalableTopic) -> int:
         """Its version. TopicExists if the name is taken."""
@@ -123,13 +129,12 @@ class Records:
 
     # -- subscriptions
 
-    async def subscription(self, topic: TopicName, name: str) -> tuple[SubscriptionRecord, int] | None:
+    async def subscription(self, topic: TopicName, generation: int, name: str) -> SubscriptionRecord | None:
         found = await self._metadata.get(subscription_path(topic, name))
-        return (
-            None
-            if found is None or not found.value
-            else (SubscriptionRecord.decode(found.value), found.version)
-        )
+        if found is None or not found.value:
+            return None
+        record = SubscriptionRecord.decode(found.value)
+        return record if record.generation == generation else None
 
     async def subscriptions(self, topic: TopicName, generation: int) -> tuple[SubscriptionRecord, ...]:
         folder = f"{topic_path(topic)}/{SUBSCRIPTIONS}"
@@ -144,28 +149,27 @@ class Records:
 
     async def register_subscription(self, topic: TopicName, record: SubscriptionRecord) -> SubscriptionRecord:
         """The stored record: this one, or the one that is there already, with the initial position filled in."""
+        return (await self.register(topic, record))[0]
+
+    async def register(self, topic: TopicName, record: SubscriptionRecord) -> tuple[SubscriptionRecord, bool]:
+        """The same, and whether this call stored the record or its initial position."""
         path = subscription_path(topic, record.name)
         while True:
-            found = await self.subscription(topic, record.name)
+            found = await self._metadata.get(path)
+            stored = SubscriptionRecord.decode(found.value) if found is not None and found.value else None
+            wanted = record
+            if stored is not None and stored.generation == record.generation:
+                if stored.initial is not None or record.initial is None or stored.is_deleting:
+                    return stored, False
+                wanted = replace(stored, initial=record.initial)
             try:
                 if found is None:
-                    node = await self._metadata.get(path)
-                    if node is None:
-                        await self._metadata.create(path, record.encode())
-                    else:
-                        await self._metadata.put(path, record.encode(), if_version=node.version)
-                    return record
-                stored, version = found
-                if stored.generation != record.generation:
-                    await self._metadata.put(path, record.encode(), if_version=version)
-                    return record
-                if stored.initial is not None or record.initial is None or stored.is_deleting:
-                    return stored
-                filled = SubscriptionRecord(stored.name, stored.kind, stored.generation, record.initial)
-                await self._metadata.put(path, filled.encode(), if_version=version)
-                return filled
+                    await self._metadata.create(path, wanted.encode())
+                else:
+                    await self._metadata.put(path, wanted.encode(), if_version=found.version)
             except (AlreadyExists, VersionConflict):
                 continue
+            return wanted, True
 
     async def store_subscription(self, topic: TopicName, record: SubscriptionRecord) -> None:
         await self._metadata.put(subscription_path(topic, record.name), record.encode())

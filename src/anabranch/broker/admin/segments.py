@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException
 from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.broker import Broker
-from anabranch.broker.scalable.records import named_segment, read_topic
+from anabranch.broker.scalable.records import named_segment
 from anabranch.controller.ports import CursorStatus, SegmentGone
+from anabranch.controller.records import Records
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segments import Segment, parse_descriptor
@@ -51,7 +52,7 @@ async def _owned(
     parent = TopicName(Domain.TOPIC, namespace, decoded_once(topic))
     span, number = parse_descriptor(decoded_once(descriptor))
     segment = Segment(number, span)
-    record = await read_topic(broker.metadata, parent)
+    record = await Records(broker.metadata).get(parent)
     stored = None if record is None else named_segment(record, number)
     if stored is not None and stored.range == span:
         segment = stored

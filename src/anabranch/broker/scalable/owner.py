@@ -21,8 +21,6 @@ from anabranch.broker.scalable.records import (
     GENERATION,
     generation_of,
     named_segment,
-    read_subscription,
-    read_topic,
 )
 from anabranch.controller.ports import (
     CursorStatus,
@@ -32,6 +30,7 @@ from anabranch.controller.ports import (
     SegmentStatus,
     SegmentUnavailable,
 )
+from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import NotEmpty, VersionConflict
 from anabranch.model.names import TopicName
@@ -55,6 +54,7 @@ class SegmentOwner:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._metadata = broker.metadata
+        self._records = Records(broker.metadata)
         # One lock for each segment being changed; gone with the last change.
         self._changing: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
 
@@ -94,7 +94,7 @@ class SegmentOwner:
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
-            record = await read_topic(self._metadata, topic)
+            record = await self._records.get(topic)
             if record is not None and not record.may_delete(segment.id):
                 generation = await self._stored_generation(name)
                 if segment.legacy_topic or generation is None or generation == record.generation:
@@ -112,7 +112,7 @@ class SegmentOwner:
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
     ) -> None:
         async with self._changes(topic, segment) as name:
-            record = await read_topic(self._metadata, topic)
+            record = await self._records.get(topic)
             if record is None and not segment.legacy_topic:
                 raise SegmentGone(f"{topic} does not exist")
             if record is not None and not await self._is_subscribed(topic, record, subscription):
@@ -122,7 +122,7 @@ class SegmentOwner:
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
         async with self._changes(topic, segment) as name:
-            record = await read_topic(self._metadata, topic)
+            record = await self._records.get(topic)
             if record is not None and await self._is_subscribed(topic, record, subscription):
                 raise SegmentRefused(
                     f"{topic} has the subscription {subscription}: delete it there, not on one segment"
@@ -136,7 +136,7 @@ class SegmentOwner:
             opened = await self._broker.topic(name)
             if subscription not in opened.subscriptions:
                 # One that began at the latest message has no cursor on what was sealed before, and may need one now.
-                record = await read_topic(self._metadata, topic)
+                record = await self._records.get(topic)
                 if record is not None and not await self._is_subscribed(topic, record, subscription):
                     raise SegmentRefused(f"{topic} has no subscription {subscription}")
                 await opened.create_subscription(subscription, "latest", {})
@@ -194,7 +194,7 @@ class SegmentOwner:
                     raise
 
     async def _record(self, topic: TopicName, segment: Segment) -> ScalableTopic:
-        record = await read_topic(self._metadata, topic)
+        record = await self._records.get(topic)
         if record is None:
             raise SegmentRefused(f"there is no scalable topic {topic}")
         if segment.legacy_topic:
@@ -203,7 +203,7 @@ class SegmentOwner:
 
     async def _is_subscribed(self, topic: TopicName, record: ScalableTopic, subscription: str) -> bool:
         """Whether the topic has the subscription. Its record comes before every cursor and is marked before they go."""
-        found = await read_subscription(self._metadata, topic, record, subscription)
+        found = await self._records.subscription(topic, record.generation, subscription)
         return found is not None and not found.is_deleting
 
     # -- storage

@@ -1,4 +1,4 @@
-"""What a segment's owner reads of the topic it is part of: the record, whether it names the segment, its subscriptions.
+"""What a segment's owner reads in the record of the topic it is part of. Pure.
 
 A segment's own log record carries the generation of the topic it was made for. Storage with another generation, or of
 a segment that no layout or plan names, is a leftover: nobody opens it, and whoever makes the segment anew clears it.
@@ -9,29 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, TopicName
-from anabranch.model.scalable import ScalableTopic, SubscriptionRecord, subscription_path, topic_path
+from anabranch.model.scalable import ScalableTopic
 from anabranch.model.segments import Segment, SegmentId, segment_of
 
 GENERATION: Final = "anabranch.generation"
-
-
-async def read_topic(metadata: MetadataStore, topic: TopicName) -> ScalableTopic | None:
-    """The record as it is now; None if there is no such scalable topic. Any form of its name will do."""
-    found = await metadata.get(topic_path(topic))
-    return ScalableTopic.decode(found.value) if found is not None and found.value else None
-
-
-async def read_subscription(
-    metadata: MetadataStore, topic: TopicName, record: ScalableTopic, subscription: str
-) -> SubscriptionRecord | None:
-    """The subscription of this very topic; None also for what a deleted topic of the same name left behind."""
-    found = await metadata.get(subscription_path(topic, subscription))
-    if found is None or not found.value:
-        return None
-    stored = SubscriptionRecord.decode(found.value)
-    return stored if stored.generation == record.generation else None
 
 
 def generation_of(properties: Mapping[str, str]) -> int:

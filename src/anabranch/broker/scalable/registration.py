@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
-from anabranch.broker.scalable.records import read_topic, segment_named
+from anabranch.broker.scalable.records import segment_named
 from anabranch.controller.feed import Part, TopicFeed
 from anabranch.controller.ports import SegmentGone, SegmentRefused, Segments, SegmentUnavailable
-from anabranch.metadata.errors import AlreadyExists, VersionConflict
+from anabranch.controller.records import Records
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import (
@@ -26,7 +26,6 @@ from anabranch.model.scalable import (
     SubscriptionKind,
     SubscriptionRecord,
     scalable_name,
-    subscription_path,
 )
 from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
@@ -37,7 +36,7 @@ PLAN_WAIT_MAX_S: Final = 20.0
 
 class Registration:
     def __init__(self, metadata: MetadataStore, feed: TopicFeed, segments: Segments) -> None:
-        self._metadata = metadata
+        self._records = Records(metadata)
         self._feed = feed
         self._segments = segments
 
@@ -62,7 +61,7 @@ class Registration:
         `name` is the segment's topic. A classic topic that is no segment needs nothing of this: None.
         """
         topic = scalable_name(name.base)
-        record = await read_topic(self._metadata, topic)
+        record = await self._records.get(topic)
         segment = None if record is None else segment_named(record, name)
         if record is None or segment is None:
             if name.domain is Domain.SEGMENT:
@@ -70,7 +69,10 @@ class Registration:
             return None
         if not subscription:
             raise NotAllowedError("a subscription needs a name")
-        stored, is_new = await self._store(topic, record.generation, subscription, kind, initial)
+        wanted = SubscriptionRecord(subscription, kind, record.generation, initial)
+        stored, is_new = await self._records.register(topic, wanted)
+        if stored.is_deleting:
+            raise NotReadyError(f"subscription {subscription} of {topic} is being deleted")
         is_spread = is_new or not segment.is_active
 
         def concerns(plan: Plan) -> bool:
@@ -85,36 +87,6 @@ class Registration:
         # Where a subscription begins was said by whoever made it, as on any topic.
         return stored.initial or initial
 
-    async def _store(
-        self,
-        topic: TopicName,
-        generation: int,
-        name: str,
-        kind: SubscriptionKind,
-        initial: InitialPosition,
-    ) -> tuple[SubscriptionRecord, bool]:
-        """The subscription's record, and whether this call made it or gave it its position."""
-        path = subscription_path(topic, name)
-        wanted = SubscriptionRecord(name, kind, generation, initial)
-        while True:
-            found = await self._metadata.get(path)
-            try:
-                if found is None:
-                    await self._metadata.create(path, wanted.encode())
-                    return wanted, True
-                stored = SubscriptionRecord.decode(found.value) if found.value else None
-                if stored is not None and stored.generation == generation:
-                    if stored.is_deleting:
-                        raise NotReadyError(f"subscription {name} of {topic} is being deleted")
-                    if stored.initial is not None or stored.kind is not SubscriptionKind.STREAM:
-                        return stored, False
-                    # A stream consumer registers with the controller first, and says here where it wants to begin.
-                    wanted = SubscriptionRecord(name, stored.kind, generation, initial)
-                await self._metadata.put(path, wanted.encode(), if_version=found.version)
-                return wanted, True
-            except (AlreadyExists, VersionConflict):
-                continue
-
     async def _settled(self, topic: TopicName, concerns: Callable[[Plan], bool]) -> ScalableTopic:
         """The topic's record, read afresh, once no plan that concerns the subscriber is pending."""
         changed = asyncio.Event()
@@ -123,7 +95,7 @@ class Registration:
             async with asyncio.timeout(PLAN_WAIT_MAX_S):
                 while True:
                     changed.clear()
-                    record = await read_topic(self._metadata, topic)
+                    record = await self._records.get(topic)
                     if record is None or record.is_deleting:
                         raise TopicNotFoundError(f"{topic} is being deleted")
                     if record.plan is None or not concerns(record.plan):
