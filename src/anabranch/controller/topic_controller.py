@@ -91,7 +91,14 @@ class TopicController:
             # Held in `_standing`, awaited by everyone who wants the topic led, cancelled by `close`.
             self._standing = self._loop.create_task(self._stand())
             self._standing.add_done_callback(self._stood)
-        await asyncio.shield(self._standing)
+        standing = self._standing
+        try:
+            await asyncio.shield(standing)
+        except asyncio.CancelledError:
+            # Was it the election that was called off, or whoever waits for it?
+            if not standing.cancelled():
+                raise
+            raise NotLeader(self.topic, "") from None
         if not self.is_leader:
             raise NotLeader(self.topic, self.leader)
 

@@ -91,7 +91,7 @@ class Faults:
 
     async def _part(self) -> None:
         world = self._world
-        names = [*(node.name for node in world.cluster.nodes), *world.client_hosts]
+        names = [*(node.name for node in world.cluster.nodes), *world.client_hosts.values()]
         one, other = world.chance.sample(names, 2)
         world.note(f"{one} and {other} are parted")
         world.network.part(one, other)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
 from anabranch.client.scalable import ScalableClient
+from anabranch.controller.ports import SegmentStatus
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
@@ -28,6 +29,7 @@ from anabranch.model.scalable import (
     SubscriptionKind,
     topic_path,
 )
+from anabranch.model.segments import Segment
 from anabranch.simulation import workload
 from anabranch.simulation.cluster import Cluster
 from anabranch.simulation.faults import Faults
@@ -89,10 +91,10 @@ class World:
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.is_calm = False
         self.reshapings = 0
-        self.extra: set[str] = set()  # Subscriptions that come and go, and are there.
+        self.extra: dict[str, SubscriptionKind] = {}  # Subscriptions that come and go, and are there.
         self.doubtful: set[str] = set()
         self.gone: set[str] = set()
-        self.client_hosts: list[str] = []
+        self.client_hosts: dict[str, str] = {}  # The machine on which each client runs now.
         self.pace_s = self.chance.uniform(0.02, 0.3)
         self.fault_every_s = self.chance.uniform(0.2, 1.5)
 
@@ -132,7 +134,7 @@ class World:
         return broker.scalable
 
     def on_host(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.client_hosts.append(name)
+        self.client_hosts[name] = name
         return self.loop.create_task(work, name=name, context=context_of(Host(name)))
 
     # -- the run
@@ -149,7 +151,7 @@ class World:
             for n in range(2)
         ]
         readers = [
-            self.on_host(name, Reader(self, kind, name, is_stream=kind == "stream").live())
+            self.loop.create_task(Reader(self, kind, name, is_stream=kind == "stream").live(), name=name)
             for kind in ("stream", "queue")
             for name in (f"{kind}-{n}" for n in range(2))
         ]
@@ -215,7 +217,26 @@ class World:
 
     def _check_time(self, deadline: float, left: str) -> None:
         if self.loop.time() > deadline:
-            raise Stuck(f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self.loop.describe_tasks()}")
+            raise Stuck(
+                f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self._describe()}\n{self.loop.describe_tasks()}"
+            )
+
+    def _describe(self) -> str:
+        """What the leaders know of their consumers."""
+        lines = [f"  {self.record}"]
+        for node in self.cluster.up:
+            controller = self.service(node.broker).controllers.get(NAME)
+            if controller is None or not controller.is_leader:
+                continue
+            lines.append(f"  {node} leads, and is at {controller.state and controller.state.doing}")
+            for name, coordinator in controller.coordinators.items():
+                group = coordinator.group
+                lines.append(f"    {name}: epoch {group.layout.epoch}, done {sorted(group.done)}")
+                lines += [
+                    f"      {s.name}: {list(s.assigned)}{'' if s.is_connected else ', away'}"
+                    for s in group.sessions.values()
+                ]
+        return "\n".join(lines)
 
     async def _check_end(self) -> None:
         """Nothing is left of what was deleted, and what is there is everywhere it should be."""
@@ -225,13 +246,22 @@ class World:
         for name in self.gone & known:
             self.wrong(f"subscription {name} was deleted and has a record")
         for segment in record.layout.active:
-            status = await workload.ask(self, lambda b, s=segment: b.segments.status(NAME, s))  # type: ignore[misc]
+            status = await self._status(segment)
             if status.is_sealed:
                 self.wrong(f"segment {segment.id} is active in the layout and sealed")
             for name in status.subscriptions.keys() - known:
                 self.wrong(f"segment {segment.id} has a cursor of {name}, which has no record")
             for name in set(self.history.subscriptions) - status.subscriptions.keys():
                 self.wrong(f"segment {segment.id} has no cursor of {name}")
+
+    async def _status(self, segment: Segment) -> SegmentStatus:
+        for _ in range(20):
+            try:
+                return await workload.ask(self, lambda b: b.segments.status(NAME, segment))
+            except workload.EXPECTED as error:
+                said = str(error)
+                await asyncio.sleep(0.5)
+        raise Stuck(f"segment {segment.id} cannot be asked for its status: {said}")
 
 
 class Complaints(logging.Handler):
@@ -280,7 +310,8 @@ def run(seed: int, *, brokers: int = 3, is_traced: bool = False) -> Report:
             world.wrong(f"the run itself failed: {traceback.format_exc()}")
         finally:
             for one in world.loop.unhandled:
-                world.wrong(f"nobody handled {one.get('message')}: {one.get('exception')!r}")
+                who = one.get("task") or one.get("future") or one.get("handle")
+                world.wrong(f"nobody handled {one.get('message')}: {one.get('exception')!r} of {who!r}")
             report.virtual_s = world.loop.time() - 1000
             report.callbacks = world.loop.callbacks
             report.reshapings = world.reshapings

@@ -22,6 +22,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.simulation.history import Place, Sent
+from anabranch.simulation.loop import Host, context_of
 
 if TYPE_CHECKING:
     from anabranch.simulation.run import World
@@ -34,6 +35,7 @@ KEYS: Final = tuple(f"key-{n}" for n in range(7))
 IN_FLIGHT: Final = 6
 ACTIVE_MAX: Final = 6
 ASK_MAX_S: Final = 12.0
+CLOSING_MAX_S: Final = 60.0
 EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
 
 
@@ -72,7 +74,10 @@ def _receipt(world: World, name: str, number: int, future: asyncio.Future[Receip
 
 
 class Reader:
-    """A consumer that comes and goes. `is_stream`: in order, acknowledged cumulatively; else one by one."""
+    """A consumer that comes and goes, each time on a machine of its own, which may die.
+
+    `is_stream`: in order, acknowledged cumulatively; else one by one.
+    """
 
     def __init__(self, world: World, subscription: str, name: str, *, is_stream: bool) -> None:
         self._world = world
@@ -80,16 +85,22 @@ class Reader:
         self._name = name
         self._is_stream = is_stream
         self._lives = 0
-        self._held: list[Sent] = []
+        self._held: list[tuple[Sent, Message]] = []
 
     async def live(self) -> None:
+        world = self._world
         while True:
             self._lives += 1
+            host = Host(f"{self._name}.{self._lives}")
+            world.client_hosts[self._name] = host.name
+            life = world.loop.create_task(self._one_life(), name=host.name, context=context_of(host))
             try:
-                await self._one_life()
+                await life
             except EXPECTED as error:
-                self._world.note(f"{self._name} tries again: {error}")
-            await asyncio.sleep(self._world.chance.uniform(0.02, 0.4))
+                world.note(f"{host.name} gives up: {error!r}")
+            host.is_dead = True
+            world.network.host_died(host.name)
+            await asyncio.sleep(world.chance.uniform(0.02, 0.4))
 
     async def _one_life(self) -> None:
         world, chance = self._world, self._world.chance
@@ -105,14 +116,16 @@ class Reader:
                 async with asyncio.timeout(0.25):
                     message = await consumer.receive()
             except TimeoutError:
+                # What is held back at the end of a sealed segment would keep its children from everybody.
+                await self._acknowledge(consumer)
                 continue
             await self._take(consumer, message)
         if chance.random() < 0.5:
             world.note(f"{self._id} crashes")
-            consumer.crash()
-        else:
-            async with asyncio.timeout(20):
-                await consumer.close()
+            return
+        world.note(f"{self._id} leaves")
+        async with asyncio.timeout(CLOSING_MAX_S):
+            await consumer.close()
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
         client = self._world.client()
@@ -130,14 +143,21 @@ class Reader:
         )
         if world.is_traced:
             world.note(f"{self._id} got {producer}:{number} {message.key} from segment {message.segment}")
-        self._held.append(sent)
+        self._held.append((sent, message))
+        if not self._is_stream or world.is_calm or world.chance.random() < 0.5:
+            await self._acknowledge(consumer)
+
+    async def _acknowledge(self, consumer: StreamConsumer | QueueConsumer) -> None:
+        """Acknowledges what was taken last, and with a stream everything before it."""
+        if not self._held:
+            return
+        (sent, message), self._held = self._held[-1], []
         if isinstance(consumer, QueueConsumer):
-            if await consumer.ack(message):
-                world.history.acknowledged(self._subscription, [sent])
-        elif world.is_calm or world.chance.random() < 0.5:
-            if await consumer.ack_cumulative(message):
-                world.history.acknowledged(self._subscription, [sent])
-            self._held = []
+            is_stored = await consumer.ack(message)
+        else:
+            is_stored = await consumer.ack_cumulative(message)
+        if is_stored:
+            self._world.history.acknowledged(self._subscription, [sent])
 
 
 # -- operators
@@ -203,7 +223,7 @@ async def make_subscriptions(world: World) -> None:
         name = f"extra-{number}"
         kind = chance.choice((SubscriptionKind.STREAM, SubscriptionKind.QUEUE))
         if await make_subscription(world, name, kind):
-            world.extra.add(name)
+            world.extra[name] = kind
 
 
 async def make_subscription(world: World, name: str, kind: SubscriptionKind) -> bool:
@@ -223,7 +243,7 @@ async def make_subscription(world: World, name: str, kind: SubscriptionKind) -> 
 
 async def delete_subscription(world: World, name: str) -> bool:
     world.history.doomed(name)
-    world.extra.discard(name)
+    world.extra.pop(name, None)
     world.doubtful.add(name)
     try:
         await ask(world, lambda b: world.service(b).delete_subscription(NAME, name))

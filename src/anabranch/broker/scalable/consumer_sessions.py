@@ -146,8 +146,14 @@ class ConsumerSessions:
         # Held in `_registering`, cancelled by `close`.
         task = asyncio.get_running_loop().create_task(work)
         self._registering.add(task)
-        task.add_done_callback(self._registering.discard)
+        task.add_done_callback(self._registered)
         return task
+
+    def _registered(self, task: asyncio.Task[Any]) -> None:
+        self._registering.discard(task)
+        # The connection that asked may be gone: then nobody is left to be told why it failed.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a registration failed: %s", error)
 
     # -- joining
 
