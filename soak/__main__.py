@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from soak import kill, neighbours, recovery
+from soak import kill, neighbours, recovery, scalable
 
 
 def main() -> int:
@@ -43,6 +43,12 @@ def main() -> int:
     beside.add_argument("--entries", type=int, default=1_000_000, help="size of the backlog")
     beside.add_argument("--topics", type=int, default=1_000, help="how many idle topics")
     beside.add_argument("--probes", type=int, default=2_000, help="round trips per measurement")
+    reshaping = commands.add_parser(
+        "scalable", help="splits and merges of a scalable topic under load, with kill -9 now and then"
+    )
+    reshaping.add_argument("--operations", type=int, default=1_000, help="how many splits and merges")
+    reshaping.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    reshaping.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -60,7 +66,10 @@ def main() -> int:
         neighbours.run(folder, args.entries, args.topics, args.probes)
         shutil.rmtree(folder)
         return 0
-    code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder, args.sabotage))
+    if args.command == "scalable":
+        code = scalable.run(scalable.Options(args.operations, seed, folder, sabotage=args.sabotage))
+    else:
+        code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder, args.sabotage))
     if code == 0 and not args.keep and args.folder is None:
         shutil.rmtree(folder)
     return code

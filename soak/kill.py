@@ -192,7 +192,7 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
             time.sleep(lived)
         broker.kill()
         if options.sabotage:
-            _cut_log(broker.data)
+            cut_log(broker.data)
         if chance.uniform(0, 100) < KILLED_STARTING_PERCENT:
             broker.spawn()
             time.sleep(chance.uniform(0, 1.0))
@@ -217,7 +217,7 @@ def _unload(broker: BrokerProcess, workload: Workload, chance: random.Random, af
     return f" ({topic.name} unloaded before)"
 
 
-def _cut_log(data: Path) -> None:
+def cut_log(data: Path) -> None:
     """Loses what was written last, as a disk would that lied about a sync."""
     newest = max((data / "log" / "wal").glob("*/*.wal"), key=lambda path: path.stat().st_mtime_ns)
     size = newest.stat().st_size

@@ -31,9 +31,13 @@ class Backoff:
     def reset(self) -> None:
         self._next_s = self._first_s
 
-    async def wait(self) -> None:
+    def next_s(self) -> float:
+        """The next pause."""
         pause, self._next_s = self._next_s, min(self._limit_s, self._next_s * 2)
-        await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
+        return pause * self._chance.uniform(0.5, 1.0)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.next_s())
 
 
 class Connections:

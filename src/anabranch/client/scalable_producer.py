@@ -24,6 +24,8 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_message
 
 PENDING_MAX: Final = 1000
+# Segments asked at once for what they hold.
+RECALL_MAX: Final = 50
 
 
 class ScalableProducer:
@@ -78,13 +80,14 @@ class ScalableProducer:
 
     async def recall(self) -> None:
         """Finds out what the topic holds already of a producer with this name, so that nothing is sent twice."""
-        known = [-1]
-        for number, segment in list(self.watch.layout.segments.items()):
-            if segment.is_sealed:
-                known.append(await self._ask(number))
-            else:
-                known.append(await self._of(number).last_sequence_id())
-        self._recalled = max(known)
+        asking = asyncio.Semaphore(RECALL_MAX)
+
+        async def last(number: SegmentId, is_sealed: bool) -> int:
+            async with asking:
+                return await (self._ask(number) if is_sealed else self._of(number).last_sequence_id())
+
+        known = [last(number, one.is_sealed) for number, one in self.watch.layout.segments.items()]
+        self._recalled = max(await asyncio.gather(*known), default=-1)
         self._next_sequence = self._recalled + 1
 
     async def _ask(self, sealed: SegmentId) -> int:

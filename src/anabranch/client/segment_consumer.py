@@ -7,6 +7,7 @@ lives left in the inbox is dropped, because the broker sends it again, and after
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -175,11 +176,9 @@ class SegmentConsumer:
 
     async def _pause(self) -> None:
         """A back-off that `close` cuts short."""
-        waiting = asyncio.ensure_future(self._backoff.wait())
-        closing = asyncio.ensure_future(self._wake.wait())
-        await asyncio.wait([waiting, closing], return_when=asyncio.FIRST_COMPLETED)
-        for one in (waiting, closing):
-            one.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._backoff.next_s()):
+                await self._wake.wait()
 
     async def _connect(self) -> ClientConnection:
         """The broker the watch named is tried once; after that, lookups."""
@@ -316,11 +315,10 @@ class SegmentConsumer:
 
 async def attached(segments: Iterable[SegmentConsumer]) -> None:
     """Waits for all of them, but not long: a segment may be held by somebody who is slow to let go."""
-    waiting = [asyncio.ensure_future(one.attached()) for one in segments]
-    if waiting:
-        _, late = await asyncio.wait(waiting, timeout=ATTACH_MAX_S)
-        for one in late:
-            one.cancel()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ATTACH_MAX_S):
+            for one in list(segments):
+                await one.attached()
 
 
 class _Life:
