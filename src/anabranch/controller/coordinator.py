@@ -48,8 +48,8 @@ class Coordinator:
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._asking: asyncio.TimerHandle | None = None
         self._ask_delay_s = 0.0
-        # Raised by a seek: what was learned before it about drained segments counts for nothing.
-        self._seeks = 0
+        # Raised when cursors have been moved: what was learned before about drained segments counts for nothing.
+        self._moves = 0
         self._is_closed = False
 
     @property
@@ -109,15 +109,17 @@ class Coordinator:
 
     async def withdraw_descendants(self) -> None:
         """Every sealed segment may have something to read again."""
-        self._seeks += 1
         await self._put(s.Undrained(frozenset(self.group.layout.segments)))
 
     async def drop(self) -> None:
         await self._put(s.SubscriptionDeleted())
 
+    def cursors_moved(self) -> None:
+        self._moves += 1
+
     async def check_drained(self) -> None:
-        """Looks at every sealed segment that is not known to be drained."""
-        drained = await self._ask(self.group.unknown)
+        """Looks at every sealed segment that is not known to be drained, once cursors have been moved."""
+        drained = await self._ask(self.group.unknown, is_seeking=True)
         if drained:
             await self._put(s.Drained(drained))
 
@@ -253,11 +255,12 @@ class Coordinator:
             self._ask_after(self._ask_delay_s)
             self._ask_delay_s = min(2 * self._ask_delay_s, self._controller.settings.drain_poll_max_s)
 
-    async def _ask(self, numbers: tuple[SegmentId, ...]) -> frozenset[SegmentId]:
+    async def _ask(self, numbers: tuple[SegmentId, ...], *, is_seeking: bool = False) -> frozenset[SegmentId]:
         """Which of those segments this subscription has drained, as far as their owners can be asked."""
-        seeks = self._seeks
+        moves = self._moves
         found = await asyncio.gather(*(self._is_drained(number) for number in numbers))
-        if seeks != self._seeks:
+        # While a seek is under way, an owner may still say where the cursor was.
+        if moves != self._moves or (self._controller.is_seeking(self.record.name) and not is_seeking):
             return frozenset()
         return frozenset(number for number, drained in zip(numbers, found, strict=True) if drained)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from anabranch.controller import election
 from anabranch.controller.coordinator import Coordinator
 from anabranch.controller.core import events as e
-from anabranch.controller.core.step import TopicState, resume, step
+from anabranch.controller.core.step import Seeking, TopicState, resume, step
 from anabranch.controller.errors import OperationRefused, TopicMissing
 from anabranch.controller.feed import Part
 from anabranch.controller.ports import Assignment, AssignmentLink, NotLeader, SegmentGone, Segments
@@ -363,7 +363,11 @@ class TopicController:
                 if (coordinator := self._coordinators.get(name)) is not None:
                     await coordinator.withdraw_descendants()
             case e.MoveCursors(name, where, timestamp_ms):
-                await _all(self._move_cursor(segment, name, timestamp_ms) for segment in where)
+                try:
+                    await _all(self._move_cursor(segment, name, timestamp_ms) for segment in where)
+                finally:
+                    if (coordinator := self._coordinators.get(name)) is not None:
+                        coordinator.cursors_moved()
             case e.CheckDrained(name):
                 if (coordinator := self._coordinators.get(name)) is not None:
                     await coordinator.check_drained()
@@ -488,6 +492,11 @@ class TopicController:
         coordinator = Coordinator(self, record, self._state.topic.layout)
         self._coordinators[subscription] = coordinator
         return coordinator
+
+    def is_seeking(self, subscription: str) -> bool:
+        """Whether the subscription's cursors are being moved."""
+        doing = None if self._state is None else self._state.doing
+        return isinstance(doing, Seeking) and doing.request.name == subscription
 
     def segment_progress(self, number: SegmentId) -> None:
         for coordinator in self._coordinators.values():

@@ -253,6 +253,29 @@ async def test_a_backward_seek_withdraws_descendants_before_the_cursor_moves(rig
 
 
 @simulated
+async def test_descendants_stay_withdrawn_however_long_the_cursors_take_to_move(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "billing")
+    link, first = await rig.joined(broker, "one")
+    root = rig.owners.log(first.segments[0])
+    root.messages = root.cursors["billing"] = 3
+    await broker.split(TOPIC, 0)
+    await rig.until(lambda: link.told and link.told[-1][1].ids == (1, 2))
+
+    async def slow(what: str, segment: object) -> None:
+        if what == "seek":
+            await asyncio.sleep(10)
+
+    rig.owners.before = slow
+    before = len(link.told)
+    await broker.seek(TOPIC, "billing", 0)
+    assert [told.ids for _, told in link.told[before:]] == [(0,)], (
+        "an owner was believed before its cursor moved"
+    )
+
+
+@simulated
 async def test_a_checkpoint_group_moves_on_when_a_member_reports_a_segment_finished(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)
