@@ -22,7 +22,6 @@ from soak.scalable_clients import EXPECTED, LoneReader, Member, Producing, World
 NAMESPACE = "public/river"
 TOPIC = f"{NAMESPACE}/delta"
 ACTIVE_MAX = 12
-QUIET_SECONDS_MAX = 60.0
 SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
     "retentionCheckIntervalInSeconds": 1,
@@ -42,6 +41,8 @@ class Options:
     # One kill for so many operations, on average; 0 for none.
     operations_per_kill: int = 70
     per_second: float = 150.0
+    # How long nothing may come in the end before what is missing counts as lost.
+    quiet_s: float = 60.0
     # Cuts the end off the log after each kill, which must not stay unnoticed: it tests the judge.
     sabotage: bool = False
 
@@ -131,7 +132,8 @@ class Conductor:
     async def _perhaps_kill(self) -> None:
         """kill -9 now and then, at any moment of the operation that begins now."""
         every = self.options.operations_per_kill
-        if every and self._chance.random() < 1 / every:
+        is_overdue = self.figures.kills == 0 and self.done >= self.options.operations // 2
+        if every and (is_overdue or self._chance.random() < 1 / every):
             await asyncio.sleep(self._chance.uniform(0.0, 0.06))
             await asyncio.to_thread(self.kill_once)
 
@@ -239,7 +241,7 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
             await cancel(subscribing)
             world.is_calm = True
             await asyncio.gather(*sending)
-            await _settle(world)
+            await _settle(world, options.quiet_s)
         except EXPECTED as error:
             world.history.violations.append(f"the run did not end: {error!r}")
         finally:
@@ -249,10 +251,10 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
         return _report(options, conductor, time.monotonic() - began)
 
 
-async def _settle(world: World) -> None:
+async def _settle(world: World, quiet_s: float) -> None:
     """Waits until everything owed has come, as long as anything still comes."""
     before, changed = -1, time.monotonic()
-    while time.monotonic() - changed < QUIET_SECONDS_MAX:
+    while time.monotonic() - changed < quiet_s:
         owed = sum(len(world.history.owed(name)) for name in world.history.subscriptions)
         if owed == 0:
             return

@@ -1,0 +1,28 @@
+"""The short form of `python -m soak scalable`: splits, merges and a kill under load, and a judge that can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from soak import scalable
+
+
+def test_splits_merges_and_kills_lose_reorder_and_double_nothing(tmp_path: Path) -> None:
+    options = scalable.Options(
+        operations=30, seed=11, folder=tmp_path, pause_s=0.05, operations_per_kill=15, per_second=100
+    )
+    assert scalable.run(options) == 0
+
+
+def test_a_log_that_loses_its_end_does_not_go_unnoticed(tmp_path: Path) -> None:
+    options = scalable.Options(
+        operations=10,
+        seed=4,
+        folder=tmp_path,
+        pause_s=0.05,
+        operations_per_kill=4,
+        per_second=100,
+        quiet_s=3.0,
+        sabotage=True,
+    )
+    assert scalable.run(options) == 1
