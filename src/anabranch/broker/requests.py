@@ -160,6 +160,7 @@ class Requests:
             if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
                 self._tell_sequence_id(session, request, topic)
                 return
+            await naming.check_published(broker, name)
             if not broker.log.is_accepting:
                 raise NotReadyError(
                     "the disk is full: only its reserve is left; publishing resumes by itself"

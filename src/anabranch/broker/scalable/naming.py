@@ -119,6 +119,16 @@ async def _check_segment(broker: Broker, name: TopicName) -> None:
         raise NotReadyError(f"{name} is about to be made") from None
 
 
+async def check_published(broker: Broker, name: TopicName) -> None:
+    """NotReadyError for a segment that is only planned: its parents may still be written, and it must not be yet."""
+    if name.domain is not Domain.SEGMENT or broker.scalable is None:
+        return
+    topic, _, number = segment_of(name)
+    record = await broker.scalable.get(topic)
+    if record is not None and number not in record.layout.segments:
+        raise NotReadyError(f"{name} is about to be opened: the layout that has it is not published yet")
+
+
 def fill_lookup(response: pb.CommandLookupTopicResponse, broker: Broker, elsewhere: Owner | None) -> None:
     kinds = pb.CommandLookupTopicResponse
     response.response = kinds.Connect if elsewhere is None else kinds.Redirect

@@ -166,16 +166,26 @@ async def test_a_segment_is_not_sealed_unless_the_plan_or_the_layout_has_it_seal
     await cluster.first.publish(name_of(segment), b"still open")
 
 
-async def test_children_are_refused_no_earlier_than_the_parent_is_sealed(cluster: Cluster) -> None:
-    """Parent and children are never written together: nobody learns of the children before the seal."""
+async def test_parent_and_children_are_never_writable_together(cluster: Cluster) -> None:
+    """Not even by somebody who guesses the children's names: they open with the layout that has the parent sealed."""
     (parent,) = await cluster.topic()
+    before = await cluster.first.client.producer(str(name_of(parent)))
     plan = await cluster.plan_split()
     for child in plan.children:
         await cluster.segments.create(TOPIC, child, ())
-    await cluster.first.publish(name_of(parent), b"to the parent")
+    await (await before.send(b"still open"))
+    for child in plan.children:
+        with pytest.raises(RequestRefused) as refused:
+            await cluster.first.client.producer(str(name_of(child)))
+        assert refused.value.error == pb.ServiceNotReady
     await cluster.segments.seal(TOPIC, parent)
     with pytest.raises(RequestRefused):
-        await cluster.first.publish(name_of(parent), b"too late")
+        await (await before.send(b"too late"))
+    with pytest.raises(RequestRefused):
+        await cluster.first.client.producer(str(name_of(plan.children[0])))
+    await cluster.publish_plan()
+    for child in plan.children:
+        await cluster.first.publish(name_of(child), b"open")
 
 
 async def test_a_record_found_changed_is_read_again_at_the_next_attempt(cluster: Cluster) -> None:
