@@ -177,6 +177,23 @@ def test_an_ack_sent_before_the_consumer_is_there_counts(
         assert stats.consumerStatsResponse.msgBacklog == 0
 
 
+def test_a_consumer_that_was_handed_a_segment_waits_for_the_last_one(peer: Peer, topic: str) -> None:
+    # V5 clients call themselves so at each segment; "busy" would make Java's give up.
+    peer.subscribe_to(topic, "s", consumer_id=1, consumer_name="one-seg-4")
+    waiting = C(type=C.SUBSCRIBE)
+    waiting.subscribe.topic = f"persistent://public/default/{topic.rsplit('/', 1)[-1]}"
+    waiting.subscribe.subscription = "s"
+    waiting.subscribe.subType = EXCLUSIVE  # type: ignore[assignment]  # An int of SubType.
+    waiting.subscribe.consumer_id = 2
+    waiting.subscribe.consumer_name = "two-seg-4"
+    waiting.subscribe.request_id = 77
+    peer.send(waiting)
+    peer.ping()
+    assert peer.subscribe_to(topic, "s", consumer_id=3).error.error == pb.ConsumerBusy
+    assert peer.ask(C.CLOSE_CONSUMER, "close_consumer", consumer_id=1).type == C.SUCCESS
+    assert peer.answer(77).type == C.SUCCESS
+
+
 def test_an_ack_is_answered_once_it_is_stored(peer: Peer, topic: str) -> None:
     peer.subscribe_to(topic, "s")
     peer.flow(10)

@@ -102,6 +102,8 @@ class Subscription:
         # Set while the subscription itself, or a seek, is being stored.
         self._announcing: asyncio.Future[None] | None = None
         self._seeking: asyncio.Future[None] | None = None
+        # Done when a consumer goes, if somebody waits for that.
+        self._departure: asyncio.Future[None] | None = None
 
     # -- what it is
 
@@ -233,6 +235,9 @@ class Subscription:
         consumer.is_open = False
         # Its last acknowledgements count before its entries are handed on.
         self.dispatcher.remove(consumer)
+        if (departure := self._departure) is not None:
+            self._departure = None
+            departure.set_result(None)
         self.messages_out_before += consumer.messages_out
         self.bytes_out_before += consumer.bytes_out
         self.last_active_ms = self._now_ms()
@@ -451,6 +456,12 @@ class Subscription:
                 self._seeking = None
         if self.is_sealed:
             self._tell_drained()
+
+    async def wait_for_departure(self) -> None:
+        """Returns when a consumer has gone."""
+        if self._departure is None:
+            self._departure = self._loop.create_future()
+        await asyncio.shield(self._departure)
 
     async def wait_for_seek(self) -> None:
         """Returns once no seek is being stored. Consumers must not join before.

@@ -54,6 +54,10 @@ _REPLAY_BYTES = 4 * 1024 * 1024
 # Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
 _FINISHED_READERS_MAX = 1000
 # The property of a producer that only asks what is stored of it: it may attach to a sealed topic too.
+# A consumer of a scalable topic that is handed a segment may be here before the last one has heard that it is not its
+# own any more. Java's client takes "busy" for an answer and gives up.
+HANDOVER_S = 10.0
+
 SEALED_OK = ("anabranch.sealed", "ok")
 
 
@@ -311,16 +315,24 @@ class Topic:
         try:
             existing.add_consumer(consumer)
         except ConsumerBusyError:
-            # The consumer in the way may be of a client that is gone without a word.
-            holder = existing.consumers[0]
-            if holder.link is session or await holder.link.is_alive():
-                raise
-            existing.remove_consumer(holder)
-            existing.add_consumer(consumer)
+            await self._replace(existing, consumer)
         if self.is_sealed and not request.durable and await self._is_past_end(request):
             self._reader_finished(consumer.name)
             self.broker.on_segment_progress(self.name)
         return consumer
+
+    async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
+        # It may be of a client that is gone without a word.
+        holder = subscription.consumers[0]
+        if holder.link is not consumer.link and not await holder.link.is_alive():
+            subscription.remove_consumer(holder)
+        elif _is_handover(holder, consumer):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HANDOVER_S):
+                    while subscription.consumers:
+                        await subscription.wait_for_departure()
+        subscription.add_consumer(consumer)
 
     async def _is_past_end(self, request: pb.CommandSubscribe) -> bool:
         """Whether a reader comes back to a sealed topic with its last message as the one it has read last.
@@ -553,6 +565,12 @@ class Topic:
     @property
     def publishing(self) -> Publishing:
         return self._publishing
+
+
+def _is_handover(holder: Consumer, consumer: Consumer) -> bool:
+    """Whether both are consumers of a scalable topic, which call themselves `{name}-seg-{segment}` at each segment."""
+    names = holder.name.rpartition("-seg-"), consumer.name.rpartition("-seg-")
+    return all(name[0] and name[2].isdigit() for name in names)
 
 
 def _finish(future: asyncio.Future[None]) -> None:
