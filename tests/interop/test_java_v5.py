@@ -30,3 +30,13 @@ def test_every_claim_holds_with_the_v5_client(group: str, broker: BrokerProcess,
     ended = java_program.run("V5Claims", broker, group, complaints=tmp_path / "stderr")
     assert ended.failed == [], ended.complaints
     assert ended.code == 0, ended.complaints
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1])
+def test_every_kind_of_client_keeps_up_with_random_splits_and_merges(
+    seed: int, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    ended = java_program.run("Exerciser", broker, "30", str(seed), complaints=tmp_path / "stderr")
+    assert ended.failed == [], ended.complaints
+    assert ended.code == 0, ended.complaints
