@@ -88,14 +88,14 @@ class Broker:
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.loop = asyncio.get_running_loop()
         self.requests = Requests(self)
-        self.sessions: set[Session] = set()
+        self.sessions: dict[Session, None] = {}  # In the order of their opening.
         self.connections_total = 0
         self.loop_lag_s = 0.0
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._ledger_ids = LedgerIds(metadata)
         self._records = Records(metadata)
         self._producer_names = iter(range(0))
-        self._paused: set[Session] = set()
+        self._paused: dict[Session, None] = {}
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
@@ -452,12 +452,12 @@ class Broker:
     # -- connections
 
     def session_opened(self, session: Session) -> None:
-        self.sessions.add(session)
+        self.sessions[session] = None
         self.connections_total += 1
 
     def session_closed(self, session: Session) -> None:
-        self.sessions.discard(session)
-        self._paused.discard(session)
+        self.sessions.pop(session, None)
+        self._paused.pop(session, None)
 
     async def _check_connections(self) -> None:
         now = self.loop.time()
@@ -475,7 +475,7 @@ class Broker:
         session.pause_reading()
         if not self._paused:
             self.loop.call_later(PAUSE_MAX_S, self._resume_all)
-        self._paused.add(session)
+        self._paused[session] = None
 
     def progressed(self) -> None:
         """Something was confirmed: readers that waited for it may go on."""
@@ -483,7 +483,7 @@ class Broker:
             self._resume_all()
 
     def _resume_all(self) -> None:
-        paused, self._paused = self._paused, set()
+        paused, self._paused = self._paused, {}
         for session in paused:
             session.resume_reading()
 

@@ -67,7 +67,7 @@ class Session(asyncio.BufferedProtocol):
         # asyncio asks for a buffer before each read: straight to the decoder's own.
         self._writable = self.connection.writable
         self._transport: asyncio.Transport
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
         # Two reasons not to read: the log has too much unconfirmed, or too many requests are under way.
         self._is_paused = False
@@ -166,7 +166,7 @@ class Session(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_writable = True
-        for subscription in {c.subscription for c in self.consumers.values() if c is not None}:
+        for subscription in dict.fromkeys(c.subscription for c in self.consumers.values() if c is not None):
             subscription.link_writable(self)
 
     def pause_reading(self) -> None:
@@ -272,14 +272,14 @@ class Session(asyncio.BufferedProtocol):
             return
         # Held in `_tasks` and cancelled by `connection_lost`.
         task = self.broker.loop.create_task(self._run(request_id, work))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._request_done)
         if not self._is_busy and len(self._tasks) >= REQUESTS_HIGH:
             self._is_busy = True
             self._read_or_not()
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if self._is_busy and len(self._tasks) * 2 <= REQUESTS_HIGH:
             self._is_busy = False
             self._read_or_not()

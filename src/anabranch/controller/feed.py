@@ -80,7 +80,7 @@ class TopicFeed:
                 self._tell_everywhere(None)
                 continue
             parts: dict[str, Part] = {}
-            for changed in changes.paths:
+            for changed in sorted(changes.paths):  # The same order everywhere, whatever a set makes of it.
                 topic = topic_of_path(changed)
                 if topic is None:
                     continue

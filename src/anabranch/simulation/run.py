@@ -181,6 +181,7 @@ class World:
         readers: list[asyncio.Task[None]],
     ) -> None:
         deadline = self.loop.time() + CALM_MAX_S
+        await asyncio.gather(*busy)
         for name in sorted(self.doubtful):
             # What is in doubt is settled now: it must be possible to get rid of it.
             while not await workload.delete_subscription(self, name):
@@ -190,7 +191,7 @@ class World:
             self.on_host(name, Reader(self, name, name, is_stream=False).live())
             for name in sorted(self.extra)
         ]
-        while (left := self._left(busy, producers)) is not None:
+        while (left := self._left(producers)) is not None:
             self._check_time(deadline, left)
             await self.cluster.restart_failed()
             await asyncio.sleep(0.5)
@@ -201,9 +202,9 @@ class World:
         for problem in self.history.check():
             self.wrong(problem)
 
-    def _left(self, busy: list[asyncio.Task[None]], producers: list[asyncio.Task[None]]) -> str | None:
+    def _left(self, producers: list[asyncio.Task[None]]) -> str | None:
         """What is still to be done; None when all is."""
-        for task in (*producers, *busy):
+        for task in producers:
             if not task.done():
                 return f"{task.get_name()} is not done"
             task.result()
