@@ -220,9 +220,6 @@ class ScalableTopics:
             try:
                 await controller.lead()
                 return controller
-            except TopicMissing:
-                await self.release(topic)
-                raise
             except NotLeader as error:
                 # Between two leaders, or a leader's record that outlives it: somebody will be elected.
                 if error.leader or loop.time() > deadline:
@@ -427,7 +424,10 @@ class ScalableTopics:
     async def collect(self, controller: TopicController) -> None:
         """Finds sealed segments that nobody needs any more, and has the controller remove them."""
         state = controller.state
-        if state is None or state.is_classic or not state.topic.layout.sealed:
+        if state is not None and state.is_classic:
+            await self._look_at_classic(controller, state.topic.layout)
+            return
+        if state is None or not state.topic.layout.sealed:
             return
         layout = state.topic.layout
         keep_ms = await self.settings.retention_ms(controller.topic.namespace)
@@ -445,6 +445,16 @@ class ScalableTopics:
                 expired.append(segment.id)
         if expired:
             controller.remind(e.SegmentsExpired(tuple(expired)))
+
+    async def _look_at_classic(self, controller: TopicController, known: SegmentLayout) -> None:
+        """Nothing below `/topics` tells that a classic topic has got more partitions, or is gone."""
+        try:
+            found = await self.view(controller.topic)
+        except TopicMissing:
+            await controller.end_classic()
+            return
+        if found.generation == 0 and found.layout.epoch != known.epoch:
+            controller.classic_changed(found)
 
     async def _is_unneeded(
         self, topic: TopicName, segment: Segment, records: Sequence[SubscriptionRecord]

@@ -104,8 +104,12 @@ class TopicController:
 
     def _stood(self, task: asyncio.Task[None]) -> None:
         self._standing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.debug("%s: not leading: %s", self.topic, error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.debug("%s: not leading: %s", self.topic, error)
+        if isinstance(error, TopicMissing):
+            # Also where another broker led it: no controller outlives its topic.
+            self._service.topic_ended(self)
 
     async def _stand(self) -> None:
         if self._is_closed:
@@ -233,8 +237,6 @@ class TopicController:
 
     async def _read_leader(self) -> None:
         if self._is_removing:
-            return  # The record of our leadership goes with the topic's.
-        if self._is_removing:
             return  # The record of our leadership goes with the topic's, by our own hand.
         found = await election.leader_of(self._service.metadata, self.topic)
         if self.is_leader:
@@ -259,6 +261,15 @@ class TopicController:
                 self._put(e.TopicRead(None, -1))
         elif found[1] > state.version or found[0].generation != state.topic.generation:
             self._put(e.TopicRead(*found))
+
+    def classic_changed(self, view: ScalableTopic) -> None:
+        """A classic topic has got more partitions."""
+        self._put(e.TopicRead(view, -1))
+
+    async def end_classic(self) -> None:
+        """The classic topic was deleted: its consumers are told, and nobody leads it any more."""
+        await self._drop_sessions("")
+        self._service.topic_ended(self)
 
     async def _read_subscriptions(self) -> None:
         assert self._state is not None

@@ -228,6 +228,28 @@ async def test_drained_segments_are_found_by_asking_when_their_owner_is_elsewher
 
 
 @simulated
+async def test_segments_whose_owners_are_gone_for_a_while_stay_with_their_consumers(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 3)
+    await broker.create_subscription(TOPIC, "billing")
+    root = rig.owners.log((await broker.view(TOPIC)).layout.active[0])
+    root.messages = 1
+    await broker.split(TOPIC, 0)
+    one, _ = await rig.joined(broker, "one")
+    two, _ = await rig.joined(broker, "two")
+    told = [list(one.told), list(two.told)]
+    records = [await record_of(broker, name) for name in ("one", "two")]
+    rig.owners.unavailable = set((await broker.view(TOPIC)).layout.segments)
+    await asyncio.sleep(3 * GRACE_S)
+    rig.owners.unavailable = set()
+    await asyncio.sleep(3 * GRACE_S)
+    assert [one.told, two.told] == told
+    assert [await record_of(broker, name) for name in ("one", "two")] == records
+    root.cursors["billing"] = 1
+    await rig.until(lambda: {3, 4} <= {n for link in (one, two) for _, told in link.told for n in told.ids})
+
+
+@simulated
 async def test_a_backward_seek_withdraws_descendants_before_the_cursor_moves(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)

@@ -55,6 +55,22 @@ async def test_a_lost_leader_is_replaced_by_a_broker_that_has_read_the_record_af
 
 
 @simulated
+async def test_every_broker_that_knew_a_lost_leader_stands_and_one_wins(rig: Rig) -> None:
+    brokers = [await rig.broker() for _ in range(5)]
+    await brokers[0].create(TOPIC)
+    await brokers[0].split(TOPIC, 0)
+    for broker in brokers[1:]:
+        broker.touch(TOPIC)
+    await asyncio.sleep(1)
+    assert {b.controllers[TOPIC].leader for b in brokers} == {brokers[0].service_url}
+    await rig.stores[0].expire_session()
+    await asyncio.sleep(1)
+    [winner] = [b for b in brokers if b.controllers[TOPIC].is_leader]
+    assert {b.controllers[TOPIC].leader for b in brokers[1:]} == {winner.service_url}
+    assert (await winner.split(TOPIC, 1)).epoch == 2
+
+
+@simulated
 async def test_a_leader_whose_session_ended_stands_again_once_it_has_a_new_one(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)
@@ -172,7 +188,23 @@ async def test_controllers_are_made_on_demand_and_outlive_neither_topic_nor_brok
 
 
 @simulated
-async def test_ten_thousand_idle_topics_hold_no_task_and_no_timer(rig: Rig) -> None:
+async def test_no_controller_outlives_its_topic_at_a_broker_that_did_not_lead_it(rig: Rig) -> None:
+    leader, other = await rig.broker(), await rig.broker()
+    await leader.create(TOPIC)
+    await leader.split(TOPIC, 0)
+    other.touch(TOPIC)
+    await rig.until(lambda: other.controllers[TOPIC].leader == leader.service_url)
+    await leader.delete(TOPIC)
+    await asyncio.sleep(5)
+    assert not other.controllers
+    assert other.feed.listeners == 0
+    other.touch(TOPIC)  # By somebody who has not heard yet.
+    await asyncio.sleep(5)
+    assert not other.controllers
+
+
+@simulated
+async def test_one_more_idle_topic_is_not_one_more_task(rig: Rig) -> None:
     broker = await rig.broker()
     names = [TOPIC.namespace.topic(f"t{n}", TOPIC.domain) for n in range(200)]
     for name in names:

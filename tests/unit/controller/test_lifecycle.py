@@ -438,6 +438,21 @@ async def test_a_classic_topic_has_a_layout_to_look_at_and_consumers_to_coordina
 
 
 @simulated
+async def test_a_classic_topic_may_grow_and_go_while_it_has_consumers(rig: Rig) -> None:
+    classic = Partitions()
+    broker = await rig.broker(classic)
+    link, _ = await rig.joined(broker, "one", "s")
+    classic.names.append(TopicName.parse("persistent://public/default/orders-partition-2"))
+    await asyncio.sleep(120)
+    assert len(link.told[-1][1].segments) == 3
+    classic.names.clear()
+    await asyncio.sleep(120)
+    assert not link.told[-1][1].segments
+    assert not broker.controllers
+    assert await broker.leader(TOPIC) == ""
+
+
+@simulated
 async def test_migration_seals_every_partition_and_takes_subscriptions_and_consumers_along(rig: Rig) -> None:
     classic = Partitions()
     broker = await rig.broker(classic)
