@@ -32,6 +32,7 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
 from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
 from anabranch.broker.scalable.key_sample import KeySample
+from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import TopicName
@@ -327,7 +328,7 @@ class Topic:
         holder = subscription.consumers[0]
         if holder.link is not consumer.link and not await holder.link.is_alive():
             subscription.remove_consumer(holder)
-        elif _is_handover(holder, consumer):
+        elif is_segment_consumer(holder.name) and is_segment_consumer(consumer.name):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HANDOVER_S):
                     while subscription.consumers:
@@ -565,12 +566,6 @@ class Topic:
     @property
     def publishing(self) -> Publishing:
         return self._publishing
-
-
-def _is_handover(holder: Consumer, consumer: Consumer) -> bool:
-    """Whether both are consumers of a scalable topic, which call themselves `{name}-seg-{segment}` at each segment."""
-    names = holder.name.rpartition("-seg-"), consumer.name.rpartition("-seg-")
-    return all(name[0] and name[2].isdigit() for name in names)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 # Producers and consumers of Pulsar's V5 clients carry this among their properties while they use a classic topic. They
-# follow a migration by themselves.
+# follow a migration by themselves. Stream consumers of 5.0.0-M1 have only their names to be known by.
 V5_MARK: Final = ("__pulsar.v5.managed", "true")
 _QUEUES: Final = ("Shared", "Key_Shared")
 
@@ -41,8 +42,9 @@ class ClassicTopics:
         found = self._broker.loaded().get(topic)
         if found is None:
             return 0
+        consumers = [c for s in found.subscriptions.values() for c in s.consumers]
         properties = [producer.metadata for producer in found.producers.values()]
-        properties += [c.metadata for s in found.subscriptions.values() for c in s.consumers]
+        properties += [c.metadata for c in consumers if not is_segment_consumer(c.name)]
         key, value = V5_MARK
         return sum(one.get(key) != value for one in properties)
 

@@ -137,3 +137,9 @@ def fill_lookup(response: pb.CommandLookupTopicResponse, broker: Broker, elsewhe
         response.brokerServiceUrlTls = elsewhere.service_url_tls
     response.authoritative = True
     response.proxy_through_service_url = False
+
+
+def is_segment_consumer(name: str) -> bool:
+    """Whether a consumer is a V5 client's at one segment: they call themselves `{name}-seg-{segment}` there."""
+    own, _, segment = name.rpartition("-seg-")
+    return bool(own) and segment.isdecimal()
