@@ -124,11 +124,18 @@ async def _cursor(owned: Owned, subscription: str) -> CursorStatus:
 
 
 async def _register(owned: Owned, subscription: str) -> None:
-    """Subscriptions belong to the topic: none has a cursor without its record."""
-    assert owned.broker.registration is not None
-    await owned.broker.registration.register(
-        owned.name, subscription, SubscriptionKind.QUEUE, InitialPosition.EARLIEST
-    )
+    """Subscriptions belong to the topic: none has a cursor without its record.
+
+    One that the topic has already needs nothing, and must not wait for a split or merge to end: it may be the very one
+    that asks for this segment.
+    """
+    records, registration = Records(owned.broker.metadata), owned.broker.registration
+    topic = await records.get(owned.topic)
+    known = None if topic is None else await records.subscription(owned.topic, topic.generation, subscription)
+    if known is not None and not known.is_deleting:
+        return
+    assert registration is not None
+    await registration.register(owned.name, subscription, SubscriptionKind.QUEUE, InitialPosition.EARLIEST)
 
 
 # -- segments

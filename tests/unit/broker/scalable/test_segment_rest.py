@@ -45,6 +45,21 @@ async def test_put_makes_a_segment_with_its_subscriptions_at_the_start(cluster: 
     assert stored.kind is SubscriptionKind.QUEUE
 
 
+async def test_put_makes_a_planned_child_with_the_subscriptions_of_its_topic_at_once(
+    cluster: Cluster,
+) -> None:
+    (parent,) = await cluster.topic()
+    await cluster.subscription("s")
+    plan = await cluster.plan_split()
+    for child in plan.children:
+        assert await call(cluster, "PUT", path(child), json=["s"]) == 204
+    assert await call(cluster, "POST", path(parent, "/terminate")) == 204
+    await cluster.publish_plan()
+    for child in plan.children:
+        await cluster.first.publish(name_of(child), b"m")
+        assert (await cluster.segments.status(TOPIC, child)).subscriptions["s"].backlog == 1
+
+
 async def test_put_without_a_body_makes_a_bare_segment(cluster: Cluster) -> None:
     (segment,) = await cluster.topic(made=False)
     assert await call(cluster, "PUT", path(segment)) == 204
