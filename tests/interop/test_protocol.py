@@ -323,6 +323,19 @@ def test_transactions_are_refused_clearly(peer: Peer, kind: int, field: str, val
     assert "transaction" in (told.message if hasattr(told, "message") else told.error_message).lower()
 
 
+def test_a_watch_for_transaction_coordinators_is_refused_clearly(peer: Peer) -> None:
+    watch = C(type=C.WATCH_TC_ASSIGNMENTS)
+    watch.watchTcAssignments.watch_id = 5
+    peer.send(watch)
+    told = peer.receive_kind(C.WATCH_TC_ASSIGNMENTS_UPDATE)[0].watchTcAssignmentsUpdate
+    assert (told.watch_id, told.error) == (5, pb.NotAllowedError)
+    assert "transaction" in told.message
+    close = C(type=C.WATCH_TC_ASSIGNMENTS_CLOSE)
+    close.watchTcAssignmentsClose.watch_id = 5
+    peer.send(close)
+    peer.ping()
+
+
 def test_a_message_of_a_transaction_is_refused_and_the_connection_lives(peer: Peer, topic: str) -> None:
     peer.produce_to(topic)
     peer.send_message(b"in a transaction", transaction=1)

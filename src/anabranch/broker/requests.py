@@ -82,6 +82,9 @@ class Requests:
             supports_partial_producer=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_scalable_topics=self._broker.config.scalable_topic_enabled or None,
+            # So that V5 clients ask, and are told at once that there are no transactions; they try again and again
+            # otherwise.
+            supports_tc_metadata_discovery=True,
         )
         session.write((session.connection.accept(self._broker.server_version, features),))
 

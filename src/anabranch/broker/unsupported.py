@@ -73,6 +73,16 @@ def refuse_unsupported(session: Answerer, kind: int, command: pb.BaseCommand) ->
         response.message = "transactions are not supported by this broker"
         session.send(answer)
         return
+    if kind == C.WATCH_TC_ASSIGNMENTS:
+        answer = C(type=C.WATCH_TC_ASSIGNMENTS_UPDATE)
+        update = answer.watchTcAssignmentsUpdate
+        update.watch_id = command.watchTcAssignments.watch_id
+        update.error = pb.NotAllowedError
+        update.message = "transactions are not supported by this broker"
+        session.send(answer)
+        return
+    if kind == C.WATCH_TC_ASSIGNMENTS_CLOSE:
+        return
     answered = _FIELD_OF.get(kind)
     if answered is None or name.endswith("_RESPONSE") or kind in (C.ERROR, C.SUCCESS, C.PRODUCER_SUCCESS):
         raise IllegalCommand(f"{name} is not a command a client may send here")
