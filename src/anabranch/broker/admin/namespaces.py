@@ -114,8 +114,14 @@ async def bundles(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
 @router.put("/{tenant}/{namespace}/{bundle}/unload", status_code=204)
 async def unload(broker: BrokerDep, namespace: NamespaceDep) -> None:
-    """Closes the namespace's open topics; clients come back and open them again. A bundle means all of them here."""
+    """Closes the namespace's open topics; clients come back and open them again. A bundle means all of them here.
+
+    Controllers of scalable topics are given up before that: whoever serves the clients next may lead.
+    """
     await broker.resources.policies(namespace)
+    if broker.scalable is not None:
+        for topic in [name for name in broker.scalable.controllers if name.namespace == namespace]:
+            await broker.scalable.release(topic)
     for topic in _loaded(broker, namespace):
         await broker.unload_topic(topic)
 

@@ -82,7 +82,10 @@ async def _delete(broker: Broker, topic: TopicName, force: bool) -> None:
 
 @router.put("/unload", status_code=204)
 async def unload(broker: BrokerDep, topic: TopicDep) -> None:
-    for part in await each(broker, topic):
+    parts = await each(broker, topic)
+    if broker.scalable is not None:
+        await broker.scalable.release(topic.base)
+    for part in parts:
         await broker.unload_topic(part.name)
 
 

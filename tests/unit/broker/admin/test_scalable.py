@@ -383,6 +383,53 @@ async def test_stats_show_stream_consumers_what_they_read_and_whether_they_are_t
     assert (await rest.get(f"{T}/stats"))["subscriptions"] == {}
 
 
+# -- unloading
+
+
+async def test_unloading_the_namespace_gives_up_its_controllers_until_the_topic_is_used_again(
+    rest: Rest,
+) -> None:
+    service = rest.broker.scalable
+    assert service is not None
+    await made(rest, 2)
+    await rest.call("POST", f"{T}/split/0", 204)
+    classic = TopicName.parse("topic://public/default/plain")
+    await rest.publish("persistent://public/default/plain", b"x")
+    await service.stats(classic)
+    assert set(service.controllers) == {TopicName.parse(TOPIC), classic}
+    await rest.call("PUT", "/admin/v2/namespaces/public/default/unload", 204)
+    assert not service.controllers
+    assert await service.leader(TopicName.parse(TOPIC)) == ""
+    assert not rest.broker.loaded()
+    await rest.publish("segment://public/default/orders/8000-ffff-1", b"back")
+    await rest.call("POST", f"{T}/split/1", 204)
+    await service.stats(classic)
+    await rest.call("PUT", "/admin/v2/persistent/public/default/plain/unload", 204)
+    assert set(service.controllers) == {TopicName.parse(TOPIC)}
+
+
+async def test_consumers_keep_their_segments_when_their_topic_is_unloaded(rest: Rest) -> None:
+    await made(rest, 2)
+    client = ScalableClient(rest.broker.service_url)
+    async with (
+        await client.stream_consumer(TOPIC, "s", consumer_name="one") as one,
+        await client.stream_consumer(TOPIC, "s", consumer_name="two"),
+    ):
+        before = await consumers(rest)
+        await rest.call("PUT", "/admin/v2/namespaces/public/default/unload", 204)
+        for descriptor in ("0000-7fff-0", "8000-ffff-1"):
+            await rest.publish(f"segment://public/default/orders/{descriptor}", b"after")
+        assert (await one.receive()).payload == b"after"
+        # They are all away at first, and each request gives them a turn to come back.
+        while (found := await consumers(rest)) != before:
+            assert [reads for _, reads in found.values()] == [reads for _, reads in before.values()]
+
+
+async def consumers(rest: Rest) -> dict[str, tuple[bool, list[int]]]:
+    found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]["consumers"]
+    return {c["consumerName"]: (c["connected"], c["assignedSegments"]) for c in found}
+
+
 # -- what is not there
 
 
