@@ -75,7 +75,7 @@ class ScalableClient:
             try:
                 await producer.recall()
             except BaseException:
-                await producer.close()
+                await producer.close(flush=False)
                 raise
         return producer
 

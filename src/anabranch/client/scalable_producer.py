@@ -64,8 +64,8 @@ class ScalableProducer:
     async def __aenter__(self) -> ScalableProducer:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self.close(flush=kind is None)
 
     @property
     def topic(self) -> str:
@@ -176,10 +176,10 @@ class ScalableProducer:
         if self._error is not None:
             raise self._error
 
-    async def close(self) -> None:
-        """Flushes, then detaches."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Waits for every receipt, if asked to, and detaches."""
         try:
-            if self._error is None:
+            if flush and self._error is None:
                 await self.flush()
         finally:
             self._end(ConnectionLost("the producer is closed"))

@@ -1,0 +1,284 @@
+"""A broker that says what a test tells it to, over real connections: layouts, producers, consumers, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.model.layout import SegmentLayout
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_message
+from anabranch.wire.connection import Connection, Role
+from anabranch.wire.encode import encode_command, encode_payload_header
+from anabranch.wire.extensions import ASK_SEQUENCE_ID
+
+C = pb.BaseCommand
+
+
+class Link:
+    """One connection of a client."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    def send(self, kind: Any, field: str, **fields: Any) -> None:
+        command = C(type=kind)
+        body = getattr(command, field)
+        body.SetInParent()
+        body.MergeFrom(type(body)(**fields))
+        self._writer.write(encode_command(command))
+
+    def send_message(self, consumer: int, ledger: int, entry: int, payload: bytes, key: str = "k") -> None:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1, partition_key=key)
+        data = build_message(metadata, payload)
+        at = pb.MessageIdData(ledgerId=ledger, entryId=entry)
+        message = pb.CommandMessage(consumer_id=consumer, message_id=at)
+        self._writer.write(encode_payload_header(C(type=C.MESSAGE, message=message), len(data)) + data)
+
+    def cut(self) -> None:
+        self._writer.transport.abort()
+
+
+class ScriptedBroker:
+    """Grants everything; a test looks at what was asked for and changes the answers."""
+
+    def __init__(self, layout: SegmentLayout) -> None:
+        self.url = ""
+        self.layout = layout
+        self.controller_url = ""
+        self.is_deleted = False
+        self.links: list[Link] = []
+        self.watches: list[tuple[Link, int]] = []
+        self.lookups: list[pb.CommandScalableTopicLookup] = []
+        self._subscribed: dict[tuple[Link, int], str] = {}
+        # By segment topic: the producer or consumer attached last (ready for messages), as (link, id).
+        self.producers: dict[str, tuple[Link, int]] = {}
+        self.consumers: dict[str, tuple[Link, int]] = {}
+        self.sessions: list[tuple[Link, pb.CommandScalableTopicSubscribe]] = []
+        self.assigned: tuple[int, list[int]] = (0, [])
+        # What comes next, by segment topic: an error number for the next producers or subscriptions.
+        self.refusals: dict[str, list[int]] = {}
+        self.sealed: set[str] = set()
+        self.last_sequence: dict[str, int] = {}
+        self.sent: list[tuple[str, int]] = []
+        self.refused: list[int] = []
+        self.questions: list[str] = []
+        self.acks: list[tuple[str, int, int, bool]] = []
+        self.closed: list[tuple[str, int]] = []
+        self.receipts = True
+        self.changed = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link(writer)
+        self.links.append(link)
+        wire = Connection(Role.BROKER, now=0)
+        try:
+            while data := await reader.read(1 << 16):
+                for frame in wire.feed(data, 0):
+                    if frame[0] == C.CONNECT:
+                        writer.write(wire.accept("Anabranch script"))
+                    else:
+                        self._act(link, frame)
+                    self.changed.set()
+        except ConnectionError:
+            pass
+        finally:
+            self.watches = [watch for watch in self.watches if watch[0] is not link]
+            writer.close()
+
+    async def until(self, met: Callable[[], object]) -> None:
+        """Waits for something to be asked for; looks again after every frame."""
+        async with asyncio.timeout(10):
+            while not met():
+                self.changed.clear()
+                await self.changed.wait()
+
+    # -- what clients ask for
+
+    def _act(self, link: Link, frame: tuple[Any, ...]) -> None:
+        kind, command = frame[0], frame[1]
+        if kind == C.SEND:
+            self._send(link, frame[1], frame[2])
+        elif kind == C.SCALABLE_TOPIC_LOOKUP:
+            self._lookup(link, command.scalableTopicLookup)
+        elif kind == C.LOOKUP:
+            link.send(
+                C.LOOKUP_RESPONSE,
+                "lookupTopicResponse",
+                request_id=command.lookupTopic.request_id,
+                response=1,
+                brokerServiceUrl=self.url,
+            )
+        elif kind == C.PRODUCER:
+            self._producer(link, command.producer)
+        elif kind == C.SUBSCRIBE:
+            self._subscribe(link, command.subscribe)
+        elif kind == C.FLOW:
+            consumer = command.flow.consumer_id
+            self.consumers[self._subscribed[link, consumer]] = (link, consumer)
+        elif kind == C.SCALABLE_TOPIC_SUBSCRIBE:
+            self._register(link, command.scalableTopicSubscribe)
+        elif kind == C.ACK:
+            self._ack(link, command.ack)
+        elif kind in (C.CLOSE_PRODUCER, C.CLOSE_CONSUMER):
+            self._close(link, kind, command)
+
+    def _lookup(self, link: Link, request: pb.CommandScalableTopicLookup) -> None:
+        self.lookups.append(request)
+        if self.is_deleted:
+            link.send(
+                C.SCALABLE_TOPIC_UPDATE,
+                "scalableTopicUpdate",
+                session_id=request.session_id,
+                error=pb.TopicNotFound,
+                message="gone",
+            )
+            return
+        self.watches.append((link, request.session_id))
+        self._push(link, request.session_id, self.layout)
+
+    def publish(self, layout: SegmentLayout) -> None:
+        """Pushes a layout to whoever watches."""
+        if layout.epoch > self.layout.epoch:
+            self.layout = layout
+        for link, session in self.watches:
+            self._push(link, session, layout)
+
+    def _push(self, link: Link, session: int, layout: SegmentLayout) -> None:
+        dag = pb.ScalableTopicDAG(epoch=layout.epoch, controller_broker_url=self.controller_url or self.url)
+        for one in layout.segments.values():
+            dag.segments.add(
+                segment_id=one.id,
+                hash_start=one.range.start,
+                hash_end=one.range.end,
+                state=pb.SEALED if one.is_sealed else pb.ACTIVE,
+                parent_ids=one.parents,
+                child_ids=one.children,
+                created_at_epoch=one.created_epoch,
+                sealed_at_epoch=one.sealed_epoch,
+                created_at_ms=0,
+            )
+            if one.is_active:
+                dag.segment_brokers.add(segment_id=one.id, broker_url=self.url)
+        link.send(
+            C.SCALABLE_TOPIC_UPDATE,
+            "scalableTopicUpdate",
+            session_id=session,
+            dag=dag,
+            resolved_topic_name="topic://public/default/t",
+        )
+
+    def _refuse(self, link: Link, request: Any) -> bool:
+        waiting = self.refusals.get(request.topic)
+        if waiting:
+            link.send(C.ERROR, "error", request_id=request.request_id, error=waiting.pop(0), message="script")
+            return True
+        return False
+
+    def _producer(self, link: Link, request: pb.CommandProducer) -> None:
+        if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
+            self.questions.append(request.topic)
+        elif request.topic in self.sealed:
+            self.refusals.setdefault(request.topic, []).insert(0, pb.TopicTerminatedError)
+        if self._refuse(link, request):
+            return
+        self.producers[request.topic] = (link, request.producer_id)
+        link.send(
+            C.PRODUCER_SUCCESS,
+            "producer_success",
+            request_id=request.request_id,
+            producer_name=request.producer_name,
+            last_sequence_id=self.last_sequence.get(request.topic, -1),
+        )
+
+    def _send(self, link: Link, producer: int, sequence: int) -> None:
+        topic = next(name for name, found in self.producers.items() if found == (link, producer))
+        if topic in self.sealed:
+            self.refused.append(sequence)
+            link.send(
+                C.SEND_ERROR,
+                "send_error",
+                producer_id=producer,
+                sequence_id=sequence,
+                error=pb.TopicTerminatedError,
+                message="script",
+            )
+            return
+        self.sent.append((topic, sequence))
+        if self.receipts:
+            self.receipt(topic, sequence)
+
+    def receipt(self, topic: str, sequence: int) -> None:
+        link, producer = self.producers[topic]
+        link.send(
+            C.SEND_RECEIPT,
+            "send_receipt",
+            producer_id=producer,
+            sequence_id=sequence,
+            message_id=pb.MessageIdData(ledgerId=1, entryId=sequence),
+        )
+
+    def _subscribe(self, link: Link, request: pb.CommandSubscribe) -> None:
+        if self._refuse(link, request):
+            return
+        self._subscribed[link, request.consumer_id] = request.topic
+        link.send(C.SUCCESS, "success", request_id=request.request_id)
+
+    def deliver(self, topic: str, entry: int, payload: bytes = b"x") -> None:
+        link, consumer = self.consumers[topic]
+        link.send_message(consumer, 1, entry, payload)
+
+    def _register(self, link: Link, request: pb.CommandScalableTopicSubscribe) -> None:
+        self.sessions.append((link, request))
+        link.send(
+            C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+            "scalableTopicSubscribeResponse",
+            request_id=request.request_id,
+            assignment=self._assignment(*self.assigned),
+        )
+
+    def assign(self, epoch: int, segments: list[int]) -> None:
+        link, request = self.sessions[-1]
+        link.send(
+            C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE,
+            "scalableTopicAssignmentUpdate",
+            consumer_id=request.consumer_id,
+            assignment=self._assignment(epoch, segments),
+        )
+
+    def _assignment(self, epoch: int, segments: list[int]) -> pb.ScalableConsumerAssignment:
+        assignment = pb.ScalableConsumerAssignment(layout_epoch=epoch)
+        for number in segments:
+            assignment.segments.add(
+                segment_id=number, hash_start=0, hash_end=0xFFFF, segment_topic=segment_topic(number)
+            )
+        return assignment
+
+    def _ack(self, link: Link, request: pb.CommandAck) -> None:
+        topic = self._consumer_name(link, request.consumer_id)
+        is_cumulative = request.ack_type == pb.CommandAck.Cumulative
+        for at in request.message_id:
+            self.acks.append((topic, at.ledgerId, at.entryId, is_cumulative))
+        if request.HasField("request_id"):
+            link.send(
+                C.ACK_RESPONSE, "ackResponse", consumer_id=request.consumer_id, request_id=request.request_id
+            )
+
+    def _consumer_name(self, link: Link, consumer: int) -> str:
+        return next((name for name, found in self.consumers.items() if found == (link, consumer)), "session")
+
+    def _close(self, link: Link, kind: int, command: pb.BaseCommand) -> None:
+        if kind == C.CLOSE_PRODUCER:
+            self.closed.append(("producer", command.close_producer.producer_id))
+            number = command.close_producer.request_id
+        else:
+            name = self._consumer_name(link, command.close_consumer.consumer_id)
+            self.closed.append((name, command.close_consumer.consumer_id))
+            number = command.close_consumer.request_id
+        link.send(C.SUCCESS, "success", request_id=number)
+
+
+def segment_topic(number: int) -> str:
+    """What assignments call a segment; only its number matters to the tests."""
+    return f"segment://public/default/t/0000-ffff-{number}"

@@ -1,0 +1,176 @@
+"""Stream, queue and checkpoint consumers against a scripted broker: assignments, acks, hand-over, reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.client import Edge, Message, ScalableClient, StreamConsumer, TopicDeleted
+from anabranch.model.layout import SegmentLayout
+from anabranch.wire import pulsar_pb2 as pb
+from unit.client.scripted import ScriptedBroker, segment_topic
+
+TOPIC = "topic://public/default/t"
+ROOT = "segment://public/default/t/0000-ffff-0"
+TWO = SegmentLayout.initial(1, 0).split(0, 0)
+
+
+async def take(consumer: StreamConsumer, count: int) -> list[Message]:
+    async with asyncio.timeout(10):
+        return [await consumer.receive() for _ in range(count)]
+
+
+async def open_stream(script: ScriptedBroker, client: ScalableClient, segments: list[int]) -> StreamConsumer:
+    script.assigned = (0, segments)
+    consumer = await client.stream_consumer(TOPIC, "s", consumer_name="one")
+    await script.until(lambda: len(script.consumers) == len(segments))
+    return consumer
+
+
+async def test_one_acknowledgement_covers_a_position_in_each_segment(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        for segment, entry in ((1, 0), (2, 0), (1, 1), (2, 1), (1, 2)):
+            script.deliver(segment_topic(segment), entry)
+            (last,) = await take(consumer, 1)
+        assert last.segment == 1
+        assert last.topic == TOPIC
+        assert await consumer.ack_cumulative(last)
+        assert sorted(script.acks) == [(segment_topic(1), 1, 2, True), (segment_topic(2), 1, 1, True)]
+
+
+async def test_what_was_delivered_later_is_not_acknowledged(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        (first,) = await take(consumer, 1)
+        script.deliver(segment_topic(2), 0)
+        await take(consumer, 1)
+        assert await consumer.ack_cumulative(first)
+        assert script.acks == [(segment_topic(1), 1, 0, True)]
+
+
+async def test_a_segment_taken_away_is_freed_and_its_messages_are_not_delivered(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        (held,) = await take(consumer, 1)
+        script.deliver(segment_topic(1), 1, b"moves away")
+        script.deliver(segment_topic(2), 0)
+        await take(consumer, 2)
+        script.deliver(segment_topic(1), 2, b"too late")
+        script.assign(1, [2])
+        await script.until(lambda: script.closed)
+        assert script.closed[0][0] == segment_topic(1)
+        script.deliver(segment_topic(2), 1, b"stays")
+        assert [m.payload for m in await take(consumer, 1)] == [b"stays"]
+        # It will be delivered to whoever has the segment now.
+        assert not await consumer.ack_cumulative(held)
+
+
+async def test_an_assignment_of_an_older_layout_is_ignored(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.assigned = (3, [1])
+    async with await client.stream_consumer(TOPIC, "s") as consumer:
+        script.assign(2, [1, 2])
+        script.assign(3, [1, 5])
+        await script.until(lambda: segment_topic(5) in script.consumers)
+        assert consumer.assigned == {1, 5}
+
+
+async def test_a_segment_that_its_last_consumer_still_holds_is_tried_again(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.refusals[segment_topic(1)] = [pb.ConsumerBusy] * 3
+    async with await open_stream(script, client, [1]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        await take(consumer, 1)
+
+
+async def test_leaving_is_said_to_the_controller_and_frees_the_segments(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    consumer = await open_stream(script, client, [1, 2])
+    session = script.sessions[-1][1].consumer_id
+    await consumer.leave()
+    assert ("session", session) in script.closed
+    assert {what for what, _ in script.closed} == {"session", segment_topic(1), segment_topic(2)}
+    await consumer.close()
+
+
+async def test_a_lost_connection_registers_again_under_the_same_name(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await open_stream(script, client, [1]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        (before,) = await take(consumer, 1)
+        script.consumers.clear()
+        for link in script.links:
+            link.cut()
+        await script.until(lambda: len(script.sessions) == 2 and script.consumers)
+        assert [request.consumer_name for _, request in script.sessions] == ["one", "one"]
+        script.deliver(segment_topic(1), 0, b"again")
+        (after,) = await take(consumer, 1)
+        assert not await consumer.ack_cumulative(before)
+        assert await consumer.ack_cumulative(after)
+
+
+async def test_a_crash_says_nothing(script: ScriptedBroker, client: ScalableClient) -> None:
+    consumer = await open_stream(script, client, [1])
+    consumer.crash()
+    await asyncio.sleep(0)
+    assert script.closed == []
+
+
+async def test_a_deleted_topic_ends_the_stream(script: ScriptedBroker, client: ScalableClient) -> None:
+    consumer = await open_stream(script, client, [1])
+    script.is_deleted = True
+    for link in script.links:
+        link.cut()
+    with pytest.raises(TopicDeleted):
+        await take(consumer, 1)
+    await consumer.close()
+
+
+async def test_a_queue_consumer_attaches_to_active_and_sealed_segments_and_to_new_ones(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await client.queue_consumer(TOPIC, "q") as consumer:
+        assert consumer.attached == {0}
+        await script.until(lambda: script.consumers)
+        script.publish(TWO)
+        await script.until(lambda: len(script.consumers) == 3)
+        script.deliver(ROOT, 0)
+        async with asyncio.timeout(10):
+            message = await consumer.receive()
+        assert await consumer.ack(message)
+        assert script.acks == [(ROOT, 1, 0, False)]
+        link, number = script.consumers[ROOT]
+        link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)
+        await script.until(lambda: script.closed)
+        assert consumer.drained == {0}
+
+
+async def test_a_group_member_reports_a_segment_once_its_application_comes_back_for_more(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.assigned = (0, [0])
+    consumer = await client.checkpoint_consumer(TOPIC, group="g", start=Edge.EARLIEST, consumer_name="m")
+    async with consumer:
+        topic = segment_topic(0)
+        await script.until(lambda: script.consumers)
+        script.deliver(topic, 0)
+        async with asyncio.timeout(10):
+            await consumer.receive()
+        await script.until(lambda: (topic, 1, 0, True) in script.acks)
+        link, number = script.consumers[topic]
+        link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)
+        coming_back = asyncio.create_task(consumer.receive())
+        await script.until(lambda: ("session", 0, 0, False) in script.acks)
+        assert consumer.checkpoint().finished == {0}
+        coming_back.cancel()

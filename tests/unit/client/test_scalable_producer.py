@@ -1,0 +1,160 @@
+"""The producer's connections: what is sent where, and again, and what is asked first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.client import Receipt, RequestRefused, ScalableClient, ScalableProducer
+from anabranch.model.keyhash import segment_hash
+from anabranch.model.layout import SegmentLayout
+from anabranch.wire import pulsar_pb2 as pb
+from unit.client.scripted import ScriptedBroker
+
+TOPIC = "topic://public/default/t"
+ONE = SegmentLayout.initial(1, 0)
+TWO = ONE.split(0, 0)
+ROOT = "segment://public/default/t/0000-ffff-0"
+LEFT = "segment://public/default/t/0000-7fff-1"
+RIGHT = "segment://public/default/t/8000-ffff-2"
+# Keys by the half they belong to.
+LOW = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) <= 0x7FFF)
+HIGH = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) > 0x7FFF)
+
+
+async def send(producer: ScalableProducer, *keys: str) -> list[asyncio.Future[Receipt]]:
+    return [await producer.send(b"x", key=key) for key in keys]
+
+
+async def results(receipts: list[asyncio.Future[Receipt]]) -> list[Receipt]:
+    async with asyncio.timeout(10):
+        return [await receipt for receipt in receipts]
+
+
+async def test_receipts_say_where_a_message_lies(script: ScriptedBroker, client: ScalableClient) -> None:
+    script.layout = TWO
+    async with await client.producer(TOPIC) as producer:
+        receipts = await send(producer, LOW, HIGH, LOW)
+        assert await results(receipts) == [(1, 1, 0), (2, 1, 1), (1, 1, 2)]
+
+
+async def test_what_a_sealed_segment_refuses_goes_to_its_children_in_order(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    async with await client.producer(TOPIC) as producer:
+        await results(await send(producer, LOW))
+        script.sealed.add(ROOT)
+        refused = await send(producer, LOW, HIGH, LOW)
+        await script.until(lambda: script.refused)
+        later = await send(producer, LOW)
+        script.publish(TWO)
+        assert [receipt.segment for receipt in await results(refused + later)] == [1, 2, 1, 1]
+        assert [sequence for topic, sequence in script.sent if topic == LEFT] == [1, 3, 4]
+        assert not script.questions
+
+
+async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_is_sent_again(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.receipts = False
+    async with await client.producer(TOPIC) as producer:
+        receipts = await send(producer, LOW, LOW, LOW)
+        await script.until(lambda: len(script.sent) == 3)
+        script.sealed.add(ROOT)
+        script.last_sequence[ROOT] = 1
+        script.layout = TWO
+        script.receipts = True
+        for link in script.links:
+            link.cut()
+        assert await results(receipts) == [(0, -1, -1), (0, -1, -1), (1, 1, 2)]
+        assert script.questions == [ROOT]
+        assert script.sent[3:] == [(LEFT, 2)]
+
+
+async def test_a_broker_that_does_not_know_the_question_gets_everything_in_doubt_again(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.receipts = False
+    async with await client.producer(TOPIC) as producer:
+        receipts = await send(producer, LOW, LOW)
+        await script.until(lambda: len(script.sent) == 2)
+        script.refusals[ROOT] = [pb.TopicTerminatedError, pb.TopicTerminatedError]
+        script.layout = TWO
+        script.receipts = True
+        for link in script.links:
+            link.cut()
+        assert [receipt.segment for receipt in await results(receipts)] == [1, 1]
+
+
+async def test_a_lost_connection_to_an_active_segment_sends_the_whole_lane_again(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.receipts = False
+    async with await client.producer(TOPIC) as producer:
+        receipts = await send(producer, LOW, HIGH, LOW)
+        await script.until(lambda: len(script.sent) == 3)
+        script.receipt(ROOT, 0)
+        await results(receipts[:1])
+        script.receipts = True
+        for link in script.links:
+            link.cut()
+        await results(receipts)
+        assert script.sent[3:] == [(ROOT, 1), (ROOT, 2)]
+
+
+async def test_a_busy_or_unready_segment_is_tried_again(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.refusals[ROOT] = [pb.ProducerBusy, pb.ServiceNotReady]
+    async with await client.producer(TOPIC) as producer:
+        assert await results(await send(producer, LOW)) == [(0, 1, 0)]
+
+
+async def test_a_producer_that_may_not_write_says_so(script: ScriptedBroker, client: ScalableClient) -> None:
+    script.refusals[ROOT] = [pb.AuthorizationError]
+    producer = await client.producer(TOPIC)
+    receipt = await producer.send(b"x", key=LOW)
+    with pytest.raises(RequestRefused, match="AuthorizationError"):
+        await receipt
+    with pytest.raises(RequestRefused):
+        await producer.send(b"x", key=LOW)
+    await producer.close()
+
+
+async def test_sends_wait_while_too_many_have_no_receipt(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.receipts = False
+    producer = await client.producer(TOPIC, pending_max=2)
+    await send(producer, LOW, LOW)
+    third = asyncio.create_task(producer.send(b"x", key=LOW))
+    await script.until(lambda: len(script.sent) == 2)
+    assert not third.done()
+    script.receipt(ROOT, 0)
+    script.receipts = True
+    await results([await third])
+    script.receipt(ROOT, 1)
+    await producer.close()
+
+
+async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.layout = TWO
+    script.sealed.add(ROOT)
+    script.last_sequence = {ROOT: 6, RIGHT: 4}
+    async with await client.producer(TOPIC, name="fixed") as producer:
+        assert producer.last_sequence_id == 6
+        held = await producer.send(b"x", key=LOW, sequence_id=6)
+        assert await held == (0, -1, -1)
+        await results(await send(producer, LOW))
+        assert script.sent == [(LEFT, 7)]
+
+
+async def test_closing_flushes_and_detaches(script: ScriptedBroker, client: ScalableClient) -> None:
+    producer = await client.producer(TOPIC)
+    receipts = await send(producer, LOW)
+    await producer.close()
+    assert receipts[0].done()
+    assert [what for what, _ in script.closed] == ["producer"]
