@@ -40,7 +40,7 @@ class Options:
     pause_s: float = 0.12
     # One kill for so many operations, on average; 0 for none.
     operations_per_kill: int = 70
-    per_second: float = 150.0
+    per_second: float = 80.0
     # How long nothing may come in the end before what is missing counts as lost.
     quiet_s: float = 60.0
     # Cuts the end off the log after each kill, which must not stay unnoticed: it tests the judge.
