@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fmt lint types check proto lock bench soak interop clean
+.PHONY: help setup demo test sim fmt lint types check proto lock bench soak interop clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ test: setup  ## format, types and every test that needs nothing but Python
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q
+
+sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
+	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
 
 bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one of 21 or later, Maven; PEERS_DIR, BENCH="--quick")
 	@bench/run $(BENCH)

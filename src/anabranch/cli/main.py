@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     _consume(commands)
     _topics(commands)
     _demo(commands)
+    _simulate(commands)
     return parser
 
 
@@ -256,3 +257,29 @@ def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--messages", type=int, default=1000, metavar="N", help="messages per step (default: 1000)"
     )
+
+
+def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        help="run whole clusters in one process on a seed, with every kind of fault",
+        description="Runs brokers, clients and a store on a virtual clock, with a network and a store that make "
+        "trouble: brokers are killed and paused, sessions end, connections are cut, while a topic is split and merged "
+        "under load. Then checks that nothing acknowledged was lost, doubled or out of order, and that everything gets done.",
+        epilog="A run depends on its seed and on nothing else.",
+    )
+    parser.set_defaults(module="simulate")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--runs", type=int, default=1, metavar="K", help="how many seeds, from N on (default: 1)"
+    )
+    parser.add_argument(
+        "--brokers", type=int, default=3, metavar="B", help="brokers in the cluster (default: 3)"
+    )
+    parser.add_argument(
+        "--core",
+        action="store_true",
+        help="the controller's decisions alone in a small world: many times faster",
+    )
+    parser.add_argument("--trace", action="store_true", help="print everything that happened")
+    parser.add_argument("--quiet", action="store_true", help="print only runs that failed")

@@ -24,6 +24,7 @@ from anabranch.model.position import Incarnation
 from anabranch.simulation.loop import Host, SimLoop, context_of
 from anabranch.simulation.network import Network
 from anabranch.simulation.owners import RegisteredOwners, RemoteSegments
+from anabranch.simulation.sabotage import Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.store import Store, StoreWeather, WatchedMetadata
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 
@@ -67,7 +68,9 @@ class Cluster:
         names: Iterable[str],
         look: Callable[[Iterable[str]], None],
         note: Callable[[str], None],
+        sabotage: frozenset[Sabotage] = frozenset(),
     ) -> None:
+        self._sabotage = sabotage
         self.loop = loop
         self.network = network
         self.chance = chance
@@ -119,7 +122,8 @@ class Cluster:
         await resources.start()
         http_url = f"http://{node.name}:8080"
         await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
-        log = MemoryLogStore(self.medium, incarnation=Incarnation(f"{node.name}-{node.lives}"))
+        make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else MemoryLogStore
+        log = make_log(self.medium, incarnation=Incarnation(f"{node.name}-{node.lives}"))
         owners = RegisteredOwners(metadata, Owner(node.url, http_url))
         broker = Broker(
             CONFIG,
@@ -132,6 +136,8 @@ class Cluster:
             owners=owners,
             remote_segments=lambda owner: RemoteSegments(self, owner),
         )
+        if self._sabotage:
+            corrupt(broker, self._sabotage)
         owners.start()
         await broker.start()
         node.broker = broker

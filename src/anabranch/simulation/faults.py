@@ -41,7 +41,7 @@ class Faults:
                     self._store,
                     self._calls,
                 ),
-                (4, 4, 2, 2, 2, 4, 2, 2),
+                (3, 4, 4, 2, 2, 4, 2, 2),
             )[0]
             self._spawn(kind())
 

@@ -9,6 +9,7 @@ wake it, the loop raises `Deadlock` with what every task is waiting for, instead
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from asyncio import events
 from collections import deque
@@ -30,8 +31,8 @@ Callback = Callable[[Unpack[Ts]], object]
 
 # Far more callbacks than any honest work needs between two moments of virtual time.
 CALLBACKS_PER_MOMENT_MAX = 200_000
-# What is left at the end of a run is cancelled, and given this many callbacks to end in.
-CLOSING_CALLBACKS_MAX = 50_000
+# What is left at the end of a run is cancelled, and given this many turns to end in.
+CLOSING_ROUNDS_MAX = 200
 TASKS_PRUNED_AT = 500
 
 
@@ -283,19 +284,22 @@ class SimLoop(Base):
 
     def _end_tasks(self) -> None:
         # Again and again: ending one may start another. Timers fire too, for a task may wait before it ends.
-        for _ in range(CLOSING_CALLBACKS_MAX):
-            if not self._ready:
-                self._tasks = [one for one in self._tasks if not one[0].done()]
-                if not self._tasks:
-                    return
-                if not any([task.cancel() for task, _ in self._tasks]) and not self._advance():
-                    break
-                continue
-            handle = self._ready.popleft()
-            if not handle._cancelled:
-                handle._run()
-        for task, _ in self._tasks:
+        for _ in range(CLOSING_ROUNDS_MAX):
+            self._tasks = [one for one in self._tasks if not one[0].done()]
+            for task, _host in self._tasks:
+                task.cancel()
+            if not self._ready and not (self._tasks and self._advance()):
+                break
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        # What is left belonged to dead hosts and has lost the callback that would have woken it.
+        self._is_closed = True
+        for task, _host in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(Exception):
+                task.get_coro().close()
 
     async def shutdown_asyncgens(self) -> None:
         """None are tracked."""

@@ -102,7 +102,8 @@ class RemoteSegments:
         assert isinstance(loop, SimLoop)
         # It runs over there: held while that broker is paused, lost if it dies, and not stopped if the caller does.
         work = loop.create_task(_run(call(node.broker.segment_owner)), context=context_of(node.host))
-        work.add_done_callback(lambda task: task.cancelled() or task.exception())  # Perhaps nobody waits.
+        # Perhaps nobody waits for it in the end: the caller may be dead.
+        work.add_done_callback(lambda task: task.cancelled() or task.exception(), context=context_of(None))
         done, _ = await asyncio.wait([work], timeout=CALL_MAX_S)
         await asyncio.sleep(network.delay())
         if not done or chance.random() < self._cluster.call_loss:

@@ -37,6 +37,7 @@ from anabranch.simulation.history import History
 from anabranch.simulation.laws import Laws
 from anabranch.simulation.loop import Deadlock, Host, Livelock, SimLoop, context_of
 from anabranch.simulation.network import Network
+from anabranch.simulation.sabotage import Sabotage
 from anabranch.simulation.workload import NAME, Reader
 
 # Virtual seconds that a calm cluster gets to finish everything.
@@ -78,7 +79,9 @@ class Report:
 class World:
     """What the parts of a run share."""
 
-    def __init__(self, seed: int, brokers: int, *, is_traced: bool) -> None:
+    def __init__(
+        self, seed: int, brokers: int, *, is_traced: bool = False, sabotage: frozenset[Sabotage] = frozenset()
+    ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.is_traced = is_traced
@@ -87,7 +90,7 @@ class World:
         self.history = History()
         self.report = Report(seed)
         names = [f"b{n + 1}" for n in range(brokers)]
-        self.cluster = Cluster(self.loop, self.network, self.chance, names, self._look, self.note)
+        self.cluster = Cluster(self.loop, self.network, self.chance, names, self._look, self.note, sabotage)
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.is_calm = False
         self.reshapings = 0
@@ -299,8 +302,11 @@ def _surroundings(world: World) -> Iterator[None]:
         logger.setLevel(was[0])
 
 
-def run(seed: int, *, brokers: int = 3, is_traced: bool = False) -> Report:
-    world = World(seed, brokers, is_traced=is_traced)
+def run(
+    seed: int, *, brokers: int = 3, is_traced: bool = False, sabotage: frozenset[Sabotage] = frozenset()
+) -> Report:
+    """`is_traced` puts every delivery and log line into the report's trace; it changes nothing else."""
+    world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage)
     report = world.report
     with _surroundings(world):
         try:

@@ -1,0 +1,66 @@
+"""Faults built into a simulated cluster on purpose, to see that a run notices them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.scalable.owner import SegmentOwner
+from anabranch.controller.ports import SegmentStatus
+from anabranch.model.names import TopicName
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.model.segments import Segment
+from anabranch.storage.memory import MemoryLogStore
+from anabranch.storage.port import LedgerState
+
+
+class Sabotage(Enum):
+    PUBLISH_UNSEALED = "owners answer that a segment is sealed and leave it open"
+    FORGET_CURSORS = "children are made without the subscriptions' cursors"
+    HAND_OUT_EARLY = "owners report every sealed segment as drained"
+    LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+
+
+class LyingOwner(SegmentOwner):
+    """An owner that does not do what it says."""
+
+    def __init__(self, broker: Broker, sabotage: frozenset[Sabotage]) -> None:
+        super().__init__(broker)
+        self._sabotage = sabotage
+
+    async def create(self, topic: TopicName, segment: Segment, subscriptions: Sequence[str]) -> None:
+        given = () if Sabotage.FORGET_CURSORS in self._sabotage else subscriptions
+        await super().create(topic, segment, given)
+
+    async def seal(self, topic: TopicName, segment: Segment) -> None:
+        if Sabotage.PUBLISH_UNSEALED not in self._sabotage:
+            await super().seal(topic, segment)
+
+    async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
+        told = await super().status(topic, segment)
+        if Sabotage.HAND_OUT_EARLY not in self._sabotage:
+            return told
+        cursors = {name: replace(c, is_drained=told.is_sealed) for name, c in told.subscriptions.items()}
+        return replace(told, subscriptions=cursors)
+
+
+class UnfencedLog(MemoryLogStore):
+    """A log whose former writers never learn that they were replaced."""
+
+    async def take(
+        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
+    ) -> Mapping[LedgerId, LedgerState]:
+        taken = await super().take(incarnation, ledgers)
+        if (wal := self._medium.wals.get(incarnation)) is not None:
+            wal.fenced.clear()
+            wal.is_fenced = False
+        return taken
+
+
+def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
+    """Puts a liar in the place of the broker's segment owner, for whoever holds that already."""
+    liar = LyingOwner(broker, sabotage)
+    for verb in ("create", "seal", "status"):
+        setattr(broker.segment_owner, verb, getattr(liar, verb))
