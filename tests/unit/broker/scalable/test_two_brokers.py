@@ -1,0 +1,135 @@
+"""Scalable topics over brokers that each own some of the segments, led by one of them, used by real clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.scalable import ScalableClient
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.segments import Segment
+from unit.broker.scalable.brokers import Peer, topics_of
+from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
+
+ORDERS = str(TOPIC)
+LOWER = TopicName.parse("segment://public/default/orders/0000-7fff-1")
+UPPER = TopicName.parse("segment://public/default/orders/8000-ffff-2")
+MERGED = TopicName.parse("segment://public/default/orders/0000-ffff-3")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running(2) as made:
+        yield made
+
+
+async def active(cluster: Cluster) -> list[Segment]:
+    return list((await cluster.record()).layout.active)
+
+
+def loaded(cluster: Cluster, node: int) -> set[TopicName]:
+    return set(cluster.nodes[node].broker.loaded())
+
+
+async def test_children_may_land_on_other_brokers_than_their_parent_and_be_merged_from_there(
+    cluster: Cluster,
+) -> None:
+    """The child that moves away has its parent's subscriptions, and the merge seals one parent at each broker."""
+    leading = topics_of(cluster.first.broker)
+    cluster.move(LOWER, 1)
+    cluster.move(MERGED, 1)
+    await leading.create(TOPIC)
+    await leading.create_subscription(TOPIC, "s")
+    (parent,) = await active(cluster)
+    await cluster.first.publish(name_of(parent), b"parent")
+    await leading.split(TOPIC, 0)
+    assert loaded(cluster, 0) == {name_of(parent), UPPER}
+    assert loaded(cluster, 1) == {LOWER}
+    for name in (LOWER, UPPER):
+        await cluster.first.publish(name, b"child")
+    await leading.merge(TOPIC, 1, 2)
+    assert MERGED in loaded(cluster, 1)
+    await cluster.first.publish(MERGED, b"merged")
+    for name in (LOWER, UPPER):
+        assert await cluster.first.read(name, "s", 1) == [b"child"]
+    assert await cluster.first.read(name_of(parent), "s", 1) == [b"parent"]
+    assert await cluster.first.read(MERGED, "s", 1) == [b"merged"]
+
+
+async def test_a_leader_need_not_own_a_segment(cluster: Cluster) -> None:
+    for name in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2", "0000-ffff-3"):
+        cluster.move(TopicName.parse(f"segment://public/default/orders/{name}"), 1)
+    leading = topics_of(cluster.first.broker)
+    await leading.create(TOPIC)
+    await leading.split(TOPIC, 0)
+    await leading.create_subscription(TOPIC, "s", SubscriptionKind.QUEUE)
+    await leading.merge(TOPIC, 1, 2)
+    assert await leading.leader(TOPIC) == cluster.first.broker.service_url
+    assert loaded(cluster, 0) == set()
+    (merged,) = await active(cluster)
+    assert set((await cluster.segments.status(TOPIC, merged)).subscriptions) == {"s"}
+    await leading.delete_subscription(TOPIC, "s")
+    assert not (await cluster.segments.status(TOPIC, merged)).subscriptions
+    await leading.delete(TOPIC)
+    assert loaded(cluster, 1) == set()
+    assert await cluster.metadata.children("/managed-ledgers/public/default/segment") == []
+
+
+async def test_a_segment_that_changes_its_owner_reaches_those_who_watch(cluster: Cluster) -> None:
+    await topics_of(cluster.first.broker).create(TOPIC)
+    (segment,) = await active(cluster)
+    urls = [node.broker.service_url for node in cluster.nodes]
+    peers = [await Peer.connect(url) for url in urls]
+    for peer in peers:
+        assert [b.broker_url for b in (await peer.watch(str(TOPIC))).dag.segment_brokers] == urls[:1]
+    cluster.move(name_of(segment), 1)
+    for peer in peers:
+        update = await peer.update()
+        assert (update.dag.epoch, [b.broker_url for b in update.dag.segment_brokers]) == (0, urls[1:])
+        await peer.close()
+
+
+async def test_queue_consumers_share_every_segment_without_a_controller(cluster: Cluster) -> None:
+    """Round and round at each owner; a new segment comes with the layout, a drained sealed one is dropped."""
+    leading = topics_of(cluster.first.broker)
+    cluster.move(LOWER, 1)
+    await leading.create(TOPIC)
+    client = ScalableClient(cluster.first.broker.service_url)
+    one = await client.queue_consumer(ORDERS, "q", earliest=True)
+    two = await client.queue_consumer(ORDERS, "q", earliest=True)
+    producer = await client.producer(ORDERS)
+    sent = {b"%d" % n for n in range(40)}
+    for payload in sorted(sent)[:20]:
+        await producer.send(payload, key=payload.decode())
+    await producer.flush()
+    await leading.split(TOPIC, 0)
+    await until(cluster, lambda: all(c.attached | c.drained == {0, 1, 2} for c in (one, two)))
+    for payload in sorted(sent)[20:]:
+        await producer.send(payload, key=payload.decode())
+    shares = [set[bytes](), set[bytes]()]
+    takers = [asyncio.create_task(take(c, share)) for c, share in zip((one, two), shares, strict=True)]
+    await until(cluster, lambda: shares[0] | shares[1] == sent)
+    assert all(shares), "one of them got everything"
+    assert not shares[0] & shares[1]
+    await until(cluster, lambda: all(c.drained == {0} and c.attached == {1, 2} for c in (one, two)))
+    assert leading.controllers[TOPIC].coordinators == {}
+    for taker in takers:
+        taker.cancel()
+    for each in (one, two, producer):
+        await each.close()
+
+
+async def until(cluster: Cluster, met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not met():
+            await cluster.record()  # Each look at the store gives the others a turn.
+
+
+async def take(consumer: QueueConsumer, share: set[bytes]) -> None:
+    async for message in consumer:
+        assert await consumer.ack(message)
+        share.add(message.payload)
