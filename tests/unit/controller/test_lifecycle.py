@@ -260,6 +260,31 @@ async def test_a_subscription_deleted_while_a_split_waits_does_not_come_back(rig
 
 
 @simulated
+async def test_a_subscription_deleted_while_a_split_or_merge_runs_is_on_none_of_the_children(
+    rig: Rig,
+) -> None:
+    """Marked by another broker that believes it leads, when the children have their cursors already."""
+    broker = await rig.broker()
+    record = await broker.create(TOPIC)
+    going = ""
+
+    async def mark(what: str, segment: Segment) -> None:
+        if what == "seal" and going:
+            marked = SubscriptionRecord(going, KIND.QUEUE, record.generation, AT.EARLIEST, is_deleting=True)
+            await broker.records.store_subscription(TOPIC, marked)
+
+    rig.owners.before = mark
+    for name in ("kept", "first", "second"):
+        await broker.create_subscription(TOPIC, name, KIND.QUEUE)
+    going = "first"
+    split = await broker.split(TOPIC, 0)
+    assert all(set(rig.owners.log(s).cursors) == {"kept", "second"} for s in split.active)
+    going = "second"
+    merged = await broker.merge(TOPIC, 1, 2)
+    assert set(rig.owners.log(merged.active[0]).cursors) == {"kept"}
+
+
+@simulated
 async def test_seek_and_skip_all_reach_every_segment(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)
