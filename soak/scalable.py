@@ -22,6 +22,7 @@ from soak.scalable_clients import EXPECTED, LoneReader, Member, Producing, World
 NAMESPACE = "public/river"
 TOPIC = f"{NAMESPACE}/delta"
 ACTIVE_MAX = 12
+SLOW_SECONDS = 1.0
 SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
     "retentionCheckIntervalInSeconds": 1,
@@ -127,7 +128,10 @@ class Conductor:
             at = self._chance.randrange(len(active) - 1)
             await self.rest("POST", f"scalable/{TOPIC}/merge/{active[at][1]}/{active[at + 1][1]}")
             self.figures.merges += 1
-        self.figures.operation_s.append(time.monotonic() - began)
+        took = time.monotonic() - began
+        self.figures.operation_s.append(took)
+        if took > SLOW_SECONDS:
+            self.world.note(f"an operation on {len(layout['segments'])} segments took {took:.2f} s")
 
     async def _perhaps_kill(self) -> None:
         """kill -9 now and then, at any moment of the operation that begins now."""

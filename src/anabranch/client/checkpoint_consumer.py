@@ -159,6 +159,7 @@ class CheckpointConsumer:
             url=self._watch.url_of(number),
             start=start,
             ended=self._ended,
+            may_be_gone=self._watch.is_over,
         )
         reader.open()
 

@@ -176,7 +176,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         self._transport.close()
-        await self._closed
+        await asyncio.shield(self._closed)
 
     def abort(self) -> None:
         """Drops the connection without a word, and what was still to be written with it."""

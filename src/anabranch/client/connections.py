@@ -17,6 +17,8 @@ C = pb.BaseCommand
 LOOKUPS_MAX = 20
 # A broker that answers pings but not a request for so long has lost it: the connection is given up.
 REQUEST_MAX_S = 30.0
+# For a broker that does not take the last bytes.
+CLOSE_MAX_S = 2.0
 
 
 class Backoff:
@@ -91,7 +93,11 @@ class Connections:
             opening.cancel()
         for result in await asyncio.gather(*self._open.values(), return_exceptions=True):
             if isinstance(result, ClientConnection):
-                await result.close()
+                try:
+                    async with asyncio.timeout(CLOSE_MAX_S):
+                        await result.close()
+                except TimeoutError:
+                    result.abort()
         self._open.clear()
 
     def abort(self) -> None:

@@ -83,6 +83,11 @@ class LayoutWatch:
         """The topic that holds a segment's messages."""
         return str(self.layout.segment(segment).topic(self.topic))
 
+    def is_over(self, segment: SegmentId) -> bool:
+        """Whether a segment is sealed, or forgotten: it may be gone at any moment."""
+        known = self.layout.segments.get(segment)
+        return known is None or known.is_sealed
+
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each change (layout, brokers, controller, deletion); the result ends it."""
         self._listeners.append(listener)

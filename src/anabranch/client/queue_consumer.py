@@ -122,6 +122,7 @@ class QueueConsumer:
                     chance=self._chance,
                     url=self._watch.url_of(number),
                     ended=self._ended,
+                    may_be_gone=self._watch.is_over,
                 )
                 one.open()
 

@@ -202,9 +202,8 @@ class ScalableProducer:
             return
         self.lanes.learned(self.watch.layout)
         for number, one in list(self._segments.items()):
-            known = self.watch.layout.segments.get(number)
-            is_over = known is None or known.is_sealed
-            if is_over and self.lanes.first_number(number) is None and one.retire():
+            is_idle = self.lanes.first_number(number) is None
+            if is_idle and self.watch.is_over(number) and one.retire():
                 del self._segments[number]
         self.dispatch()
 
@@ -239,13 +238,11 @@ class ScalableProducer:
         self.dispatch()
 
     def _after_change(self, segment: SegmentId) -> None:
-        if self.lanes.first_number(segment) is None:
-            known = self.watch.layout.segments.get(segment)
-            if known is None or known.is_sealed:
-                one = self._segments.get(segment)
-                if one is not None and one.retire():
-                    del self._segments[segment]
-                self.dispatch()
+        if self.lanes.first_number(segment) is None and self.watch.is_over(segment):
+            one = self._segments.get(segment)
+            if one is not None and one.retire():
+                del self._segments[segment]
+            self.dispatch()
 
     def failed(self, error: Exception) -> None:
         self._end(error)

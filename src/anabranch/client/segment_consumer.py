@@ -109,6 +109,7 @@ class SegmentConsumer:
         start: tuple[int, int, int] | None = None,
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
         restarted: Callable[[SegmentConsumer], None] = lambda _: None,
+        may_be_gone: Callable[[SegmentId], bool] = lambda _: False,
     ) -> None:
         self.segment = segment
         self.topic = topic
@@ -123,6 +124,7 @@ class SegmentConsumer:
         self._url = url
         self._ended = ended
         self._restarted = restarted
+        self._may_be_gone = may_be_gone
         self._backoff = Backoff(chance, limit_s=1.0)
         self._life: _Life | None = None
         self._is_closing = False
@@ -162,10 +164,11 @@ class SegmentConsumer:
                 if refused.error in FINAL_ERRORS:
                     self._inbox.fail(refused)
                     return
-                if refused.error == pb.TopicNotFound:
+                if refused.error == pb.TopicNotFound and self._may_be_gone(self.segment):
                     log.debug("%s is gone: %s", self.topic, refused)
                     self.end()
                     return
+                log.debug("consumer on %s refused, tried again: %s", self.topic, refused)
             except AnabranchError as error:
                 log.debug("consumer on %s tried again: %s", self.topic, error)
             if self._life is not None:

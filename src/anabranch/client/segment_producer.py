@@ -187,8 +187,7 @@ class SegmentProducer:
 
     def _is_over(self, error: int, connection: ClientConnection | None) -> bool:
         """Whether a refusal means that this sealed segment cannot be asked any more."""
-        known = self._owner.watch.layout.segments.get(self._segment)
-        if known is not None and known.is_active:
+        if not self._owner.watch.is_over(self._segment):
             return False
         # Pulsar 5.0.0-M1 leaves some segments that it seals under load "temporarily unavailable" for good.
         is_ours = connection is None or connection.peer_name.startswith(OURS)
