@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from anabranch.broker import units
 from anabranch.broker.policies import BUNDLES_MAX
 from anabranch.errors import AnabranchError
 
@@ -98,6 +99,34 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # A stream consumer that is cut off keeps its segments this long; only then are they given to others.
     scalable_topic_consumer_session_grace_period_seconds: int = 60
 
+    # -- scalable topics that split and merge by themselves. Durations are in seconds, rates a second.
+    scalable_topic_auto_scale_enabled: bool = True
+    scalable_topic_auto_scale_interval: float = 60.0
+    # Both bind automation only: an operator may go beyond.
+    scalable_topic_max_segments: int = 64
+    scalable_topic_min_segments: int = 1
+    # How many merges a segment's past may hold, and how long each counts.
+    scalable_topic_max_dag_depth: int = 10
+    scalable_topic_merge_depth_window: float = 86_400.0
+    scalable_topic_split_cooldown: float = 60.0
+    scalable_topic_merge_cooldown: float = 300.0
+    # How long a segment must have been cold before it is merged.
+    scalable_topic_merge_window: float = 300.0
+    # One rate above its threshold splits a segment; only one with all four below theirs is merged.
+    scalable_topic_split_msg_rate_in_threshold: float = 10_000.0
+    scalable_topic_split_bytes_rate_in_threshold: float = 50_000_000.0
+    scalable_topic_split_msg_rate_out_threshold: float = 50_000.0
+    scalable_topic_split_bytes_rate_out_threshold: float = 250_000_000.0
+    scalable_topic_merge_msg_rate_in_threshold: float = 1_000.0
+    scalable_topic_merge_bytes_rate_in_threshold: float = 5_000_000.0
+    scalable_topic_merge_msg_rate_out_threshold: float = 5_000.0
+    scalable_topic_merge_bytes_rate_out_threshold: float = 25_000_000.0
+    # How often a segment's owner looks at its rates, by how much one must have moved to be written, and over how long
+    # they are averaged.
+    scalable_topic_load_report_interval: float = 10.0
+    scalable_topic_load_report_rate_change_threshold: float = 0.25
+    scalable_topic_load_report_window: float = 60.0
+
     # -- our log
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
@@ -128,7 +157,29 @@ _ALIASES = {
 }
 _SCALES = {"managedledgercachesizemb": MIB}
 
-_AT_LEAST: Mapping[str, int] = {
+# Settings that are written with a unit.
+_DURATIONS = (
+    "scalableTopicAutoScaleInterval",
+    "scalableTopicMergeDepthWindow",
+    "scalableTopicSplitCooldown",
+    "scalableTopicMergeCooldown",
+    "scalableTopicMergeWindow",
+    "scalableTopicLoadReportInterval",
+    "scalableTopicLoadReportWindow",
+)
+_READERS: Mapping[str, units.Reader] = {
+    **dict.fromkeys(_DURATIONS, units.seconds),
+    **{
+        name: units.bytes_rate if "Bytes" in name else units.rate
+        for name in FIELDS
+        if name.startswith(("scalableTopicSplit", "scalableTopicMerge")) and name.endswith("Threshold")
+    },
+    "scalableTopicLoadReportRateChangeThreshold": units.fraction,
+}
+# Pulsar's own names of durations say their unit.
+_ALIASES |= {f"{name}Seconds".lower(): name for name in _DURATIONS}
+
+_AT_LEAST: Mapping[str, float] = {
     "keepAliveIntervalSeconds": 1,
     "maxMessageSize": 1024,
     "defaultNumPartitions": 1,
@@ -140,6 +191,12 @@ _AT_LEAST: Mapping[str, int] = {
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
     "scalableTopicDefaultSegments": 1,
+    # Often enough for any test, and not so often that a broker does nothing else.
+    "scalableTopicAutoScaleInterval": 0.05,
+    "scalableTopicLoadReportInterval": 0.05,
+    "scalableTopicLoadReportWindow": 0.05,
+    "scalableTopicMaxSegments": 1,
+    "scalableTopicMinSegments": 1,
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
 }
@@ -196,12 +253,14 @@ def _convert(name: str, value: Any, scale: int | None, source: str) -> Any:
         if scale is not None:
             number = msgspec.convert(value, float, strict=False)
             return int(number * scale) if number >= 0 else -1
+        if (read := _READERS.get(name)) is not None:
+            return read(value)
         if isinstance(value, str):
             value = value.strip()
             if value.lower() in ("true", "false"):
                 value = value.lower()
         return msgspec.convert(value, FIELDS[name].type, strict=not isinstance(value, str))
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # msgspec's own included.
         raise ConfigError(f"{name} = {value!r} in {source}: {error}") from None
 
 
@@ -255,7 +314,7 @@ def _parse_conf(text: str, file: Path) -> dict[str, Any]:
 def _check(config: BrokerConfig) -> BrokerConfig:
     for name, value in config.spelled().items():
         if (
-            isinstance(value, int)
+            isinstance(value, int | float)
             and not isinstance(value, bool)
             and value < (least := _AT_LEAST.get(name, 0))
         ):

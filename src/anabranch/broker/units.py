@@ -1,0 +1,66 @@
+"""Settings as people write them: `60s`, `1m`, `50MB`, `25%`. Pure.
+
+A plain number is in the setting's own unit. A size's units are decimal, as rates are counted: MB is 1,000,000 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+_NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)")
+
+_SECONDS: Final[Mapping[str, float]] = {
+    "": 1,
+    "ms": 0.001,
+    "s": 1,
+    "sec": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86_400,
+}
+_BYTES: Final[Mapping[str, float]] = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_PLAIN: Final[Mapping[str, float]] = {"": 1}
+_FRACTION: Final[Mapping[str, float]] = {"": 1, "%": 0.01}
+
+Reader = Callable[[Any], float]
+
+
+def _reader(units: Mapping[str, float], shown: str) -> Reader:
+    def read(value: Any) -> float:
+        number, unit = value, ""
+        if isinstance(value, str):
+            found = _NUMBER.fullmatch(value.strip())
+            if found is None or found[2].lower() not in units:
+                raise ValueError(f"expected {shown}")
+            number, unit = found[1], found[2].lower()
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"expected {shown}")
+        # Divided where that is exact: a hundredth is no binary number, and 25 % is.
+        result = float(number) / 100 if unit == "%" else float(number) * units[unit]
+        if not math.isfinite(result):
+            raise ValueError(f"expected {shown}")
+        return result
+
+    return read
+
+
+seconds: Final = _reader(_SECONDS, "a duration such as 60s, 1m or 90 (seconds)")
+bytes_rate: Final = _reader(_BYTES, "a size such as 50MB or 50000000 (bytes)")
+rate: Final = _reader(_PLAIN, "a number")
+fraction: Final = _reader(_FRACTION, "a share such as 25% or 0.25")
