@@ -4,6 +4,8 @@
     /topics/{tenant}/{ns}/{topic}/controller                             the leader's service URL, ephemeral
     /topics/{tenant}/{ns}/{topic}/subscriptions/{name}                   SubscriptionRecord
     /topics/{tenant}/{ns}/{topic}/subscriptions/{name}/consumers/{name}  ConsumerRecord
+    /topics/{tenant}/{ns}/{topic}/segments/{id}/load                     the segment's rates, by its owner
+    /topics/{tenant}/{ns}/{topic}/decisions                              what the leader decided of late, and why
 
 The topic's record is one value, changed only by compare-and-set on its version. Its JSON has Pulsar's names, so that
 `pulsar-client-admin` reads it; what Pulsar does not have lies under names of our own.
@@ -26,6 +28,9 @@ TOPICS: Final = "/topics"
 CONTROLLER: Final = "controller"
 SUBSCRIPTIONS: Final = "subscriptions"
 CONSUMERS: Final = "consumers"
+SEGMENTS: Final = "segments"
+LOAD: Final = "load"
+DECISIONS: Final = "decisions"
 
 
 class BadRecord(AnabranchError):
@@ -54,6 +59,27 @@ def subscription_path(topic: TopicName, subscription: str) -> str:
 
 def consumer_path(topic: TopicName, subscription: str, consumer: str) -> str:
     return f"{subscription_path(topic, subscription)}/{CONSUMERS}/{encode_local(consumer)}"
+
+
+def loads_path(topic: TopicName) -> str:
+    """The folder of the load records of all its segments."""
+    return f"{topic_path(topic)}/{SEGMENTS}"
+
+
+def load_path(topic: TopicName, number: SegmentId) -> str:
+    return f"{loads_path(topic)}/{number}/{LOAD}"
+
+
+def segment_of_load_path(path: str) -> SegmentId | None:
+    """The segment that a load record is about; None for any other path."""
+    parts = path.split("/")
+    if len(parts) != 8 or parts[5] != SEGMENTS or parts[7] != LOAD or not parts[6].isdecimal():
+        return None
+    return SegmentId(int(parts[6]))
+
+
+def decisions_path(topic: TopicName) -> str:
+    return f"{topic_path(topic)}/{DECISIONS}"
 
 
 def topic_of_path(path: str) -> TopicName | None:
