@@ -203,6 +203,9 @@ def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
     stats = action("stats", "show a topic's figures: tables of a scalable topic, JSON of a classic one")
     stats.add_argument("--json", action="store_true", help="JSON of a scalable topic, too")
     _scalable_actions(action)
+    _policy_actions(
+        action("policy", "show or change when scalable topics split and merge by themselves", topic=False)
+    )
     for name, help in (
         ("subscriptions", "list a topic's subscriptions"),
         ("unload", "close a classic topic; its clients come back and open it again"),
@@ -243,6 +246,29 @@ def _scalable_actions(action: Callable[[str, str], argparse.ArgumentParser]) -> 
     watch.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="seconds between figures (default: 1)"
     )
+    explain = action("explain", "say why a scalable topic did or did not split or merge in the last hour")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _policy_actions(policy: argparse.ArgumentParser) -> None:
+    from anabranch.cli.policy_fields import FIELDS
+
+    actions = policy.add_subparsers(title="what to do", metavar="get|set|remove", required=True)
+    for name, help in (
+        ("get", "show the policy that applies, and the level each field comes from"),
+        ("set", "set the fields given as options; the others stay as they are"),
+        ("remove", "remove what is set, or only the fields named; the next level decides again"),
+    ):
+        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        made.set_defaults(module="policy", what=name)
+        made.add_argument("target", metavar="TOPIC|NAMESPACE", help="a namespace is tenant/namespace")
+        if name == "get":
+            made.add_argument("--json", action="store_true", help="print JSON")
+        elif name == "remove":
+            made.add_argument("field", nargs="*", metavar="FIELD", help="as `get` spells them: max-segments")
+        else:
+            for field in FIELDS:
+                made.add_argument(f"--{field.word}", metavar=field.kind.value, help=field.help)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -265,7 +291,8 @@ def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
         help="run whole clusters in one process on a seed, with every kind of fault",
         description="Runs brokers, clients and a store on a virtual clock, with a network and a store that make "
         "trouble: brokers are killed and paused, sessions end, connections are cut, while a topic is split and merged "
-        "under load. Then checks that nothing acknowledged was lost, doubled or out of order, and that everything gets done.",
+        "under load. Then checks that nothing acknowledged was lost, doubled or out of order, and that everything "
+        "gets done.",
         epilog="A run depends on its seed and on nothing else.",
     )
     parser.set_defaults(module="simulate")

@@ -297,3 +297,4 @@ def is_drained(
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+        future.exception()  # Whoever waited may have been told already, in another way.
