@@ -50,6 +50,7 @@ final class AdminClaims {
         claims.put("skip all leaves nothing", this::skips);
         claims.put("a deleted topic is gone and starts anew", this::deletes);
         claims.put("segments are there for the admin too", this::segments);
+        claims.put("every call has an asynchronous twin", this::asynchronous);
         return claims;
     }
 
@@ -311,8 +312,32 @@ final class AdminClaims {
         same(0L, topics.getSegmentSubscriptionBacklogAsync(segment, "s").get());
         topics.seekSegmentSubscriptionAsync(segment, "s", 1).get();
         same(10L, topics.getSegmentSubscriptionBacklogAsync(segment, "s").get());
+        status(409, () -> topics.terminateSegment(segment));
+        status(409, () -> topics.deleteSegment(segment, true));
         lab.split(topic, 0);
         topics.terminateSegment(segment);
         same(2, lab.activeIds(topic).size());
+        topics.deleteScalableTopic(topic);
+        topics.deleteSegment(segment, false);
+    }
+
+    private void asynchronous(String name) throws Exception {
+        String topic = "topic://public/default/" + name;
+        String segment = "segment://public/default/" + name + "/0000-ffff-0";
+        topics.createScalableTopicAsync(topic, 1, Map.of("name", name)).get();
+        check(topics.listScalableTopicsAsync("public/default").get().contains(topic), "it is listed");
+        same(List.of(topic), topics.listScalableTopicsByPropertiesAsync("public/default", Map.of("name", name)).get());
+        topics.createSegmentAsync(segment, List.of("q")).get();
+        topics.createSubscriptionAsync(topic, "s", ScalableSubscriptionType.STREAM).get();
+        topics.splitSegmentAsync(topic, 0).get();
+        topics.terminateSegmentAsync(segment).get();
+        topics.mergeSegmentsAsync(topic, 1, 2).get();
+        same(2L, topics.getMetadataAsync(topic).get().getEpoch());
+        same(Set.of("q", "s"), topics.getStatsAsync(topic).get().getSubscriptions().keySet());
+        topics.deleteSubscriptionAsync(topic, "s").get();
+        same(Set.of("q"), topics.getStatsAsync(topic).get().getSubscriptions().keySet());
+        topics.deleteScalableTopicAsync(topic).get();
+        check(!topics.listScalableTopicsAsync("public/default").get().contains(topic), "it is gone");
+        topics.deleteSegmentAsync(segment, true).get();
     }
 }
