@@ -8,6 +8,7 @@ none stored twice.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import time
 import urllib.error
@@ -29,7 +30,7 @@ SETTINGS = {
     "logFileBytes": 8 << 20,
     "logLingerSeconds": 0,
 }
-REST_ERRORS = (urllib.error.URLError, OSError, TimeoutError)
+REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
