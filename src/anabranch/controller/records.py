@@ -73,6 +73,10 @@ class Records:
 
     async def store_topic(self, topic: TopicName, record: ScalableTopic, if_version: int) -> int:
         """The new version; VersionConflict if the record is another by now."""
+        found = await self.topic(topic)
+        # A topic deleted and made again starts over with its versions, and one may be the same by chance.
+        if found is None or found[0].generation != record.generation:
+            raise VersionConflict(topic_path(topic), if_version, None if found is None else found[1])
         return (await self._metadata.put(topic_path(topic), record.encode(), if_version=if_version)).version
 
     async def update_topic(

@@ -118,7 +118,7 @@ class CoreWorld:
 
     def put_topic(self, topic: ScalableTopic, if_version: int) -> int | None:
         """The new version; None on a conflict."""
-        if self.topic is None or self.version != if_version:
+        if self.topic is None or self.version != if_version or self.topic.generation != topic.generation:
             return None
         topic.layout.check()
         self._check_layout_change(topic)
@@ -363,8 +363,6 @@ class CoreWorld:
     def _check_layout_change(self, topic: ScalableTopic) -> None:
         old = self.topic
         assert old is not None
-        if topic.generation != old.generation:
-            raise self.broken(f"a record of topic {topic.generation} was stored over topic {old.generation}")
         if topic.layout.epoch < old.layout.epoch:
             raise self.broken(f"the layout went back from epoch {old.layout.epoch} to {topic.layout.epoch}")
         if topic.layout.epoch == old.layout.epoch or topic.is_deleting:
