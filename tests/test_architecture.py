@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "anabranch"
 LAYERS = [
     "errors",
     "model",
+    "autoscale",
     "wire",
     "metadata",
     "storage",
@@ -24,7 +25,7 @@ LAYERS = [
     "cli",
 ]
 
-PURE_FOLDERS = ["model", "wire"]
+PURE_FOLDERS = ["model", "autoscale", "wire"]
 PURE_MODULES = [
     "broker/cursor.py",
     "broker/dedup.py",

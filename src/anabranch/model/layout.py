@@ -155,8 +155,8 @@ class SegmentLayout:
 
     # -- changing
 
-    def split(self, number: int, now_ms: int) -> SegmentLayout:
-        """The layout once that segment is sealed and two children share its range."""
+    def split(self, number: int, now_ms: int, lopsided: int = 0) -> SegmentLayout:
+        """The layout once that segment is sealed and two children share its range, each with that `lopsided`."""
         parent = self._active_segment(number, "split")
         epoch = self.epoch + 1
         children = (self.next_id, SegmentId(self.next_id + 1))
@@ -171,6 +171,7 @@ class SegmentLayout:
                 created_ms=now_ms,
                 merged_ms=parent.merged_ms,
                 bucket_splits=parent.bucket_splits,
+                lopsided=lopsided,
             )
         return replace(
             self, epoch=epoch, next_id=SegmentId(self.next_id + 2), segments=changed, last_split_ms=now_ms
@@ -194,15 +195,15 @@ class SegmentLayout:
         changed = dict(self.segments)
         for parent in parents:
             changed[parent.id] = parent.sealed(epoch, now_ms, (child,))
-        merged_ms = sorted({*left.merged_ms, *right.merged_ms, now_ms})[-MERGE_TIMES_MAX:]
         changed[child] = Segment(
             child,
             left.range.joined(right.range),
             (left.id, right.id),
             created_epoch=epoch,
             created_ms=now_ms,
-            merged_ms=tuple(merged_ms),
+            merged_ms=(*_longer_chain(left.merged_ms, right.merged_ms), now_ms)[-MERGE_TIMES_MAX:],
             bucket_splits=max(left.bucket_splits, right.bucket_splits, key=len),
+            lopsided=max(left.lopsided, right.lopsided),
         )
         return replace(
             self, epoch=epoch, next_id=SegmentId(child + 1), segments=changed, last_merge_ms=now_ms
@@ -258,3 +259,13 @@ class SegmentLayout:
             assert all(number in self.segments[c].parents for c in segment.children), (
                 f"{number}: one-way link"
             )
+
+
+def _longer_chain(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Times such that, since any moment, as many are counted as in the chain that has more since then.
+
+    Chains are compared from their latest merge on: the nth latest of both is the later of the nth latest of each.
+    """
+    size = max(len(one), len(other))
+    padded = [(0,) * (size - len(chain)) + chain for chain in (one, other)]
+    return tuple(max(pair) for pair in zip(*padded, strict=True))

@@ -266,6 +266,8 @@ def segment_json(segment: Segment) -> dict[str, Any]:
         value["entryBucketSplits"] = list(segment.bucket_splits)
     if segment.merged_ms:
         value["mergedAtMs"] = list(segment.merged_ms)
+    if segment.lopsided:
+        value["lopsidedSplits"] = segment.lopsided
     if segment.is_deleting:
         value["deleting"] = True
     return value
@@ -299,6 +301,7 @@ def _read_segment(value: Mapping[str, Any]) -> Segment:
         merged_ms=tuple(value.get("mergedAtMs", ())),
         legacy_topic=value.get("legacyTopicName") or "",
         bucket_splits=tuple(value.get("entryBucketSplits") or ()),
+        lopsided=value.get("lopsidedSplits", 0),
         is_deleting=value.get("deleting", False),
     )
 

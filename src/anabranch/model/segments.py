@@ -96,12 +96,15 @@ class Segment:
     sealed_epoch: int = 0  # 0 while active: sealing raises the epoch, so no segment is sealed at 0.
     created_ms: int = 0
     sealed_ms: int = 0
-    # When segments in its past were merged, latest last. A fact of its own, because pruning cuts the links it could
-    # be read from.
+    # When the merges along the longest chain of its past were, latest last. A fact of its own, because pruning cuts
+    # the links it could be read from.
     merged_ms: tuple[int, ...] = ()
     # The classic topic this segment stands for, if the topic was made from one; else it has a log of its own.
     legacy_topic: str = ""
     bucket_splits: tuple[int, ...] = ()
+    # How many splits in a row, up to its own parent's, left one child with nearly all the heat: a hot key, which no
+    # split can divide. Each doubles the wait before the next.
+    lopsided: int = 0
     # Marked for deletion: its storage may be removed at any moment, and then it is pruned.
     is_deleting: bool = False
 

@@ -1,0 +1,148 @@
+"""A segment's load: the four rates, their stored form, and when a new sample is worth storing. Pure.
+
+The record carries no time. The store's modified time is the only evidence of how long a segment has been cold, so a
+write that says nothing new does harm: it would start that window again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.model.scalable import BadRecord
+
+if TYPE_CHECKING:
+    from anabranch.autoscale.policy import Policy
+
+# What an idle topic's wobble stays below: moves up to this share of a merge threshold say nothing.
+QUIET_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Four rates a second. A measured load, or the limits that loads are held against."""
+
+    msg_rate_in: float = 0.0
+    bytes_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
+
+    @property
+    def rates(self) -> tuple[float, float, float, float]:
+        """In the order of `RATES`."""
+        return self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out
+
+    def __add__(self, other: Load) -> Load:
+        return Load(*(mine + its for mine, its in zip(self.rates, other.rates, strict=True)))
+
+    def heat(self, limits: Load) -> float:
+        """The largest ratio of a rate to its own limit; every limit must be above zero."""
+        return max(
+            self.msg_rate_in / limits.msg_rate_in,
+            self.bytes_rate_in / limits.bytes_rate_in,
+            self.msg_rate_out / limits.msg_rate_out,
+            self.bytes_rate_out / limits.bytes_rate_out,
+        )
+
+    def hottest(self, limits: Load) -> int:
+        """Which rate (an index into `RATES`) is the largest part of its own limit; the first of equals."""
+        ratios = [rate / limit for rate, limit in zip(self.rates, limits.rates, strict=True)]
+        return ratios.index(max(ratios))
+
+    def is_over_any(self, limits: Load) -> bool:
+        """Strictly: a rate on its limit is not over it."""
+        return (
+            self.msg_rate_in > limits.msg_rate_in
+            or self.bytes_rate_in > limits.bytes_rate_in
+            or self.msg_rate_out > limits.msg_rate_out
+            or self.bytes_rate_out > limits.bytes_rate_out
+        )
+
+    def is_under_all(self, limits: Load) -> bool:
+        """Strictly: a rate on its limit is not under it."""
+        return (
+            self.msg_rate_in < limits.msg_rate_in
+            and self.bytes_rate_in < limits.bytes_rate_in
+            and self.msg_rate_out < limits.msg_rate_out
+            and self.bytes_rate_out < limits.bytes_rate_out
+        )
+
+    # -- JSON
+
+    def to_json(self) -> dict[str, float]:
+        return dict(zip(RATES, self.rates, strict=True))
+
+    def encode(self) -> bytes:
+        return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Load:
+        """BadRecord for anything but an object of rates. A rate that is missing is zero."""
+        try:
+            value = json.loads(data)
+            return Load(*(_rate(value.get(name, 0.0)) for name in RATES))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadRecord(f"the stored load of a segment cannot be read: {error!r}") from error
+
+
+# The names of the four rates in JSON and in the names of settings.
+RATES: Final = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
+IDLE: Final = Load()
+
+
+def _rate(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{value!r} is not a rate")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """A stored load, with the store's time of its last change."""
+
+    load: Load
+    modified_ms: int
+
+
+def should_write(now: Load, last: Load | None, policy: Policy, change: float) -> bool:
+    """Whether a sample says something new. `last` is the record as stored, None if there is none.
+
+    After a restart or a move, pass the stored record and not None: writing the same again would restart its cold
+    window. `change` is a share of the last value: 0.25 for a quarter.
+    """
+    if last is None:
+        return True
+    return any(
+        _is_news(rate, before, split, merge, change)
+        for rate, before, split, merge in zip(
+            now.rates, last.rates, policy.split.rates, policy.merge.rates, strict=True
+        )
+    )
+
+
+def _is_news(rate: float, before: float, split: float, merge: float, change: float) -> bool:
+    if before == 0.0:
+        return rate != 0.0  # Leaving zero always is.
+    # What `decide` would see differently is always written, however small the step.
+    if (rate > split) != (before > split) or (rate < merge) != (before < merge):
+        return True
+    moved = abs(rate - before)
+    return moved > change * before and moved > QUIET_SHARE * merge
+
+
+def describe_rate(index: int, rate: float) -> str:
+    """`msgRateIn 12,000/s` or `bytesRateIn 64.0 MB/s`, for sentences that people read."""
+    return f"{RATES[index]} {describe_amount(index, rate)}"
+
+
+def describe_amount(index: int, rate: float) -> str:
+    if RATES[index].startswith("msg"):
+        return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:,.1f}/s"
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if rate >= size:
+            return f"{rate / size:,.1f} {unit}/s"
+    return f"{rate:,.0f} B/s"
