@@ -194,6 +194,10 @@ class Policies(Json, frozen=True):
     schema_validation_enforced: bool = False
     encryption_required: bool = False
     subscription_types_enabled: tuple[str, ...] = ()
+    # What the namespace sets of the automatic split and merge policy of its scalable topics.
+    scalable_topic_auto_scale_policy: dict[str, Any] | None = msgspec.field(
+        default=None, name="scalableTopicAutoScalePolicy"
+    )
     properties: dict[str, str] = {}
     # Set when deletion of the namespace has begun: no topic is created in it any more.
     deleted: bool = False

@@ -1,0 +1,89 @@
+"""`anabranch topics policy`: what is set about automatic splits and merges, of a topic or of a namespace.
+
+`tenant/namespace` names a namespace, anything else a topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from anabranch.cli import scalable
+from anabranch.cli.dag_view import aligned
+from anabranch.cli.options import UsageError
+from anabranch.cli.policy_fields import BY_WORD, FIELDS, Field, parsed, shown
+from anabranch.cli.rest import call
+from anabranch.model.names import Domain, NamespaceName, TopicName
+
+
+def run(arguments: argparse.Namespace) -> int:
+    url: str = arguments.admin_url
+    name, path = _target(arguments.target)
+    match arguments.what:
+        case "get":
+            applied = call(url, "GET", f"{path}?applied=true")
+            if arguments.json:
+                print(json.dumps({"set": call(url, "GET", path) or {}, **applied}, indent=2))
+            else:
+                print("\n".join(told(name, applied)))
+        case "set":
+            _set(url, path, arguments)
+        case "remove" if arguments.field:
+            gone = {_field(word).name for word in arguments.field}
+            left = {k: v for k, v in (call(url, "GET", path) or {}).items() if k not in gone}
+            call(url, "POST", path, left) if left else call(url, "DELETE", path)
+        case "remove":
+            call(url, "DELETE", path)
+    return 0
+
+
+def _target(text: str) -> tuple[str, str]:
+    """The full name and the path of its policy."""
+    if "://" not in text and text.count("/") == 1:
+        namespace = NamespaceName.parse(text)
+        return str(namespace), f"/admin/v2/namespaces/{namespace}/scalableTopicAutoScalePolicy"
+    name = TopicName.parse(text)
+    if name.domain is Domain.PERSISTENT and "://" in text:
+        raise UsageError(f"{name} is a classic topic; `anabranch topics migrate` makes it a scalable one")
+    topic = TopicName(Domain.TOPIC, name.namespace, name.local)
+    return str(topic), f"{scalable.rest_path(topic)}/autoScalePolicy"
+
+
+def _set(url: str, path: str, arguments: argparse.Namespace) -> None:
+    given = {
+        field.name: parsed(field, text)
+        for field in FIELDS
+        if (text := getattr(arguments, field.word.replace("-", "_"))) is not None
+    }
+    if not given:
+        raise UsageError("nothing to set: name a field, as in --max-segments 8; --help lists them")
+    call(url, "POST", path, {**(call(url, "GET", path) or {}), **given})
+
+
+def _field(word: str) -> Field:
+    found = BY_WORD.get(word.removeprefix("--"))
+    if found is None:
+        raise UsageError(f"{word!r} is no field of the policy; there are {', '.join(BY_WORD)}")
+    return found
+
+
+# -- what it shows
+
+
+def told(name: str, applied: dict[str, Any]) -> list[str]:
+    """The policy as a table, with what is wrong with it on top."""
+    policy, origin = applied["policy"], applied["origin"]
+    rows = [("FIELD", "VALUE", "FROM")]
+    rows += [(f.word, shown(f, policy[f.name]), origin[f.name]) for f in FIELDS if f.name in policy]
+    return [f"{name}: {switch(applied)}", "", *aligned(rows, left={0, 2})]
+
+
+def switch(applied: dict[str, Any]) -> str:
+    """Whether anything happens by itself, and if not, why not."""
+    if not applied["policy"]["enabled"]:
+        return f"automatic splits and merges are off ({applied['origin']['enabled']})"
+    if applied["problems"]:
+        faults = "; ".join(applied["problems"])
+        return f"automatic splits and merges are OFF, because the policy contradicts itself: {faults}"
+    return "automatic splits and merges are on"
