@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from anabranch.controller.election import resign
 from anabranch.controller.errors import TooBusy, TopicExists, TopicMissing
@@ -28,6 +29,9 @@ from anabranch.model.scalable import (
 )
 
 GENERATIONS = "/counters/scalable-topic"
+# A record is read afresh at every lookup of a segment and before every effect, and is mostly the same bytes: a hundred
+# segments take 4 ms to decode and 20 us to compare.
+_decode = lru_cache(maxsize=128)(ScalableTopic.decode)
 Versioned = tuple[ScalableTopic, int]
 
 
@@ -44,9 +48,7 @@ class Records:
     async def topic(self, topic: TopicName) -> Versioned | None:
         """The record and its version, read afresh. Any form of the topic's name will do."""
         found = await self._metadata.get(topic_path(topic))
-        return (
-            None if found is None or not found.value else (ScalableTopic.decode(found.value), found.version)
-        )
+        return None if found is None or not found.value else (_decode(found.value), found.version)
 
     async def get(self, topic: TopicName) -> ScalableTopic | None:
         found = await self.topic(topic)
