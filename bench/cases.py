@@ -63,6 +63,14 @@ class Session:
         where = {"system": self.system.client, "url": self.system.url}
         return self.java.run(self.system.pid, timeout, kind, **where, **options)
 
+    def load_v5(self, kind: str, timeout: float = 120.0, **options: object) -> Outcome:
+        """The same through Pulsar's V5 client, on a scalable topic."""
+        where = {"system": "v5", "url": self.system.url, "web": f"http://127.0.0.1:{self.system.web_port}"}
+        return self.java.run(self.system.pid, timeout, kind, **where, **options)
+
+    def scalable_topic(self, case: str) -> str:
+        return f"topic://public/default/{case}-{self.unique()}"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -143,6 +151,58 @@ def latency_raw(session: Session) -> Outcome:
     return run_python(session.system.pid, 120, "bench.rawlatency", *where, *pace)
 
 
+def v5_produce(session: Session) -> Outcome:
+    return session.load_v5(
+        "produce",
+        topic=session.scalable_topic("v5-produce"),
+        segments=4,
+        size=1024,
+        pending=20_000,
+        linger_us=LINGER_US,
+        warmup=session.pace.warmup,
+        seconds=session.pace.seconds,
+    )
+
+
+def v5_fill(session: Session, count: int) -> str:
+    topic = session.scalable_topic("v5-backlog")
+    sizes = {"segments": 4, "count": count, "size": 1024, "linger_us": LINGER_US}
+    session.load_v5("fill", topic=topic, subscriptions="java", **sizes)
+    return topic
+
+
+def v5_consume(session: Session) -> Outcome:
+    count, warm_count = session.pace.backlog, session.pace.backlog // 4
+    warm = v5_fill(session, warm_count)
+    return session.load_v5(
+        "consume",
+        topic=v5_fill(session, count),
+        count=count,
+        warm_topic=warm,
+        warm_count=warm_count,
+        subscription="java",
+    )
+
+
+def v5_split(session: Session) -> Outcome:
+    rounds = max(3, round(session.pace.seconds))
+    return session.load_v5(
+        "split",
+        timeout=180,
+        topic=session.scalable_topic("v5-split"),
+        segments=1,
+        rate=1_000,
+        rounds=rounds,
+        warmup=session.pace.warmup,
+    )
+
+
+def v5_leave(session: Session) -> Outcome:
+    return session.load_v5(
+        "leave", timeout=180, topic=session.scalable_topic("v5-leave"), segments=4, rate=1_000
+    )
+
+
 RATE = Figure("per_second", "messages", "k msg/s", scale=1e-3)
 MEGABYTES = Figure("mb_per_second", "bytes", "MB/s")
 CPU = Figure("broker_cpu_us", "broker CPU per message", "µs", lower_is_better=True, digits=2)
@@ -152,6 +212,16 @@ LATENCIES = (
     Figure("end_to_end_p50_ms", "end to end p50", "ms", lower_is_better=True, digits=2),
     Figure("end_to_end_p99_ms", "end to end p99", "ms", lower_is_better=True, digits=2),
 )
+SPLITS = (
+    Figure("call_p50_ms", "admin call", "ms", lower_is_better=True, digits=1),
+    Figure(
+        "child_async_p50_ms", "first publish on a child, asynchronous", "ms", lower_is_better=True, digits=1
+    ),
+    Figure(
+        "child_sync_p50_ms", "first publish on a child, synchronous", "ms", lower_is_better=True, digits=1
+    ),
+)
+MOVED = Figure("moved_seconds", "its segments move", "s", lower_is_better=True, digits=2)
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -175,6 +245,22 @@ CASES: dict[str, Case] = {
         Case("latency-1k", "1,000 msg/s of 1 KB", latency(batched=True), LATENCIES),
         Case("latency-1k-unbatched", "1,000 msg/s of 1 KB, unbatched", latency(batched=False), LATENCIES),
         Case("latency-1k-raw", "1,000 msg/s of 1 KB, plain sockets", latency_raw, LATENCIES, ("kafka",)),
+        Case(
+            "v5-produce-1k",
+            "V5 client, produce 1 KB keyed, 4 segments",
+            v5_produce,
+            (RATE, CPU),
+            ("kafka",),
+        ),
+        Case(
+            "v5-consume-1k",
+            "V5 client, stream consumer, 1 KB, 4 segments",
+            v5_consume,
+            (RATE, CPU),
+            ("kafka",),
+        ),
+        Case("v5-split", "V5 client, split at 1,000 msg/s", v5_split, SPLITS, ("kafka",)),
+        Case("v5-leave", "V5 client, a stream consumer leaves", v5_leave, (MOVED,), ("kafka",)),
     )
 }
 

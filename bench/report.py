@@ -66,6 +66,12 @@ AIMS: dict[tuple[str, str], tuple[Aim, ...]] = {
         for what in ("publish", "end_to_end")
         for share in ("p50", "p99")
     },
+    ("v5-produce-1k", "per_second"): (Aim(1.2, "pulsar"),),
+    ("v5-consume-1k", "per_second"): (Aim(1.1, "pulsar"),),
+    ("v5-consume-1k", "broker_cpu_us"): (Aim(2.0, "pulsar"),),
+    ("v5-split", "call_p50_ms"): (Aim(15, ""),),
+    ("v5-split", "child_async_p50_ms"): (Aim(1.0, "pulsar"),),
+    ("v5-split", "child_sync_p50_ms"): (Aim(1.0, "pulsar"),),
     ("memory", "rss_mb"): (Aim(400, ""),),
     ("start", "first_publish_seconds"): (Aim(1.5, ""),),
 }
@@ -164,13 +170,21 @@ def coldread_table(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+def scalable_table(results: Results) -> str:
+    if not results.scalable:
+        return ""
+    lines = ["", "Scalable topics, our broker alone:", "", "| what | figure | aim |", "|---|---|---|"]
+    lines += [f"| {s['what']} | {s['figure']:,} {s['unit']} | {s['aim']} |" for s in results.scalable]
+    return "\n".join(lines) + "\n"
+
+
 def write(results: Results, folder: Path) -> None:
     """Rewrites the generated part of README.md and the chart; prose outside the marks is left alone."""
     readme = folder / "README.md"
     prose = readme.read_text() if readme.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
     machine = ", ".join(f"{key}: {value}" for key, value in results.machine.items())
     noise = f"{results.disturbed()} of {len(results.records)} runs shared the machine with other work"
-    tables = f"{table(results)}\n{growth_table(results)}{coldread_table(results)}"
+    tables = f"{table(results)}\n{growth_table(results)}{coldread_table(results)}{scalable_table(results)}"
     body = f"\n{machine}. {noise}.\n\n{tables}\n![Ratios to Pulsar](ratios.svg)\n"
     head, rest = prose.split(BEGIN, 1)
     tail = rest.split(END, 1)[1]

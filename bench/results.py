@@ -31,6 +31,7 @@ class Results:
     records: list[Record] = field(default_factory=list)
     growth: list[dict[str, Any]] = field(default_factory=list)
     coldread: list[dict[str, Any]] = field(default_factory=list)
+    scalable: list[dict[str, Any]] = field(default_factory=list)
 
     def values(self, system: str, case: str, key: str) -> list[float]:
         """The figure in every round that gave one."""
@@ -60,6 +61,7 @@ class Results:
             "machine": self.machine,
             "growth": self.growth,
             "coldread": self.coldread,
+            "scalable": self.scalable,
             "records": rounded,
         }
         path.write_text(json.dumps(whole, indent=1) + "\n")
@@ -68,7 +70,9 @@ class Results:
     def load(cls, path: Path) -> Results:
         whole = json.loads(path.read_text())
         records = [Record(**r) for r in whole["records"]]
-        return cls(whole["machine"], records, whole["growth"], whole.get("coldread", []))
+        return cls(
+            whole["machine"], records, whole["growth"], whole.get("coldread", []), whole.get("scalable", [])
+        )
 
 
 def describe_machine() -> dict[str, str]:

@@ -22,7 +22,7 @@ public final class Load {
     public static void main(String[] args) throws Exception {
         Locale.setDefault(Locale.ROOT);
         if (args.length == 0) {
-            System.err.println("usage: Load produce|fill|consume|latency|first key=value...");
+            System.err.println("usage: Load produce|fill|consume|latency|split|leave|first key=value...");
             System.exit(2);
         }
         Options options = new Options(args, 1);
@@ -31,6 +31,8 @@ public final class Load {
             case "fill" -> fill(options);
             case "consume" -> consume(options);
             case "latency" -> latency(options);
+            case "split" -> Reshaping.split(options);
+            case "leave" -> Reshaping.leave(options);
             case "first" -> first(options);
             default -> throw new IllegalArgumentException("no such load: " + args[0]);
         }
@@ -192,7 +194,7 @@ public final class Load {
         System.out.printf("{\"event\":\"result\",\"unix\":%.3f}%n", System.currentTimeMillis() / 1e3);
     }
 
-    private static byte[] payload(int size) {
+    static byte[] payload(int size) {
         byte[] bytes = new byte[size];
         // Incompressible, and the same in every run.
         new Random(42).nextBytes(bytes);
@@ -200,7 +202,7 @@ public final class Load {
     }
 
     /** The timed part of a run: wall time and this process's CPU time. */
-    private static final class Span {
+    static final class Span {
         private final long cpuFrom;
         private final long from;
         private long cpu;

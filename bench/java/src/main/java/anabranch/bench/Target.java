@@ -19,8 +19,9 @@ interface Target extends AutoCloseable {
         String system = options.text("system");
         return switch (system) {
             case "pulsar" -> new PulsarTarget(options);
+            case "v5" -> new V5Target(options);
             case "kafka" -> new KafkaTarget(options);
-            default -> throw new IllegalArgumentException("system must be pulsar or kafka, got " + system);
+            default -> throw new IllegalArgumentException("system must be pulsar, v5 or kafka, got " + system);
         };
     }
 
