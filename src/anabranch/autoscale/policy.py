@@ -19,6 +19,10 @@ BROKER: Final = "broker"
 NAMESPACE: Final = "namespace"
 TOPIC: Final = "topic"
 
+# Far enough apart that what was just merged is not about to split again.
+SPLIT_OVER: Final = Load(10_000.0, 50.0 * MEGABYTE, 50_000.0, 250.0 * MEGABYTE)
+MERGE_UNDER: Final = Load(1_000.0, 5.0 * MEGABYTE, 5_000.0, 25.0 * MEGABYTE)
+
 
 class InvalidPolicy(AnabranchError):
     """An override that cannot be read, or a policy that contradicts itself; the message says what to change."""
@@ -39,8 +43,8 @@ class Policy:
     split_cooldown_ms: int = 60_000
     merge_cooldown_ms: int = 300_000
     merge_window_ms: int = 300_000
-    split: Load = Load(10_000.0, 50.0 * MEGABYTE, 50_000.0, 250.0 * MEGABYTE)
-    merge: Load = Load(1_000.0, 5.0 * MEGABYTE, 5_000.0, 25.0 * MEGABYTE)
+    split: Load = SPLIT_OVER
+    merge: Load = MERGE_UNDER
     # A merge longer ago than this no longer counts for the depth. Ours, and set for the broker only.
     merge_depth_window_ms: int = 24 * 3_600_000
 

@@ -1,0 +1,241 @@
+"""The split pass: whether a segment should split, which one, and why not. Pure.
+
+Consumers go first: a subscription with more of them than there are segments leaves some without work. Then load: a
+segment over any of its limits. Consumers split whatever takes in the most, since any split gives one of them a segment.
+Load does not split a hot key again and again: where one child of a split kept nearly all of the heat, splitting it
+divides nothing, so each such split in a row doubles the wait before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from anabranch.autoscale.load import IDLE, Load, describe_amount, describe_rate
+from anabranch.autoscale.policy import Policy
+from anabranch.autoscale.verdict import NoSplit, Observation, Split, counted, moment, span
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.segments import Segment, SegmentId
+
+# A sibling with less than this share of what both have got nothing from the split.
+LOPSIDED_SHARE: Final = 0.1
+# The wait doubles up to this often: about 17 hours at the default cooldown, and never for life.
+LOPSIDED_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NotSplit:
+    label: NoSplit
+    because: str
+    is_suppressed: bool = False
+    look_again_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The subscription with the most ordered consumers, and how many segments those want."""
+
+    subscription: str = ""
+    consumers: int = 0
+    segments: int = 0
+
+    @staticmethod
+    def of(seen: Observation) -> Crowd:
+        if not seen.consumers:
+            return Crowd()
+        name, count = min(seen.consumers.items(), key=lambda item: (-item[1], item[0]))
+        return Crowd(name, count, -(-count // max(1, seen.consumers_per_segment)))
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription!r} has {counted(self.consumers, 'consumer')}"
+
+
+def look_for_split(
+    seen: Observation, policy: Policy, crowd: Crowd, *, consumers_only: bool
+) -> Split | NotSplit:
+    active = seen.layout.active
+    wanted: Split | NotSplit | None = None
+    if crowd.segments > len(active):
+        wanted = _for_consumers(seen, policy, crowd)
+    if not isinstance(wanted, Split) and not consumers_only:
+        wanted = _for_load(seen, policy, crowd)
+    if wanted is None:
+        return NotSplit(NoSplit.NOT_NEEDED, _few_consumers(crowd, len(active)))
+    if isinstance(wanted, NotSplit):
+        return wanted
+    # Only now the two brakes, so that each is named only when it is what stops a split.
+    end_ms = seen.layout.last_split_ms + policy.split_cooldown_ms if seen.layout.last_split_ms else 0
+    if seen.now_ms < end_ms:
+        because = (
+            f"{wanted.because}, but after the last split there is a cooldown of {span(policy.split_cooldown_ms)} "
+            f"until {moment(end_ms)}"
+        )
+        return NotSplit(NoSplit.COOLDOWN, because, look_again_ms=end_ms)
+    if len(active) >= policy.max_segments:
+        because = (
+            f"{wanted.because}, but the topic has {counted(len(active), 'segment')} "
+            f"and maxSegments is {policy.max_segments}"
+        )
+        return NotSplit(NoSplit.MAX_SEGMENTS, because, is_suppressed=True)
+    return wanted
+
+
+def _few_consumers(crowd: Crowd, active: int) -> str:
+    if not crowd.consumers:
+        return "no subscription has ordered consumers"
+    return f"{counted(active, 'segment')} {'is' if active == 1 else 'are'} enough for consumers, as {crowd} at most"
+
+
+# -- consumers
+
+
+def _for_consumers(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSplit:
+    active = seen.layout.active
+    able = [s for s in active if s.range.start < s.range.end]
+    if not able:
+        return NotSplit(NoSplit.ONE_HASH, f"{crowd}, but every segment is down to a single hash")
+    load = seen.load
+    busiest, most = able[0], -1.0
+    for segment in able:
+        report = load.get(segment.id)
+        rate = report.load.msg_rate_in if report is not None else 0.0
+        if rate > most or (rate == most and segment.id < busiest.id):
+            busiest, most = segment, rate
+    room = "" if seen.consumers_per_segment <= 1 else f" for {seen.consumers_per_segment} consumers each"
+    because = (
+        f"{crowd} and the topic {counted(len(active), 'segment')}{room}; "
+        f"segment {busiest.id} takes in the most, {describe_rate(0, most)}"
+    )
+    return Split(busiest.id, "consumers", because, _lopsided(seen, policy, busiest, _load_of(seen, busiest)))
+
+
+# -- load
+
+
+def _for_load(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSplit:
+    limits, reports = policy.split, seen.load
+    hot: list[tuple[float, Segment, Load]] = []
+    warmest: tuple[float, Segment, Load] | None = None
+    for segment in seen.layout.active:
+        report = reports.get(segment.id)
+        if report is None:
+            continue
+        load = report.load
+        heat = load.heat(limits)
+        # The rates themselves are compared with the limits: a ratio may round to 1.
+        if heat >= 1.0 and load.is_over_any(limits):
+            hot.append((heat, segment, load))
+        elif warmest is None or (-heat, segment.id) < (-warmest[0], warmest[1].id):
+            warmest = (heat, segment, load)
+    if not hot:
+        return NotSplit(NoSplit.NOT_NEEDED, _all_cool(seen, policy, warmest, crowd))
+    hot.sort(key=lambda item: (-item[0], item[1].id))
+    return _first_free(seen, policy, hot)
+
+
+def _all_cool(
+    seen: Observation, policy: Policy, warmest: tuple[float, Segment, Load] | None, crowd: Crowd
+) -> str:
+    enough = _few_consumers(crowd, len(seen.layout.active))
+    if warmest is None:
+        return f"no segment has a load record yet, and {enough}"
+    heat, segment, load = warmest
+    if heat == 0.0:
+        return f"every segment is idle, and {enough}"
+    return f"segment {segment.id} is the hottest, with {_against(load, policy.split)}, and {enough}"
+
+
+def _against(load: Load, limits: Load) -> str:
+    """`msgRateIn 12,000/s, 120 % of its split limit of 10,000/s`, for the rate with the largest share."""
+    at = load.hottest(limits)
+    share = 100 * load.rates[at] / limits.rates[at]
+    limit = describe_amount(at, limits.rates[at])
+    return f"{describe_rate(at, load.rates[at])}, {share:,.0f} % of its split limit of {limit}"
+
+
+def _first_free(
+    seen: Observation, policy: Policy, hot: Sequence[tuple[float, Segment, Load]]
+) -> Split | NotSplit:
+    """The hottest that may split now; else why the one that may split soonest must wait."""
+    soonest: NotSplit | None = None
+    for _, segment, load in hot:
+        over = f"segment {segment.id} has {_against(load, policy.split)}"
+        if segment.range.start == segment.range.end:
+            stuck = NotSplit(
+                NoSplit.ONE_HASH, f"{over}, but its range is a single hash and cannot be divided further"
+            )
+            soonest = soonest or stuck
+            continue
+        times = _lopsided(seen, policy, segment, load)
+        free_ms = _free_ms(policy, segment, times)
+        if seen.now_ms >= free_ms:
+            return Split(segment.id, "load", over, times)
+        because = (
+            f"{over}, but the split that made it left it nearly all of the load, {_in_a_row(times)}: its keys cannot "
+            f"be told apart by splitting, so it waits until {moment(free_ms)}"
+        )
+        if soonest is None or soonest.look_again_ms is None or free_ms < soonest.look_again_ms:
+            soonest = NotSplit(NoSplit.HOT_KEY, because, look_again_ms=free_ms)
+    assert soonest is not None
+    return soonest
+
+
+def _in_a_row(times: int) -> str:
+    return "once so far" if times == 1 else f"{times} times in a row"
+
+
+# -- hot keys
+
+
+def _lopsided(seen: Observation, policy: Policy, segment: Segment, load: Load) -> int:
+    """How many splits in a row, with the one that made this segment, left one child nearly all of the heat."""
+    if not _is_child_of_split(segment):
+        return segment.lopsided  # A merge changes nothing about its keys, and it does not wait for them.
+    if _kept_nearly_all(seen, policy, segment, load):
+        return min(segment.lopsided + 1, LOPSIDED_MAX)
+    return 0
+
+
+def _free_ms(policy: Policy, segment: Segment, times: int) -> int:
+    """From when on the load may split it. What was merged since is free: a merge makes no hot key."""
+    if times == 0 or not _is_child_of_split(segment):
+        return 0
+    return int(segment.created_ms + policy.split_cooldown_ms * 2**times)
+
+
+def _is_child_of_split(segment: Segment) -> bool:
+    """By what pruning leaves in place: a merge's own time is the last of its child's merges."""
+    if segment.created_epoch == 0 or len(segment.parents) > 1:
+        return False
+    return not segment.merged_ms or segment.merged_ms[-1] != segment.created_ms
+
+
+def _kept_nearly_all(seen: Observation, policy: Policy, segment: Segment, load: Load) -> bool:
+    """Whether its sibling got next to nothing of the rate that makes it hot."""
+    sibling = _sibling(seen.layout, segment)
+    if sibling is not None and sibling.is_sealed:
+        return (
+            len(sibling.children) == 1
+        )  # Merged away, so it was cold; else it was worth a split of its own.
+    report = None if sibling is None else seen.load.get(sibling.id)
+    if report is None:
+        # Pruned, or not measured just now. That ends no row of lopsided splits, and starts none.
+        return segment.lopsided > 0
+    at = load.hottest(policy.split)
+    mine, its = load.rates[at], report.load.rates[at]
+    return mine > 0 and its < LOPSIDED_SHARE * (mine + its)
+
+
+def _sibling(layout: SegmentLayout, segment: Segment) -> Segment | None:
+    # A split gives its children two ids in a row, so no search is needed.
+    for number in (SegmentId(segment.id - 1), SegmentId(segment.id + 1)):
+        found = layout.segments.get(number)
+        if found is not None and found.created_epoch == segment.created_epoch:
+            return found
+    return None
+
+
+def _load_of(seen: Observation, segment: Segment) -> Load:
+    report = seen.load.get(segment.id)
+    return IDLE if report is None else report.load

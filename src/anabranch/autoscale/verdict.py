@@ -1,0 +1,118 @@
+"""What a decision about a scalable topic is made from, and what may come of it: plain values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, Literal
+
+from anabranch.autoscale.load import LoadReport
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.segments import SegmentId
+
+Rule = Literal["consumers", "load"]
+
+# The caps whose suppressions are counted.
+MAX_SEGMENTS: Final = "max_segments"
+MAX_DEPTH: Final = "max_depth"
+NOTHING: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One topic as its leader sees it, at one moment of the store's time."""
+
+    layout: SegmentLayout
+    # Only records of segments that have an owner: what nobody measures any more is no evidence.
+    load: Mapping[SegmentId, LoadReport]
+    # Consumers by subscription, STREAM and CHECKPOINT only. One within its grace period counts.
+    consumers: Mapping[str, int]
+    now_ms: int
+    # How many ordered consumers one segment can serve.
+    consumers_per_segment: int = 1
+
+
+class NoSplit(StrEnum):
+    """Why there was no split, as a label for counters."""
+
+    OFF = "off"
+    NOT_NEEDED = "not_needed"
+    ONE_HASH = "one_hash"  # All that should split are down to a single hash.
+    HOT_KEY = "hot_key"  # Splits of it divided nothing; it waits longer each time.
+    COOLDOWN = "cooldown"
+    MAX_SEGMENTS = "max_segments"
+
+
+class NoMerge(StrEnum):
+    """Why there was no merge, as a label for counters. Of several pairs, the one that came closest tells."""
+
+    OFF = "off"
+    NOT_ASKED = "not_asked"
+    MIN_SEGMENTS = "min_segments"
+    CONSUMERS = "consumers"
+    NO_RECORD = "no_record"
+    WARM = "warm"
+    WARM_TOGETHER = "warm_together"  # Each is cold, but together they would be over a split limit.
+    WINDOW = "window"
+    COOLDOWN = "cooldown"
+    MAX_DEPTH = "max_depth"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    segment: SegmentId
+    rule: Rule
+    because: str
+    # What `SegmentLayout.split` is to note down on the children.
+    lopsided: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Of neighbours, `one` with the lower range."""
+
+    one: SegmentId
+    other: SegmentId
+    because: str
+    # A split that was due may have been stopped by the cap, and the merge even makes room for it.
+    suppressed: frozenset[str] = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    because: str
+    # The caps, of `MAX_SEGMENTS` and `MAX_DEPTH`, that alone stopped what was otherwise due.
+    suppressed: frozenset[str] = NOTHING
+    # Until this moment of the store's time the same facts lead to no action and suppress nothing else; None: for ever.
+    look_again_ms: int | None = None
+    no_split: NoSplit = NoSplit.NOT_NEEDED
+    no_merge: NoMerge = NoMerge.NOT_ASKED
+
+
+Verdict = Split | Merge | Stay
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_000  # The end of the year 9999.
+
+
+def moment(ms: int) -> str:
+    """A moment of the store's time as people read it."""
+    if not 0 <= ms <= _LAST_MS:
+        return "the end of time"  # A cooldown may be set that long.
+    return f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(ms: int) -> str:
+    """A length of time as people read it: `5 min`, `90 s`, `24 h`."""
+    for size, unit in ((3_600_000, "h"), (60_000, "min")):
+        if ms >= size and ms % size == 0:
+            return f"{ms // size} {unit}"
+    return f"{ms / 1000:g} s"
+
+
+def counted(number: int, what: str) -> str:
+    """`1 segment`, `3 segments`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
