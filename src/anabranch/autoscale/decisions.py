@@ -1,0 +1,136 @@
+"""What was decided about a topic in the last hour, and why: a bounded value that is stored with the topic. Pure.
+
+The same answer given again only lengthens the entry that is there, so an idle hour is one entry. What happened by hand,
+and what was decided but failed, is noted here too: to a reader it belongs to the same story.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, assert_never
+
+from anabranch.autoscale.verdict import Merge, Split, Stay, Verdict
+from anabranch.model.scalable import BadRecord
+from anabranch.model.segments import SegmentId
+
+KEPT_MS: Final = 3_600_000
+# Entries that are kept however old they are, so that a quiet week still shows what came before it.
+KEPT_MIN: Final = 50
+# Entries at most, however much happened: the record must fit into any store.
+KEPT_MAX: Final = 200
+
+
+class Kind(StrEnum):
+    SPLIT = "split"
+    MERGE = "merge"
+    STAY = "stay"
+    FAILED = "failed"  # Decided, but the operation was refused or did not succeed.
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One answer, given `times` times from `at_ms` to `until_ms`."""
+
+    at_ms: int
+    until_ms: int
+    kind: Kind
+    segments: tuple[SegmentId, ...]  # Split, or merged; for a failure, those it was about.
+    rule: str  # "consumers", "load" or "manual" for a split, "cold" or "manual" for a merge, else empty.
+    because: str
+    times: int = 1
+
+    def is_same_answer(self, other: Decision) -> bool:
+        """Splits and merges happen once each: two of them are never one answer."""
+        return self._answer == other._answer and self.kind in (Kind.STAY, Kind.FAILED)
+
+    @property
+    def _answer(self) -> tuple[object, ...]:
+        return self.kind, self.segments, self.rule, self.because
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "atMs": self.at_ms,
+            "untilMs": self.until_ms,
+            "kind": self.kind.value,
+            "segments": list(self.segments),
+            "rule": self.rule,
+            "because": self.because,
+            "times": self.times,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The decisions about one topic, oldest first."""
+
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def latest(self) -> Decision | None:
+        return self.decisions[-1] if self.decisions else None
+
+    def since(self, ms: int) -> tuple[Decision, ...]:
+        """Those that were still given at that moment or later."""
+        return tuple(d for d in self.decisions if d.until_ms >= ms)
+
+    def add(self, verdict: Verdict, now_ms: int) -> History:
+        match verdict:
+            case Split(segment, rule, because):
+                return self.note(Kind.SPLIT, because, now_ms, (segment,), rule)
+            case Merge(one, other, because):
+                return self.note(Kind.MERGE, because, now_ms, (one, other), "cold")
+            case Stay(because):
+                return self.note(Kind.STAY, because, now_ms)
+            case _:
+                assert_never(verdict)
+
+    def note(
+        self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId] = (), rule: str = ""
+    ) -> History:
+        new = Decision(now_ms, now_ms, kind, tuple(segments), rule, because)
+        last = self.latest
+        if last is None or not last.is_same_answer(new):
+            return History(_kept((*self.decisions, new), now_ms))
+        longer = replace(last, until_ms=max(now_ms, last.until_ms), times=last.times + 1)
+        return History(_kept((*self.decisions[:-1], longer), now_ms))
+
+    def is_news_after(self, stored: History) -> bool:
+        """Whether it tells more than that the last answer of `stored` still holds: then it is worth a write."""
+        mine, its = self.latest, stored.latest
+        return mine is not None and (
+            its is None or mine.at_ms != its.at_ms or not mine._answer == its._answer
+        )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [decision.to_json() for decision in self.decisions]
+
+    def encode(self) -> bytes:
+        return json.dumps({"decisions": self.to_json()}, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> History:
+        try:
+            return History(tuple(_read(item) for item in json.loads(data)["decisions"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadRecord(f"the stored decisions about a topic cannot be read: {error!r}") from error
+
+
+def _kept(decisions: tuple[Decision, ...], now_ms: int) -> tuple[Decision, ...]:
+    decisions = decisions[-KEPT_MAX:]
+    old = sum(1 for d in decisions[:-KEPT_MIN] if d.until_ms < now_ms - KEPT_MS)
+    return decisions[old:]
+
+
+def _read(value: Any) -> Decision:
+    return Decision(
+        value["atMs"],
+        value["untilMs"],
+        Kind(value["kind"]),
+        tuple(SegmentId(number) for number in value["segments"]),
+        value["rule"],
+        value["because"],
+        value["times"],
+    )
