@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import anabranch
 from anabranch.broker import metrics
 from anabranch.broker.admin import (
+    auto_scale,
     brokers,
     clusters,
     errors,
@@ -63,12 +64,15 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])
     # Settings before namespaces: both have routes of the shape /{tenant}/{namespace}/{word}.
     app.include_router(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    app.include_router(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
     for router in (topics.router, subscriptions.router, messages.router):
         app.include_router(
             router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
         )
+    # Before the others of scalable topics, which would take its words for the end of a topic's name.
+    app.include_router(auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"])
     app.include_router(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
     app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker import errors as broker_errors
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
@@ -38,6 +39,7 @@ class RestError(AnabranchError):
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidName, 412),
     (InvalidValue, 412),
+    (InvalidPolicy, 412),
     (NotAuthorizedError, 403),
     (LayoutRefused, 412),
     (ports.SegmentRefused, 409),

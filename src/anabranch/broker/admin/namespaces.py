@@ -9,12 +9,14 @@ from urllib.parse import unquote
 import msgspec
 from fastapi import APIRouter, Request
 
+from anabranch.autoscale.policy import check
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policies import Bundles, Policies
 from anabranch.broker.resources import Conflict, NotFound
+from anabranch.broker.scalable.auto_policy import applied
 from anabranch.controller.errors import TopicMissing
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
@@ -40,6 +42,8 @@ async def create_namespace(broker: BrokerDep, namespace: NamespaceDep, request: 
     policies = await body(request, Policies, default)
     if policies.bundles == Bundles():
         policies = msgspec.structs.replace(policies, bundles=default.bundles)
+    if policies.scalable_topic_auto_scale_policy is not None:
+        check(applied(broker.config, policies, None).policy)
     await broker.resources.create_namespace(namespace, msgspec.structs.replace(policies, deleted=False))
 
 

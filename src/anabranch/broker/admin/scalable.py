@@ -68,18 +68,6 @@ ListedDep = Annotated[NamespaceName, Depends(_listed)]
 SubscriptionDep = Annotated[str, Depends(_subscription)]
 
 
-# -- autoScalePolicy comes with automatic splits; without these routes it would be taken for a topic's name.
-
-
-@router.get(TOPIC + "/autoScalePolicy")
-@router.post(TOPIC + "/autoScalePolicy")
-@router.delete(TOPIC + "/autoScalePolicy")
-async def auto_scale_policy(topic: TopicDep) -> None:
-    raise RestError(
-        405, "Segments are not split or merged automatically; use …/split/{id} and …/merge/{id1}/{id2}"
-    )
-
-
 # -- subscriptions
 
 

@@ -104,6 +104,8 @@ EVERY_CALL = (
     ("GET", ""),
     ("DELETE", "?force=true"),
     ("GET", "/stats"),
+    ("GET", "/autoScalePolicy"),
+    ("DELETE", "/autoScalePolicy"),
     ("POST", "/split/0"),
     ("POST", "/merge/0/1"),
     ("POST", "/migrate"),
@@ -433,13 +435,6 @@ async def consumers(rest: Rest) -> dict[str, tuple[bool, list[int]]]:
 # -- what is not there
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-async def test_the_automatic_policy_is_refused_and_no_topic_is_touched(rest: Rest, method: str) -> None:
-    await made(rest)
-    assert "automatically" in await rest.refused(method, f"{T}/autoScalePolicy", 405)
-    assert await rest.get(NS) == [TOPIC]
-
-
 async def test_turned_off_everything_says_how_to_turn_it_on() -> None:
     async with serving(MemoryMetadata(lambda: NOW_MS), BrokerConfig(scalable_topic_enabled=False)) as rest:
         for method, path in (("GET", NS), ("PUT", T), ("GET", T), ("DELETE", T), ("POST", f"{T}/split/0")):
@@ -540,7 +535,7 @@ class Refusing:
 
 async def test_without_admin_rights_on_the_topic_every_call_is_refused() -> None:
     authorizer = Refusing("administer")
-    calls = (*EVERY_CALL, ("PUT", ""), ("GET", "/autoScalePolicy"))
+    calls = (*EVERY_CALL, ("PUT", ""), ("POST", "/autoScalePolicy"))
     async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=authorizer) as rest:
         for method, tail in calls:
             assert "administer" in await rest.refused(method, T + tail, 403)
