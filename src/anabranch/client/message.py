@@ -79,3 +79,8 @@ def take_apart(
         )
         for index, (single, data) in enumerate(singles)
     ]
+
+
+def signed(number: int) -> int:
+    """A ledger or entry id as meant: what lies before everything, and repetitions, carry -1 in unsigned fields."""
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
 from anabranch.client.connections import Backoff, Connections, ask
-from anabranch.client.message import Message, take_apart
+from anabranch.client.message import Message, signed, take_apart
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -358,11 +358,6 @@ class _Life:
 
     def detach(self) -> None:
         self.connection.detach(PartKind.CONSUMER, self.number)
-
-
-def signed(number: int) -> int:
-    """Positions before everything carry -1 in unsigned fields."""
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _ack(consumer: int, ledger: int, entry: int, is_cumulative: bool) -> dict[str, Any]:

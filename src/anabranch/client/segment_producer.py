@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
 from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.message import signed
 from anabranch.client.reroute import Lanes
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
@@ -216,17 +217,7 @@ class SegmentProducer:
         while True:
             try:
                 connection = await self._owner.connections.owner(self._topic)
-                answer = await ask(
-                    connection,
-                    C.PRODUCER,
-                    "producer",
-                    topic=self._topic,
-                    producer_id=connection.attach(PartKind.PRODUCER, _Nobody).number,
-                    producer_name=self._owner.name,
-                    user_provided_producer_name=True,
-                    metadata=[pb.KeyValue(key=ASK_SEQUENCE_ID, value="true")],
-                )
-                return int(answer.last_sequence_id)
+                return await self._ask_on(connection)
             except RequestRefused as refused:
                 # Pulsar has no such question: then what is in doubt is sent again, and may be stored twice.
                 if refused.error == pb.TopicTerminatedError or self._is_over(refused.error, connection):
@@ -234,6 +225,23 @@ class SegmentProducer:
             except AnabranchError as error:
                 log.debug("%s cannot be asked for its last sequence id now: %s", self._topic, error)
             await self._backoff.wait()
+
+    async def _ask_on(self, connection: ClientConnection) -> int:
+        nobody = connection.attach(PartKind.PRODUCER, _Nobody)
+        try:
+            answer = await ask(
+                connection,
+                C.PRODUCER,
+                "producer",
+                topic=self._topic,
+                producer_id=nobody.number,
+                producer_name=self._owner.name,
+                user_provided_producer_name=True,
+                metadata=[pb.KeyValue(key=ASK_SEQUENCE_ID, value="true")],
+            )
+            return int(answer.last_sequence_id)
+        finally:
+            connection.detach(PartKind.PRODUCER, nobody.number)
 
     # -- from the connection
 
@@ -243,7 +251,7 @@ class SegmentProducer:
             self._owner.settled(
                 self._segment,
                 body.sequence_id,
-                Receipt(self._segment, _signed(at.ledgerId), _signed(at.entryId)),
+                Receipt(self._segment, signed(at.ledgerId), signed(at.entryId)),
             )
 
     def send_error(self, attached: _Attached, body: pb.CommandSendError) -> None:
@@ -268,7 +276,7 @@ class SegmentProducer:
         if attached is not self._attached:
             return
         self._attached = None
-        self._doubt = self._sent
+        self._doubt = max(self._doubt, self._sent)
         if self._owner.lanes.first_number(self._segment) is not None:
             self._open()
 
@@ -354,8 +362,3 @@ class _Nobody:
 
     def lost(self, error: Exception) -> None:
         pass
-
-
-def _signed(number: int) -> int:
-    """Receipts of repeated messages carry -1 in unsigned fields."""
-    return number - (1 << 64) if number >= 1 << 63 else number
