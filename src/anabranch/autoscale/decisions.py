@@ -100,9 +100,7 @@ class History:
     def is_news_after(self, stored: History) -> bool:
         """Whether it tells more than that the last answer of `stored` still holds: then it is worth a write."""
         mine, its = self.latest, stored.latest
-        return mine is not None and (
-            its is None or mine.at_ms != its.at_ms or not mine._answer == its._answer
-        )
+        return mine is not None and (its is None or mine.at_ms != its.at_ms or mine._answer != its._answer)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [decision.to_json() for decision in self.decisions]

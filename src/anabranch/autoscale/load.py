@@ -35,7 +35,12 @@ class Load:
         return self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out
 
     def __add__(self, other: Load) -> Load:
-        return Load(*(mine + its for mine, its in zip(self.rates, other.rates, strict=True)))
+        return Load(
+            self.msg_rate_in + other.msg_rate_in,
+            self.bytes_rate_in + other.bytes_rate_in,
+            self.msg_rate_out + other.msg_rate_out,
+            self.bytes_rate_out + other.bytes_rate_out,
+        )
 
     def heat(self, limits: Load) -> float:
         """The largest ratio of a rate to its own limit; every limit must be above zero."""

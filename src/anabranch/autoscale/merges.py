@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
 from anabranch.autoscale.load import Load, LoadReport, describe_amount, describe_rate
 from anabranch.autoscale.policy import Policy
 from anabranch.autoscale.splits import Crowd
-from anabranch.autoscale.verdict import Merge, NoMerge, Observation, counted, moment, span
+from anabranch.autoscale.verdict import Merge, NoMerge, Observation, counted, moment, percent, span
 from anabranch.model.segments import MERGE_TIMES_MAX, Segment
 
 
@@ -26,21 +28,22 @@ class NotMerged:
     look_again_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two cold neighbours that fit together: what is left is time and depth."""
+class Pair(NamedTuple):
+    """Two cold neighbours that fit together: what is left is time and depth. A tuple, as there are many of them."""
 
-    one: Segment
-    other: Segment
-    depth: int
-    heat: float
+    rank: tuple[int, float, int, int]  # Depth, heat, lower id, higher id: the least is merged.
     aged_ms: int  # From when on both records are old enough.
     shallow_ms: int | None  # From when on neither lineage is at the cap; None for never.
+    one: Segment
+    other: Segment
 
     @property
-    def rank(self) -> tuple[int, float, int, int]:
-        ids = self.one.id, self.other.id
-        return self.depth, self.heat, min(ids), max(ids)
+    def depth(self) -> int:
+        return self.rank[0]
+
+    @property
+    def heat(self) -> float:
+        return self.rank[1]
 
     def __str__(self) -> str:
         return f"segments {self.one.id} and {self.other.id}"
@@ -64,9 +67,21 @@ def look_for_merge(seen: Observation, policy: Policy, crowd: Crowd) -> Merge | N
 def _first_due(seen: Observation, policy: Policy, pairs: list[Pair], cooled_ms: int) -> Merge | NotMerged:
     now_ms = seen.now_ms
     aged = [pair for pair in pairs if pair.aged_ms <= now_ms]
+    due = (
+        [p for p in aged if p.shallow_ms is not None and p.shallow_ms <= now_ms]
+        if now_ms >= cooled_ms
+        else []
+    )
+    if due:
+        pair = min(due, key=itemgetter(0))
+        because = (
+            f"{pair} have been under every merge limit for {span(policy.merge_window_ms)} or longer; "
+            f"together they are at {percent(pair.heat)} of a split limit"
+        )
+        return Merge(pair.one.id, pair.other.id, because)
     look_again_ms = _next_change_ms(pairs, cooled_ms, now_ms)
     if not aged:
-        pair = min(pairs, key=lambda p: (p.aged_ms, p.rank))
+        pair = min(pairs, key=itemgetter(1, 0))
         because = (
             f"{pair} are cold, but not yet for {span(policy.merge_window_ms)}: "
             f"their load records are that old at {moment(pair.aged_ms)}"
@@ -74,19 +89,11 @@ def _first_due(seen: Observation, policy: Policy, pairs: list[Pair], cooled_ms: 
         return NotMerged(NoMerge.WINDOW, because, look_again_ms=look_again_ms)
     if now_ms < cooled_ms:
         because = (
-            f"{min(aged, key=lambda p: p.rank)} are cold, but after the last merge there is a cooldown of "
+            f"{min(aged, key=itemgetter(0))} are cold, but after the last merge there is a cooldown of "
             f"{span(policy.merge_cooldown_ms)} until {moment(cooled_ms)}"
         )
         return NotMerged(NoMerge.COOLDOWN, because, look_again_ms=look_again_ms)
-    due = [pair for pair in aged if pair.shallow_ms is not None and pair.shallow_ms <= now_ms]
-    if due:
-        pair = min(due, key=lambda p: p.rank)
-        because = (
-            f"{pair} have been under every merge limit for {span(policy.merge_window_ms)} or longer; "
-            f"together they are at {100 * pair.heat:,.0f} % of a split limit"
-        )
-        return Merge(pair.one.id, pair.other.id, because)
-    pair = min(aged, key=lambda p: p.rank)
+    pair = min(aged, key=itemgetter(0))
     until = "" if pair.shallow_ms is None else f" until {moment(pair.shallow_ms)}"
     because = (
         f"{pair} are cold, but their range was merged {counted(pair.depth, 'time')} within "
@@ -98,12 +105,11 @@ def _first_due(seen: Observation, policy: Policy, pairs: list[Pair], cooled_ms: 
 def _next_change_ms(pairs: list[Pair], cooled_ms: int, now_ms: int) -> int | None:
     """When time alone makes another pair due, or due but for the cap on depth."""
     changes: list[int] = []
-    for pair in pairs:
-        ready_ms = max(pair.aged_ms, cooled_ms)
-        if ready_ms > now_ms:
-            changes.append(ready_ms)
-        elif pair.shallow_ms is not None:
-            changes.append(pair.shallow_ms)
+    for _, aged_ms, shallow_ms, _, _ in pairs:
+        if aged_ms > now_ms or cooled_ms > now_ms:
+            changes.append(max(aged_ms, cooled_ms))
+        elif shallow_ms is not None:
+            changes.append(shallow_ms)
     return min(changes, default=None)
 
 
@@ -113,34 +119,41 @@ def _next_change_ms(pairs: list[Pair], cooled_ms: int, now_ms: int) -> int | Non
 def cold_pairs(seen: Observation, policy: Policy) -> list[Pair]:
     """The neighbours that are both under every merge limit, and together not over a split limit."""
     found: list[Pair] = []
+    reports, cold_under = seen.load, policy.merge
     before: tuple[Segment, LoadReport] | None = None
     for segment in seen.layout.active:
-        report = seen.load.get(segment.id)
-        if report is None or not report.load.is_under_all(policy.merge):
+        report = reports.get(segment.id)
+        if report is None or not report.load.is_under_all(cold_under):
             before = None
             continue
-        if before is not None:
-            both = before[1].load + report.load
-            if not both.is_over_any(policy.split):
-                found.append(_pair(seen, policy, before, (segment, report), both))
-        before = (segment, report)
+        if before is not None and (pair := _pair(seen.now_ms, policy, *before, segment, report)):
+            found.append(pair)
+        before = segment, report
     return found
 
 
 def _pair(
-    seen: Observation,
-    policy: Policy,
-    one: tuple[Segment, LoadReport],
-    other: tuple[Segment, LoadReport],
-    both: Load,
-) -> Pair:
-    return Pair(
-        one[0],
-        other[0],
-        depth=max(_depth(one[0], policy, seen.now_ms), _depth(other[0], policy, seen.now_ms)),
-        heat=both.heat(policy.split),
-        aged_ms=max(one[1].modified_ms, other[1].modified_ms) + policy.merge_window_ms,
-        shallow_ms=_later(_shallow_ms(one[0], policy), _shallow_ms(other[0], policy)),
+    now_ms: int, policy: Policy, one: Segment, its: LoadReport, other: Segment, others: LoadReport
+) -> Pair | None:
+    heat = _heat_together(its.load, others.load, policy.split)
+    if heat >= 1.0 and (its.load + others.load).is_over_any(policy.split):
+        return None
+    depth, shallow_ms = 0, 0 if policy.max_dag_depth else None
+    if one.merged_ms or other.merged_ms:
+        depth = max(_depth(one, policy, now_ms), _depth(other, policy, now_ms))
+        shallow_ms = _later(_shallow_ms(one, policy), _shallow_ms(other, policy))
+    low, high = (one.id, other.id) if one.id < other.id else (other.id, one.id)
+    aged_ms = max(its.modified_ms, others.modified_ms) + policy.merge_window_ms
+    return Pair((depth, heat, low, high), aged_ms, shallow_ms, one, other)
+
+
+def _heat_together(one: Load, other: Load, limits: Load) -> float:
+    """As `(one + other).heat(limits)`, without making the sum: a topic has many pairs."""
+    return max(
+        (one.msg_rate_in + other.msg_rate_in) / limits.msg_rate_in,
+        (one.bytes_rate_in + other.bytes_rate_in) / limits.bytes_rate_in,
+        (one.msg_rate_out + other.msg_rate_out) / limits.msg_rate_out,
+        (one.bytes_rate_out + other.bytes_rate_out) / limits.bytes_rate_out,
     )
 
 
@@ -170,22 +183,17 @@ def _later(one: int | None, other: int | None) -> int | None:
 def _nothing_cold(seen: Observation, policy: Policy) -> NotMerged:
     """Told by the neighbours that are closest to it: those with the least heat together."""
     active = seen.layout.active
-    known = [
-        (one, other, seen.load[one.id].load, seen.load[other.id].load)
-        for one, other in pairwise(active)
-        if one.id in seen.load and other.id in seen.load
-    ]
-    if not known:
-        missing = sum(segment.id not in seen.load for segment in active)
-        because = (
-            f"{missing} of {counted(len(active), 'segment')} {'has' if missing == 1 else 'have'} no load record, "
-            "and without one there is no evidence of cold"
-        )
-        return NotMerged(NoMerge.NO_RECORD, because)
-    one, other, its, others = min(
-        known,
-        key=lambda pair: ((pair[2] + pair[3]).heat(policy.split), min(pair[0].id, pair[1].id), pair[0].id),
-    )
+    reports, limits = seen.load, policy.split
+    least: tuple[float, Segment, Segment] | None = None
+    for one, other in pairwise(active):
+        if one.id in reports and other.id in reports:
+            heat = _heat_together(reports[one.id].load, reports[other.id].load, limits)
+            if least is None or heat < least[0]:
+                least = heat, one, other
+    if least is None:
+        return _nothing_known(seen)
+    _, one, other = least
+    its, others = reports[one.id].load, reports[other.id].load
     start = f"no two neighbours are cold; the least busy are segments {one.id} and {other.id}"
     if its.is_under_all(policy.merge) and others.is_under_all(policy.merge):
         at = (its + others).hottest(policy.split)
@@ -199,6 +207,16 @@ def _nothing_cold(seen: Observation, policy: Policy) -> NotMerged:
         f"not under its merge limit of {describe_amount(at, policy.merge.rates[at])}"
     )
     return NotMerged(NoMerge.WARM, because)
+
+
+def _nothing_known(seen: Observation) -> NotMerged:
+    active = seen.layout.active
+    missing = sum(segment.id not in seen.load for segment in active)
+    because = (
+        f"{missing} of {counted(len(active), 'segment')} {'has' if missing == 1 else 'have'} no load record, "
+        "and without one there is no evidence of cold"
+    )
+    return NotMerged(NoMerge.NO_RECORD, because)
 
 
 def _first_warm(load: Load, limits: Load) -> int:

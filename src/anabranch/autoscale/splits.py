@@ -14,7 +14,7 @@ from typing import Final
 
 from anabranch.autoscale.load import IDLE, Load, describe_amount, describe_rate
 from anabranch.autoscale.policy import Policy
-from anabranch.autoscale.verdict import NoSplit, Observation, Split, counted, moment, span
+from anabranch.autoscale.verdict import NoSplit, Observation, Split, counted, moment, percent, span
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import Segment, SegmentId
 
@@ -149,9 +149,9 @@ def _all_cool(
 def _against(load: Load, limits: Load) -> str:
     """`msgRateIn 12,000/s, 120 % of its split limit of 10,000/s`, for the rate with the largest share."""
     at = load.hottest(limits)
-    share = 100 * load.rates[at] / limits.rates[at]
+    share = percent(load.rates[at] / limits.rates[at])
     limit = describe_amount(at, limits.rates[at])
-    return f"{describe_rate(at, load.rates[at])}, {share:,.0f} % of its split limit of {limit}"
+    return f"{describe_rate(at, load.rates[at])}, {share} of its split limit of {limit}"
 
 
 def _first_free(

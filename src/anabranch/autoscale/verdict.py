@@ -116,3 +116,8 @@ def span(ms: int) -> str:
 def counted(number: int, what: str) -> str:
     """`1 segment`, `3 segments`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def percent(share: float) -> str:
+    """`120 %`, and never a rounded nothing for what is something."""
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:,.0f} %"
