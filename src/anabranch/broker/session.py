@@ -103,6 +103,8 @@ class Session(asyncio.BufferedProtocol):
         for waiter in self._alive:
             if not waiter.done():
                 waiter.set_result(False)
+        # First: whoever has closed its consumers before has left, whoever has them still will come back.
+        self.broker.requests.scalable.connection_lost(self)
         producers = [p for p in self.producers.values() if p is not None]
         consumers = [c for c in self.consumers.values() if c is not None]
         self.producers.clear()
@@ -113,7 +115,6 @@ class Session(asyncio.BufferedProtocol):
                 producer.topic.attached.remove(producer)
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
-        self.broker.requests.scalable.connection_lost(self)
         self.broker.session_closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -287,7 +287,10 @@ class ConsumerSessions:
             session.send(answer)
 
     def connection_lost(self, session: Session) -> None:
-        for consumer in session.sessions.values():
+        for consumer in list(session.sessions.values()):
+            if self.departures.has_left(session, consumer):
+                self._has_left(session, consumer)
+                continue
             consumer.end()
             if self._broker.scalable is not None:
                 self._broker.scalable.disconnected(

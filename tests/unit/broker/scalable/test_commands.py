@@ -542,6 +542,27 @@ async def test_a_consumer_that_attaches_again_has_not_left(lab: BrokerLab, broke
     assert [(c.name, c.is_connected) for c in consumers] == [("a", True), ("b", True)]
 
 
+async def test_a_client_that_closes_its_segments_and_its_connection_has_left(
+    lab: BrokerLab, broker: Broker
+) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    gone, lost, other = await lab.peer(broker, V5), await lab.peer(broker, V5), await lab.peer(broker)
+    await other.register(ORDERS, "c")
+    await gone.register(ORDERS, "a", consumer_id=1)
+    assert ids(await other.assignment()) == [0]
+    await attach(gone, "a", "8000-ffff-1", 2)
+    await gone.leave(2)
+    await gone.close()
+    assert ids(await other.assignment()) == [0, 1]
+    # One that merely loses its connection may come back.
+    await lost.register(ORDERS, "b", consumer_id=1)
+    await other.assignment()
+    await attach(lost, "b", "8000-ffff-1", 2)
+    await lost.close()
+    consumers = (await topics_of(broker).stats(TOPIC)).subscriptions["sub"].consumers
+    assert [c.name for c in consumers] == ["b", "c"]
+
+
 # -- who may
 
 
