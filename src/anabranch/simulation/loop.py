@@ -92,6 +92,11 @@ class SimLoop(Base):
 
     # -- time
 
+    @property
+    def timers(self) -> int:
+        """How many are still to go off."""
+        return sum(not handle.cancelled() for _, _, handle in self._timers)
+
     def time(self) -> float:
         return self._now
 

@@ -151,17 +151,37 @@ async def test_an_owner_refuses_what_the_record_does_not_call_for(rig: Rig) -> N
 async def test_losing_leadership_ends_every_timer_of_the_topic(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC, segments=2)
+    await broker.create_subscription(TOPIC, "billing")
+    rig.owners.log((await broker.view(TOPIC)).layout.active[0]).messages = 1
+    timers = rig.loop.timers
     link, _ = await rig.joined(broker, "one")
+    await rig.joined(broker, "two")
     broker.disconnected(TOPIC, "billing", "one", link)
     await broker.split(TOPIC, 0)
+    await asyncio.sleep(1)
+    assert rig.loop.timers == timers + 2, "a grace period, and the next look whether the parent is drained"
     coordinator = broker.controllers[TOPIC].coordinators["billing"]
     rig.stores[0].disconnect()
     await rig.stores[0].expire_session()
     broker.controllers[TOPIC].depose("the test says so")
+    assert rig.loop.timers == timers
     calls = len(rig.owners.calls)
     await asyncio.sleep(3 * GRACE_S)
     assert "one" in coordinator.group.sessions, "its grace timer went off after the leadership had ended"
     assert len(rig.owners.calls) == calls, "somebody still asks the owners"
+
+
+@simulated
+async def test_releasing_a_controller_ends_every_timer_of_the_topic(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    timers = rig.loop.timers
+    link, _ = await rig.joined(broker, "one")
+    broker.disconnected(TOPIC, "billing", "one", link)
+    await asyncio.sleep(1)
+    assert rig.loop.timers == timers + 1
+    await broker.release(TOPIC)
+    assert rig.loop.timers == timers
 
 
 @simulated
@@ -204,7 +224,7 @@ async def test_no_controller_outlives_its_topic_at_a_broker_that_did_not_lead_it
 
 
 @simulated
-async def test_one_more_idle_topic_is_not_one_more_task(rig: Rig) -> None:
+async def test_one_more_idle_topic_is_no_more_task_and_no_more_timer(rig: Rig) -> None:
     broker = await rig.broker()
     names = [TOPIC.namespace.topic(f"t{n}", TOPIC.domain) for n in range(200)]
     for name in names:
@@ -212,11 +232,12 @@ async def test_one_more_idle_topic_is_not_one_more_task(rig: Rig) -> None:
         broker.touch(name)
     await rig.until(lambda: all(broker.controllers[n].is_leader for n in names))
     await asyncio.sleep(1)
-    tasks = len(asyncio.all_tasks())
+    tasks, timers = len(asyncio.all_tasks()), rig.loop.timers
     await broker.create(TOPIC)
     broker.touch(TOPIC)
     await asyncio.sleep(1)
     assert len(asyncio.all_tasks()) == tasks, "one more topic, one more task"
+    assert rig.loop.timers == timers, "one more topic, one more timer"
 
 
 @simulated

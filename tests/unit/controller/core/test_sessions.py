@@ -430,6 +430,19 @@ def test_what_any_member_finished_is_stored_with_it_and_lets_the_children_throug
     assert story.then(Finished("ana", some(0))) == []
 
 
+def test_whoever_reports_a_segment_of_another_hears_nothing_unless_its_own_change() -> None:
+    layout = SegmentLayout.initial(2, 0)
+    story = Story(layout, join("ana", kind=CHECKPOINT), join("bo", kind=CHECKPOINT))
+    assert story.assigned == {"ana": [0], "bo": [1]}
+    story.then(LayoutChanged(layout.split(0, 1)))
+    assert story.then(Finished("bo", some(0))) == [
+        StoreSession(record("bo", 1, kind=CHECKPOINT, finished=[0])),
+        StoreSession(record("ana", 2, 3, kind=CHECKPOINT)),
+        Push("ana-1", 7, 1, ids(2, 3)),
+        WatchDrain(()),
+    ]
+
+
 def test_what_a_leaving_member_finished_is_stored_with_another_before_its_record_goes() -> None:
     story = Story(
         SegmentLayout.initial(2, 0).merge(0, 1, 1),
