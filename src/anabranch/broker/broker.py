@@ -20,13 +20,16 @@ from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
 from anabranch.broker.scalable.classic import scalable_topics
+from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.records import GENERATION, generation_of, segment_named
 from anabranch.broker.scalable.registration import Registration
+from anabranch.broker.scalable.scaling import Scaling
 from anabranch.broker.scalable.sweep import sweep_leftovers
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
+from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
@@ -80,7 +83,7 @@ class Broker:
         # What this broker does to the segments it owns, and the same for every segment wherever it is.
         self.segment_owner = SegmentOwner(self)
         self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
-        # Both None while scalable topics are turned off.
+        # All None while scalable topics are turned off.
         self.scalable = scalable_topics(self) if config.scalable_topic_enabled else None
         self.registration = (
             Registration(metadata, self.scalable.feed, self.segments) if self.scalable is not None else None
@@ -98,6 +101,7 @@ class Broker:
         self._paused: dict[Session, None] = {}
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
         self.failed: asyncio.Future[LogError] = self.loop.create_future()
 
@@ -107,6 +111,8 @@ class Broker:
         await self.registry.start()
         if self.scalable is not None:
             await self.scalable.start()
+            assert self.scaling is not None
+            self.scaling.start(self._keep_up, self._every, self._until_done)
             self.owners.on_change(self.requests.scalable.owners_changed)
         self.owners.on_change(self._owners_changed)
         self.resources.on_policies_change(self._policies_changed)
@@ -117,6 +123,21 @@ class Broker:
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._measure_lag())
 
+    @property
+    def autoscaler(self) -> AutoScaler:
+        """NotAllowedError while scalable topics are turned off."""
+        return self._scaling().scaler
+
+    @property
+    def load_history(self) -> LoadHistory:
+        """What flowed through the segments open here, for the last hour."""
+        return self._scaling().reporter.history
+
+    def _scaling(self) -> Scaling:
+        if self.scaling is None:
+            raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
+        return self.scaling
+
     async def close(self) -> None:
         """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
         self._is_closing = True
@@ -124,6 +145,8 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self.requests.scalable.close()
+        if self.scaling is not None:
+            await self.scaling.close()
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):

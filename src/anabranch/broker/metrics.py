@@ -18,7 +18,6 @@ from anabranch.model.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.subscription import Subscription
     from anabranch.broker.topic import Topic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -104,7 +103,7 @@ _BROKER_NAMES = {
 
 
 def _topic_figures(topic: Topic) -> dict[str, float]:
-    publishing = topic.publishing
+    messages_in, bytes_in, messages_out, bytes_out = topic.counters
     subscriptions = list(topic.subscriptions.values())
     consumers = [consumer for s in subscriptions for consumer in s.consumers]
     return {
@@ -115,22 +114,14 @@ def _topic_figures(topic: Topic) -> dict[str, float]:
         "pulsar_throughput_in": topic.rates_in[1],
         "pulsar_rate_out": sum(consumer.rates[0] for consumer in consumers),
         "pulsar_throughput_out": sum(consumer.rates[1] for consumer in consumers),
-        "pulsar_in_messages_total": publishing.messages_in,
-        "pulsar_in_bytes_total": publishing.bytes_in,
-        "pulsar_out_messages_total": sum(_messages_out(s) for s in subscriptions),
-        "pulsar_out_bytes_total": sum(_bytes_out(s) for s in subscriptions),
+        "pulsar_in_messages_total": messages_in,
+        "pulsar_in_bytes_total": bytes_in,
+        "pulsar_out_messages_total": messages_out,
+        "pulsar_out_bytes_total": bytes_out,
         "pulsar_msg_backlog": sum(s.backlog() for s in subscriptions),
         "pulsar_storage_size": topic.log.size_bytes,
         "pulsar_storage_logical_size": topic.log.size_bytes,
     }
-
-
-def _messages_out(subscription: Subscription) -> int:
-    return subscription.messages_out_before + sum(c.messages_out for c in subscription.consumers)
-
-
-def _bytes_out(subscription: Subscription) -> int:
-    return subscription.bytes_out_before + sum(c.bytes_out for c in subscription.consumers)
 
 
 def _add_subscriptions(page: Page, labels: str, name: TopicName, topic: Topic) -> None:

@@ -230,6 +230,15 @@ class Subscription:
             if self._ended is not None:
                 self._ended(self)
 
+    @property
+    def messages_out(self) -> int:
+        """Sent to its consumers since the topic was opened, those gone included."""
+        return self.messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
+
+    @property
+    def bytes_out(self) -> int:
+        return self.bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+
     def _take_out(self, consumer: Consumer) -> None:
         assert self.dispatcher is not None
         consumer.is_open = False

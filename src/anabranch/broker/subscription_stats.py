@@ -17,8 +17,8 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     stats: dict[str, Any] = {
         "msgRateOut": sum(rate[0] for rate in rates),
         "msgThroughputOut": sum(rate[1] for rate in rates),
-        "bytesOutCounter": subscription.bytes_out_before + sum(c.bytes_out for c in consumers),
-        "msgOutCounter": subscription.messages_out_before + sum(c.messages_out for c in consumers),
+        "bytesOutCounter": subscription.bytes_out,
+        "msgOutCounter": subscription.messages_out,
         "msgRateRedeliver": sum(rate[2] for rate in rates),
         "messageAckRate": sum(rate[3] for rate in rates),
         "chunkedMessageRate": 0.0,

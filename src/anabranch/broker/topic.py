@@ -83,6 +83,8 @@ class Topic:
         self._policies = Policies()
         self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
+        # What subscriptions that have ended since had been sent: messages and bytes.
+        self._out_before = (0, 0)
         self._keys = None if name.is_classic else KeySample(segment_of(name)[1])
         self._finished_readers: dict[str, None] = {}
         self._sealing: asyncio.Task[None] | None = None
@@ -249,6 +251,8 @@ class Topic:
     def _subscription_ended(self, subscription: Subscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            messages, size = self._out_before
+            self._out_before = messages + subscription.messages_out, size + subscription.bytes_out
             if self.is_sealed and subscription.is_durable:
                 self.broker.on_segment_progress(self.name)
 
@@ -551,6 +555,15 @@ class Topic:
             producer.update_rates(seconds)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
+
+    @property
+    def counters(self) -> tuple[int, int, int, int]:
+        """Messages and bytes in, messages and bytes out to all subscriptions, since the topic was opened."""
+        messages, size = self._out_before
+        for subscription in self.subscriptions.values():
+            messages += subscription.messages_out
+            size += subscription.bytes_out
+        return self._publishing.messages_in, self._publishing.bytes_in, messages, size
 
     @property
     def keys_outside(self) -> int:

@@ -13,7 +13,14 @@ from enum import Flag, auto
 
 from anabranch.metadata.port import MetadataStore, Watch
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import CONTROLLER, SUBSCRIPTIONS, TOPICS, topic_of_path, topic_path
+from anabranch.model.scalable import (
+    CONTROLLER,
+    SUBSCRIPTIONS,
+    TOPICS,
+    segment_of_load_path,
+    topic_of_path,
+    topic_path,
+)
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +31,8 @@ class Part(Flag):
     RECORD = auto()
     CONTROLLER = auto()
     SUBSCRIPTIONS = auto()
+    # The load of its segments. Only those hear of it who listen everywhere: it changes often, and few care.
+    LOAD = auto()
     ALL = RECORD | CONTROLLER | SUBSCRIPTIONS
 
 
@@ -36,7 +45,7 @@ class TopicFeed:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._listeners: dict[str, list[Listener]] = {}
-        self._everywhere: list[Callable[[TopicName | None], None]] = []
+        self._everywhere: list[tuple[Part, Callable[[TopicName | None], None]]] = []
         self._watch: Watch | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -67,17 +76,20 @@ class TopicFeed:
 
         return stop
 
-    def listen_everywhere(self, listener: Callable[[TopicName | None], None]) -> Callable[[], None]:
-        """Tell `listener` the name of every topic whose record changed; None for "any of them"."""
-        self._everywhere.append(listener)
-        return lambda: self._everywhere.remove(listener) if listener in self._everywhere else None
+    def listen_everywhere(
+        self, listener: Callable[[TopicName | None], None], part: Part = Part.RECORD
+    ) -> Callable[[], None]:
+        """Tell `listener` the name of every topic of which that part changed; None for "any of them"."""
+        entry = (part, listener)
+        self._everywhere.append(entry)
+        return lambda: self._everywhere.remove(entry) if entry in self._everywhere else None
 
     async def _follow(self, watch: Watch) -> None:
         async for changes in watch:
             if changes.everything:
                 for path in list(self._listeners):
                     self._tell(path, Part.ALL)
-                self._tell_everywhere(None)
+                self._tell_everywhere(None, Part.ALL | Part.LOAD)
                 continue
             parts: dict[str, Part] = {}
             for changed in sorted(changes.paths):  # The same order everywhere, whatever a set makes of it.
@@ -85,10 +97,14 @@ class TopicFeed:
                 if topic is None:
                     continue
                 path = topic_path(topic)
-                part = _part(changed[len(path) + 1 :])
-                parts[path] = parts.get(path, Part(0)) | part
-                if Part.RECORD in part:
-                    self._tell_everywhere(topic)
+                part = (
+                    Part.LOAD
+                    if segment_of_load_path(changed) is not None
+                    else _part(changed[len(path) + 1 :])
+                )
+                if part is not Part.LOAD:
+                    parts[path] = parts.get(path, Part(0)) | part
+                self._tell_everywhere(topic, part)
             for path, part in parts.items():
                 self._tell(path, part)
 
@@ -99,8 +115,10 @@ class TopicFeed:
             except Exception:
                 log.exception("a listener of %s failed", path)
 
-    def _tell_everywhere(self, topic: TopicName | None) -> None:
-        for listener in list(self._everywhere):
+    def _tell_everywhere(self, topic: TopicName | None, part: Part) -> None:
+        for wanted, listener in list(self._everywhere):
+            if not wanted & part:
+                continue
             try:
                 listener(topic)
             except Exception:

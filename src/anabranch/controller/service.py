@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from anabranch.controller import election
 from anabranch.controller.coordinator import is_drained
@@ -74,6 +75,26 @@ class TopicStats:
     subscriptions: Mapping[str, SubscriptionStats] = field(default_factory=dict)
 
 
+class Scaling(Protocol):
+    """Whoever splits and merges topics by itself, told of what may give it a reason. Neither call may wait."""
+
+    def consumers_changed(self, controller: TopicController) -> None:
+        """A consumer registered, also one that came back, or left for good."""
+        ...
+
+    def settled(self, controller: TopicController) -> None:
+        """A leader has begun, or has worked off everything that waited."""
+        ...
+
+    def deposed(self, controller: TopicController) -> None:
+        """This broker does not lead the topic any more."""
+        ...
+
+    def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
+        """Those segments have been split or merged because somebody asked for it."""
+        ...
+
+
 class ScalableTopics:
     def __init__(
         self,
@@ -94,8 +115,9 @@ class ScalableTopics:
         self._classic = classic or NoClassic()
         self._now_ms = now_ms
         self._controllers: dict[TopicName, TopicController] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_watching_session: Callable[[], None] = lambda: None
+        self.scaling: Scaling | None = None
         self._is_closed = False
 
     # -- life
@@ -122,8 +144,8 @@ class ScalableTopics:
     def _spawn(self, work: Awaitable[None]) -> None:
         # Held in `_tasks`, cancelled by `close`.
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def _session_changed(self, state: SessionState) -> None:
         # In doubt we go on serving: the store refuses what is stale. Once the session is lost, so is our leadership.
@@ -211,7 +233,8 @@ class ScalableTopics:
             controller = self._controllers[topic] = TopicController(self, topic)
         return controller
 
-    async def _leading(self, topic: TopicName) -> TopicController:
+    async def leading(self, topic: TopicName) -> TopicController:
+        """The topic's controller once this broker leads it; NotLeader if another does."""
         topic = scalable_name(topic)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LEADERLESS_MAX_S
@@ -241,18 +264,24 @@ class ScalableTopics:
     # -- the leader
 
     async def _request(self, topic: TopicName, make: Callable[[e.Ticket], e.Request]) -> SegmentLayout:
-        return await (await self._leading(topic)).request(make)
+        return await (await self.leading(topic)).request(make)
 
     async def split(self, topic: TopicName, segment: int) -> SegmentLayout:
         """The layout afterwards. LayoutRefused if the segment cannot be split."""
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         now_ms = await self.metadata.now_ms()
-        return await controller.request(lambda ticket: e.SplitRequested(ticket, segment, now_ms))
+        layout = await controller.request(lambda ticket: e.SplitRequested(ticket, segment, now_ms))
+        if self.scaling is not None:
+            self.scaling.reshaped(controller, PlanKind.SPLIT, (segment,))
+        return layout
 
     async def merge(self, topic: TopicName, one: int, other: int) -> SegmentLayout:
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         now_ms = await self.metadata.now_ms()
-        return await controller.request(lambda ticket: e.MergeRequested(ticket, one, other, now_ms))
+        layout = await controller.request(lambda ticket: e.MergeRequested(ticket, one, other, now_ms))
+        if self.scaling is not None:
+            self.scaling.reshaped(controller, PlanKind.MERGE, (one, other))
+        return layout
 
     async def create_subscription(
         self,
@@ -279,7 +308,7 @@ class ScalableTopics:
         record = await self.get(topic)
         if record is None:
             raise TopicMissing(f"{topic} does not exist")
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         if not force:
             await self._check_unused(topic, record)
         # The mark comes first and from here: a plan that cannot be finished must not keep the topic from going.
@@ -325,13 +354,13 @@ class ScalableTopics:
             await self.records.store_subscription(topic, record)
         await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
         # The plan is stored, so it will be finished. What is left to us is to wait: a repair takes its turn after it.
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         await controller.read_record()
         await controller.request(e.RepairRequested)
 
     async def stats(self, topic: TopicName) -> TopicStats:
         topic = scalable_name(topic)
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         record = await self.view(topic)
         subscriptions = {}
         for name, found in (await self.subscriptions(topic)).items():
@@ -372,7 +401,7 @@ class ScalableTopics:
         link: AssignmentLink,
     ) -> Assignment:
         """What the consumer is to read now. Changes come over `link`, until it leaves or another takes its name."""
-        controller = await self._leading(topic)
+        controller = await self.leading(topic)
         return await controller.register(subscription, consumer, kind, consumer_id, link)
 
     async def leave(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
@@ -406,7 +435,18 @@ class ScalableTopics:
             controller.segment_progress(SegmentId(segment))
 
     def consumers_changed(self, controller: TopicController) -> None:
-        """A consumer joined or left. Automatic scaling listens here."""
+        """A consumer joined or left."""
+        if self.scaling is not None:
+            self.scaling.consumers_changed(controller)
+
+    def settled(self, controller: TopicController) -> None:
+        """Nothing waits for that controller any more."""
+        if self.scaling is not None:
+            self.scaling.settled(controller)
+
+    def deposed(self, controller: TopicController) -> None:
+        if self.scaling is not None:
+            self.scaling.deposed(controller)
 
     # -- collecting sealed segments
 

@@ -58,7 +58,7 @@ class TopicController:
         self._events: deque[e.Event] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._standing: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._tickets: dict[e.Ticket, asyncio.Future[SegmentLayout]] = {}
         self._tickets_given = 0
         self._completed: dict[str, SubscriptionRecord] = {}
@@ -78,6 +78,11 @@ class TopicController:
     def state(self) -> TopicState | None:
         """What a leader knows; None for everybody else."""
         return self._state
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an operation is under way or waits. The service is told when that is over."""
+        return self._pump is not None
 
     @property
     def coordinators(self) -> Mapping[str, Coordinator]:
@@ -168,6 +173,7 @@ class TopicController:
         log.info("%s: no longer leading: %s", self.topic, reason)
         self._state = None
         self.leader = ""
+        self._service.deposed(self)
         self._end_work(NotLeader(self.topic, ""))
 
     def _end_work(self, error: AnabranchError) -> None:
@@ -203,11 +209,11 @@ class TopicController:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         # Held in `_tasks`, cancelled by `close`.
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("%s: %s", self.topic, error)
 
@@ -329,6 +335,7 @@ class TopicController:
             self.failed(error)
             return
         self._pump = None
+        self._service.settled(self)
 
     async def _work(self, effects: list[e.Effect]) -> None:
         """Performs the effects, and what follows from them, until the operation is done."""

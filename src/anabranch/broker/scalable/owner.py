@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from anabranch.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.broker.owners import Owner, Owners
 from anabranch.broker.resources import NotFound, topic_record_path
+from anabranch.broker.scalable.load_reporter import remove_load
 from anabranch.broker.scalable.records import (
     GENERATION,
     generation_of,
@@ -104,6 +105,8 @@ class SegmentOwner:
             if segment.legacy_topic:
                 _check_legacy(record, segment)
             await self._delete(name)
+            if not name.is_classic:
+                await remove_load(self._metadata, name)
             if record is not None and record.is_deleting:
                 # The whole topic goes, and a topic of the same name must be free to have another one.
                 await self._broker.schemas.delete(topic)

@@ -23,6 +23,8 @@ class SplitRequested:
     ticket: Ticket
     segment: int
     now_ms: int
+    # How often in a row a split in its past has left one child nearly all the load.
+    lopsided: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,8 +189,8 @@ def _begin(state: TopicState, request: Request) -> Operation | None:
     """The operation that the request asks for; None if there is nothing to do. Raises the refusal."""
     layout = state.topic.layout
     match request:
-        case e.SplitRequested(_, segment, now_ms):
-            result = layout.split(segment, now_ms)
+        case e.SplitRequested(_, segment, now_ms, lopsided):
+            result = layout.split(segment, now_ms, lopsided)
             return Reshaping(Plan(PlanKind.SPLIT, (SegmentId(segment),), result), request)
         case e.MergeRequested(_, one, other, now_ms):
             result = layout.merge(one, other, now_ms)

@@ -177,7 +177,8 @@ class BrokerLab:
         server = await loop.create_server(lambda: Session(made[0]), "127.0.0.1", 0)
         self.stack.callback(server.close)
         broker = Broker(
-            BrokerConfig(**settings),
+            # Layouts change when a test says so, unless it is about their changing by themselves.
+            BrokerConfig(**{"scalable_topic_auto_scale_enabled": False, **settings}),
             metadata,
             self.log,
             resources,

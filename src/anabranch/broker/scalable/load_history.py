@@ -1,0 +1,105 @@
+"""What flowed through the segments of this broker in the last hour, for the page. In memory, and bounded.
+
+One sample for each segment and interval: the rates of that interval alone, so that a reader sees what happened when it
+did (stored load records are averages over a minute). A stretch of nothing is kept as its first and last sample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from anabranch.autoscale.load import IDLE, Load
+from anabranch.model.names import TopicName
+from anabranch.model.segments import SegmentId
+
+KEPT_MS: Final = 3_600_000
+# About 100 bytes each. With more of them, the oldest go before their hour is over.
+SAMPLES_MAX: Final = 400_000
+
+
+class Sample(NamedTuple):
+    at_ms: int
+    load: Load
+
+
+class LoadHistory:
+    def __init__(self, *, kept_ms: int = KEPT_MS, samples_max: int = SAMPLES_MAX) -> None:
+        self._kept_ms = kept_ms
+        self._samples_max = samples_max
+        self._samples: dict[TopicName, dict[SegmentId, deque[Sample]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many samples are held."""
+        return self._count
+
+    def add(self, topic: TopicName, number: SegmentId, at_ms: int, load: Load) -> None:
+        segments = self._samples.get(topic)
+        if segments is None:
+            segments = self._samples[topic] = {}
+        samples = segments.get(number)
+        if samples is None:
+            samples = segments[number] = deque()
+        if load is IDLE and len(samples) > 1 and samples[-1].load is IDLE and samples[-2].load is IDLE:
+            samples[-1] = Sample(at_ms, load)
+            return
+        samples.append(Sample(at_ms, load))
+        self._count += 1
+        self._count -= _cut(samples, at_ms - self._kept_ms)
+        if self._count > self._samples_max:
+            self._shorten(at_ms)
+
+    def since(self, topic: TopicName, at_ms: int) -> Mapping[SegmentId, Sequence[Sample]]:
+        """The samples of each segment from that time on, oldest first; segments without any are left out.
+
+        Between two samples of nothing lies nothing.
+        """
+        found: dict[SegmentId, Sequence[Sample]] = {}
+        for number, samples in sorted(self._samples.get(topic, {}).items()):
+            if kept := [sample for sample in samples if sample.at_ms >= at_ms]:
+                found[number] = kept
+        return found
+
+    def latest(self, topic: TopicName) -> Mapping[SegmentId, Sample]:
+        """The last sample of each segment, sealed ones of the last hour included."""
+        return {number: samples[-1] for number, samples in sorted(self._samples.get(topic, {}).items())}
+
+    def expire(self, now_ms: int) -> None:
+        """Lets go of what is older than it is kept: also of segments and topics that are gone."""
+        self._expire(now_ms - self._kept_ms)
+
+    def _expire(self, before_ms: int) -> None:
+        for topic in list(self._samples):
+            segments = self._samples[topic]
+            for number in list(segments):
+                self._count -= _cut(segments[number], before_ms)
+                if not segments[number]:
+                    del segments[number]
+            if not segments:
+                del self._samples[topic]
+
+    def _shorten(self, now_ms: int) -> None:
+        """Too many: halves the time that is kept until they are few enough. It is not made longer again."""
+        while self._count > self._samples_max and self._kept_ms > 1:
+            self._kept_ms //= 2
+            self._expire(now_ms - self._kept_ms)
+
+
+def _cut(samples: deque[Sample], before_ms: int) -> int:
+    """Removes the samples before that time; how many there were."""
+    gone = 0
+    while samples and samples[0].at_ms < before_ms:
+        # A long stretch of nothing that reaches into the time kept now begins there.
+        if (
+            len(samples) > 1
+            and samples[0].load is IDLE
+            and samples[1].load is IDLE
+            and samples[1].at_ms >= before_ms
+        ):
+            samples[0] = Sample(before_ms, IDLE)
+            break
+        samples.popleft()
+        gone += 1
+    return gone

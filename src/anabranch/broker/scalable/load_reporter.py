@@ -1,0 +1,251 @@
+"""Writes the load of the active segments that this broker owns where the topics' leaders find it.
+
+One timer for all of them. Counters that the data plane keeps anyway are read; nothing there knows of this. A record is
+written only when it says something new (`autoscale.load.should_write`), since the store's time of its last change is
+what tells for how long a segment has been cold.
+
+A segment that is closed while this broker owns it, or was left with a load by an earlier run, is followed until its
+average has come down to nothing: else a leader would take the last word of a segment that nobody uses for its load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from anabranch.autoscale.load import IDLE, Load, should_write
+from anabranch.autoscale.policy import InvalidPolicy, Policy
+from anabranch.broker.scalable.load_history import LoadHistory
+from anabranch.broker.scalable.load_rates import NOTHING, Counters, Rates
+from anabranch.broker.scalable.records import segment_named
+from anabranch.controller.records import Records
+from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import AlreadyExists, MetadataError, NotEmpty, VersionConflict
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import (
+    TOPICS,
+    BadRecord,
+    ScalableTopic,
+    load_path,
+    loads_path,
+    segment_of_load_path,
+    topic_of_path,
+    topic_path,
+)
+from anabranch.model.segments import segment_of
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.scalable.scale_policies import ScalePolicies
+    from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_PER_TURN: Final = 50
+_EXPIRED_EVERY: Final = 6
+
+
+class _Followed:
+    """A segment whose load is watched."""
+
+    __slots__ = ("counters", "is_known", "name", "number", "of", "rates", "stored", "topic", "version")
+
+    def __init__(self, name: TopicName, topic: Topic | None) -> None:
+        self.name = name
+        self.of, _, self.number = segment_of(name)
+        self.topic = topic  # None while it is not open here.
+        self.counters: Counters = NOTHING
+        self.rates: Rates | None = None  # Once the record is known.
+        self.is_known = (
+            False  # Whether `stored` and `version` are what the store holds, as far as anybody can know.
+        )
+        self.stored: Load | None = None
+        self.version: int | None = None
+
+
+class LoadReporter:
+    def __init__(
+        self, broker: Broker, policies: ScalePolicies, *, interval_s: float, window_s: float, change: float
+    ) -> None:
+        self.history = LoadHistory()
+        self.interval_s = interval_s
+        self._broker = broker
+        self._metadata: MetadataStore = broker.metadata
+        self._records = Records(broker.metadata)
+        self._policies = policies
+        self._window_s = window_s
+        self._change = change
+        self._followed: dict[TopicName, _Followed] = {}
+        # The topics' own overrides, as long as their records do not change.
+        self._overrides: dict[TopicName, ScalableTopic | None] = {}
+        self._looked = broker.loop.time()
+        self._rounds = 0
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        assert self._broker.scalable is not None
+        self._stop_listening = self._broker.scalable.feed.listen_everywhere(self._record_changed)
+
+    def close(self) -> None:
+        self._stop_listening()
+
+    def _record_changed(self, topic: TopicName | None) -> None:
+        if topic is None:
+            self._overrides.clear()
+        else:
+            self._overrides.pop(topic, None)
+
+    # -- a round
+
+    async def sample(self) -> None:
+        """One look at every segment."""
+        before, self._looked = self._looked, self._broker.loop.time()
+        now, now_ms = self._looked, self._broker.now_ms()
+        work: list[_Followed] = []
+        for number, followed in enumerate(self._gathered()):
+            counters = followed.counters if followed.topic is None else followed.topic.counters
+            rates = followed.rates
+            if rates is not None and followed.stored == IDLE and rates.is_still(counters):
+                rates.rest(now)
+                self.history.add(followed.of, followed.number, now_ms, IDLE)
+            else:
+                followed.counters = counters
+                work.append(followed)
+            if len(work) >= SEGMENTS_PER_TURN or number % (4 * SEGMENTS_PER_TURN) == 0:
+                await asyncio.gather(*(self._look(one, before, now, now_ms) for one in work))
+                work.clear()
+                await asyncio.sleep(0)
+        await asyncio.gather(*(self._look(one, before, now, now_ms) for one in work))
+        self._rounds += 1
+        if self._rounds % _EXPIRED_EVERY == 0:
+            self.history.expire(now_ms)
+
+    def _gathered(self) -> list[_Followed]:
+        """The segments to look at now: those open here and active, and those not yet at rest."""
+        broker = self._broker
+        followed: dict[TopicName, _Followed] = {}
+        for name, topic in broker.loaded().items():
+            if name.domain is not Domain.SEGMENT or topic.is_sealed or topic.is_closed:
+                continue
+            known = self._followed.get(name)
+            followed[name] = known if known is not None and known.topic is topic else _Followed(name, topic)
+        for name, known in self._followed.items():
+            if name in followed or known.stored in (None, IDLE) or not broker.owners.is_mine(name):
+                continue
+            if known.topic is not None:
+                if known.topic.is_sealed:
+                    continue
+                known.topic = None
+            followed[name] = known
+        self._followed = followed
+        return list(followed.values())
+
+    async def _look(self, followed: _Followed, before: float, now: float, now_ms: int) -> None:
+        try:
+            if not followed.is_known:
+                await self._read(followed)
+            if followed.rates is None:
+                # Its counters began when it was opened, which was after the round before this one.
+                followed.rates = Rates(self._window_s, before, followed.stored)
+            load, lately = followed.rates.look(now, followed.counters)
+            self.history.add(followed.of, followed.number, now_ms, lately)
+            if load == followed.stored:
+                return
+            if should_write(load, followed.stored, await self._policy(followed.of), self._change):
+                await self._write(followed, load)
+        except MetadataError as error:
+            # What was written is in doubt, so it is read before the next time.
+            followed.is_known = False
+            log.debug("%s: load not reported: %s", followed.name, error)
+        except AnabranchError as error:
+            log.info("%s: load not reported: %s", followed.name, error)
+
+    async def _policy(self, topic: TopicName) -> Policy:
+        if topic not in self._overrides:
+            self._overrides[topic] = await self._records.get(topic)
+        record = self._overrides[topic]
+        try:
+            return (
+                await self._policies.resolved(topic, None if record is None else record.auto_scale)
+            ).policy
+        except InvalidPolicy:
+            # Nothing is decided for that topic. Whoever looks at its load sees it all the same.
+            return self._policies.broker
+
+    # -- the record
+
+    async def _read(self, followed: _Followed) -> None:
+        found = await self._metadata.get(load_path(followed.of, followed.number))
+        followed.stored = followed.version = None
+        if found is not None:
+            followed.version = found.version
+            with contextlib.suppress(BadRecord):
+                followed.stored = Load.decode(found.value) if found.value else None
+        followed.is_known = True
+
+    async def _write(self, followed: _Followed, load: Load) -> None:
+        """Only over what is known: a record that went with its segment must not come back."""
+        path = load_path(followed.of, followed.number)
+        try:
+            if followed.version is not None:
+                written = await self._metadata.put(path, load.encode(), if_version=followed.version)
+            elif followed.topic is not None:
+                written = await self._metadata.create(path, load.encode())
+                await self._check_wanted(followed)
+            else:
+                return
+        except (AlreadyExists, VersionConflict):
+            followed.is_known = False
+            if followed.topic is None:
+                followed.stored = None  # Somebody else's, or gone: no longer ours to bring down.
+            return
+        followed.stored, followed.version = load, written.version
+
+    async def _check_wanted(self, followed: _Followed) -> None:
+        """A segment may be deleted while its first record is written. Then that must go too."""
+        record = await self._records.get(followed.of)
+        if record is None or segment_named(record, followed.name) is None:
+            await remove_load(self._metadata, followed.name, topic_too=record is None)
+
+    # -- what an earlier run has left
+
+    async def adopt(self) -> None:
+        """Finds the segments that this broker owns, has not open, and that were last heard of with a load."""
+        stored = dict(await self._metadata.scan(TOPICS))
+        for path, found in stored.items():
+            number, topic = segment_of_load_path(path), topic_of_path(path)
+            if number is None or topic is None or (node := stored.get(topic_path(topic))) is None:
+                continue
+            try:
+                load = Load.decode(found.value)
+                if load == IDLE:
+                    continue
+                segment = ScalableTopic.decode(node.value).layout.segments.get(number)
+            except BadRecord as error:
+                log.error("%s: %s", path, error)
+                continue
+            if segment is None or not segment.is_active:
+                continue
+            name = segment.topic(topic)
+            if name not in self._followed and self._broker.owners.is_mine(name):
+                followed = self._followed[name] = _Followed(name, None)
+                followed.stored, followed.version, followed.is_known = load, found.version, True
+
+
+async def remove_load(metadata: MetadataStore, name: TopicName, *, topic_too: bool = False) -> None:
+    """The load record of a segment that is gone, and the folders it was in unless they hold others."""
+    topic, _, number = segment_of(name)
+    path = load_path(topic, number)
+    paths = [path, path.rpartition("/")[0]]
+    if topic_too:
+        paths += [loads_path(topic), topic_path(topic)]
+    with contextlib.suppress(NotEmpty):
+        for one in paths:
+            found = await metadata.get(one) if one == topic_path(topic) else None
+            if found is not None and found.value:
+                return  # Made again meanwhile.
+            await metadata.delete(one)

@@ -1,0 +1,63 @@
+"""Automatic splits and merges as this broker runs them: its load reporter and its automatic scaler, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.owners import broker_path
+from anabranch.broker.scalable.auto_policy import broker_policy
+from anabranch.broker.scalable.load_reporter import LoadReporter
+from anabranch.broker.scalable.scale_policies import ScalePolicies
+from anabranch.controller.autoscaler import AutoScaler
+from anabranch.controller.service import ScalableTopics
+from anabranch.model.names import TopicName
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+class Scaling:
+    """Made with the broker, started and closed with its scalable topics."""
+
+    def __init__(self, broker: Broker, topics: ScalableTopics) -> None:
+        self._broker = broker
+        config = broker.config
+        policies = ScalePolicies(broker_policy(config), broker.resources)
+        self.reporter = LoadReporter(
+            broker,
+            policies,
+            interval_s=config.scalable_topic_load_report_interval,
+            window_s=config.scalable_topic_load_report_window,
+            change=config.scalable_topic_load_report_rate_change_threshold,
+        )
+        self.scaler = AutoScaler(
+            topics,
+            policies,
+            interval_s=config.scalable_topic_auto_scale_interval,
+            has_owner=self._has_owner,
+        )
+
+    def start(
+        self,
+        keep_up: Callable[[Coroutine[Any, Any, None]], None],
+        every: Callable[[float, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
+        until_done: Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """The arguments are the broker's upkeep."""
+        self.reporter.start()
+        self.scaler.start()
+        keep_up(until_done(self.reporter.adopt))
+        self._broker.owners.on_change(lambda: keep_up(until_done(self.reporter.adopt)))
+        keep_up(every(self.reporter.interval_s, self.reporter.sample))
+
+    async def close(self) -> None:
+        self.reporter.close()
+        await self.scaler.close()
+
+    async def _has_owner(self, segment: TopicName) -> bool:
+        """Whether the broker that should measure the segment is there. Our own reporter sees to all that is ours."""
+        owners = self._broker.owners
+        if owners.is_mine(segment):
+            return True
+        return await self._broker.metadata.exists(broker_path(owners.owner(segment).service_url))

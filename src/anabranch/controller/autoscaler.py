@@ -1,0 +1,553 @@
+"""Splits and merges the scalable topics that this broker leads, by itself: the shell around `autoscale.decide`.
+
+A topic is looked at every interval, at once when a consumer joins or leaves (for the consumer rule alone), and again at
+the moment that a verdict names, such as a cooldown's end. One look at a time for each topic, and none while an
+operation is under way: it comes when that is over. What is known of loads comes from one watch for all topics, and a
+topic's records are read together, once something changed. Idle topics cost a look every interval and nothing between.
+
+Times are the store's. Cooldowns lie in the layout, so a new leader keeps those of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from anabranch.autoscale.decide import Merge, NoMerge, NoSplit, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.decisions import History, Kind
+from anabranch.autoscale.load import Load, LoadReport
+from anabranch.autoscale.policy import InvalidPolicy, Policy, Resolved, problems, resolve
+from anabranch.controller.core import events as e
+from anabranch.controller.feed import Part
+from anabranch.controller.service import ScalableTopics
+from anabranch.controller.topic_controller import TopicController
+from anabranch.errors import AnabranchError
+from anabranch.metadata.port import Versioned
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import (
+    BadRecord,
+    PlanKind,
+    ScalableTopic,
+    SubscriptionKind,
+    decisions_path,
+    loads_path,
+    scalable_name,
+    segment_of_load_path,
+)
+from anabranch.model.segments import SegmentId
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+# A tick gives way after so many topics, so that ten thousand of them delay no publish.
+TOPICS_PER_TURN: Final = 20
+TURN_PAUSE_S: Final = 0.002
+# The store's clock and the loop's are not the same: never look again sooner than this.
+LOOK_AGAIN_LEAST_S: Final = 0.01
+# Decisions are written down this long after one that changed the topic, and after one that only tells another reason.
+SAVE_SOON_S: Final = 1.0
+SAVE_LATER_S: Final = 30.0
+
+
+class Policies(Protocol):
+    """What topics are to obey."""
+
+    @property
+    def broker(self) -> Policy:
+        """Where nothing else is set."""
+        ...
+
+    async def resolved(self, topic: TopicName, override: Mapping[str, Any] | None) -> Resolved:
+        """With `override` as the topic's own. InvalidPolicy if what is stored cannot be read as a policy."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a topic is as it is."""
+
+    resolved: Resolved
+    decisions: History
+    load: Mapping[SegmentId, LoadReport]
+    problems: tuple[str, ...]  # Of the policy. With any, the topic is left alone.
+    verdict: Verdict  # What would be decided now.
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one topic, since this broker leads it."""
+
+    topic: TopicName
+    active_segments: int
+    auto_splits: int
+    auto_merges: int
+    suppressed: Mapping[str, int]
+    # How often what came of a look, by (operation, reason): ("split", "load"), ("no_split", "cooldown").
+    reasons: Mapping[tuple[str, str], int]
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Led:
+    """A topic that this broker leads."""
+
+    controller: TopicController
+    load: dict[SegmentId, LoadReport] = field(default_factory=dict)
+    is_load_stale: bool = True
+    consumers: Mapping[str, int] = field(default_factory=dict)
+    # What was asked for since the last look: nothing, the consumer rule, everything.
+    wants_look: bool = False
+    wants_all: bool = False
+    is_looking: bool = False
+    timer: asyncio.TimerHandle | None = None
+    decisions: History | None = None  # Once read.
+    saved: History = field(default_factory=History)
+    saving: asyncio.TimerHandle | None = None
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    suppressed: Counter[str] = field(default_factory=Counter)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def topic(self) -> TopicName:
+        return self.controller.topic
+
+    def want(self, *, everything: bool) -> None:
+        self.wants_look = True
+        self.wants_all = self.wants_all or everything
+
+
+async def _always(topic: TopicName) -> bool:
+    return True
+
+
+class AutoScaler:
+    """`start` after the topics' service, `close` before it."""
+
+    def __init__(
+        self,
+        topics: ScalableTopics,
+        policies: Policies,
+        *,
+        interval_s: float = INTERVAL_S,
+        has_owner: Callable[[TopicName], Awaitable[bool]] = _always,
+    ) -> None:
+        """`has_owner` says of a `segment://` topic whether somebody measures it: what nobody does is no evidence."""
+        self.interval_s = interval_s
+        self._topics = topics
+        self._metadata = topics.metadata
+        self._policies = policies
+        self._has_owner = has_owner
+        self._led: dict[TopicName, _Led] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    # -- life
+
+    def start(self) -> None:
+        self._topics.scaling = self
+        self._stop_listening = self._topics.feed.listen_everywhere(self._load_changed, Part.LOAD)
+        self._spawn(self._tick_always())
+
+    async def close(self) -> None:
+        self._topics.scaling = None
+        self._stop_listening()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for led in list(self._led.values()):
+            if led.saving is not None:
+                with contextlib.suppress(AnabranchError):
+                    await self._save(led)
+            self._drop(led)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        # Held in `_tasks`, cancelled by `close`.
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _drop(self, led: _Led) -> None:
+        for timer in (led.timer, led.saving):
+            if timer is not None:
+                timer.cancel()
+        led.timer = led.saving = None
+        if self._led.get(led.topic) is led:
+            del self._led[led.topic]
+
+    # -- what gives a reason to look
+
+    def _load_changed(self, topic: TopicName | None) -> None:
+        for led in list(self._led.values()) if topic is None else [self._led.get(topic)]:
+            if led is not None:
+                led.is_load_stale = True
+
+    def settled(self, controller: TopicController) -> None:
+        """A leader has begun, or an operation is over: what came up meanwhile is looked at now."""
+        led = self._led.get(controller.topic)
+        if led is None:
+            led = self._led_by(controller)
+            if led is None:
+                return
+            led.consumers = _consumers(controller)
+            if _wants_more(controller, led.consumers):
+                led.want(everything=False)
+        self._look_soon(led)
+
+    def deposed(self, controller: TopicController) -> None:
+        led = self._led.get(controller.topic)
+        if led is not None and led.controller is controller:
+            self._drop(led)
+
+    def consumers_changed(self, controller: TopicController) -> None:
+        led = self._led_by(controller)
+        if led is None:
+            return
+        # One that came back within its grace period was counted all the time.
+        consumers = _consumers(controller)
+        if consumers != led.consumers:
+            led.consumers = consumers
+            led.want(everything=False)
+            self._look_soon(led)
+
+    def _led_by(self, controller: TopicController) -> _Led | None:
+        state = controller.state
+        if state is None or state.is_classic:
+            return None
+        led = self._led.get(controller.topic)
+        if led is None or led.controller is not controller:
+            if led is not None:
+                self._drop(led)
+            led = self._led[controller.topic] = _Led(controller)
+        return led
+
+    def _look_soon(self, led: _Led) -> None:
+        if led.wants_look and not led.is_looking and not led.controller.is_busy:
+            led.is_looking = True
+            self._spawn(self._work(led))
+
+    async def _tick_always(self) -> None:
+        while True:
+            await asyncio.sleep(self.interval_s)
+            try:
+                await self.tick()
+            except Exception:
+                log.exception(
+                    "looking at all topics failed; they are looked at again in %s s", self.interval_s
+                )
+
+    async def tick(self) -> None:
+        """Looks at every topic led here. What there is to do is begun, and not waited for."""
+        now_ms = 0
+        for number, controller in enumerate(list(self._topics.controllers.values())):
+            if number % TOPICS_PER_TURN == 0:
+                if number:
+                    await asyncio.sleep(TURN_PAUSE_S)
+                now_ms = await self._metadata.now_ms()
+            led = self._led_by(controller)
+            if led is None:
+                continue
+            led.want(everything=True)
+            if led.is_looking or controller.is_busy:
+                continue  # Looked at when that is over.
+            led.is_looking = True
+            verdict = await self._look_safely(led, now_ms)
+            if isinstance(verdict, Split | Merge):
+                self._spawn(self._work(led, verdict))
+            else:
+                led.is_looking = False
+
+    # -- looking
+
+    async def _work(self, led: _Led, verdict: Verdict | None = None) -> None:
+        """Looks, and does what there is to do, until nothing more is asked for. `is_looking` is ours."""
+        try:
+            while self._is_led(led):
+                if verdict is None:
+                    if not led.wants_look or led.controller.is_busy:
+                        return
+                    verdict = await self._look_safely(led)
+                if isinstance(verdict, Split | Merge):
+                    await self._act(led, verdict)
+                verdict = None
+        finally:
+            led.is_looking = False
+
+    def _is_led(self, led: _Led) -> bool:
+        return self._led.get(led.topic) is led
+
+    async def _look_safely(self, led: _Led, now_ms: int | None = None) -> Verdict | None:
+        """A failure to look is no reason to do anything; the next tick looks again."""
+        try:
+            return await self._look(led, now_ms)
+        except AnabranchError as error:
+            log.info("%s: not looked at: %s", led.topic, error)
+        except Exception:
+            log.exception("%s: looking at it failed", led.topic)
+        return None
+
+    async def _look(self, led: _Led, now_ms: int | None) -> Verdict | None:
+        everything, led.wants_look, led.wants_all = led.wants_all, False, False
+        await self._decisions(led)
+        if led.is_load_stale:
+            await self._read_load(led)
+        record = _record(led.controller)
+        if record is None:
+            return None
+        resolved, found = await self._resolved(led.topic, record)
+        self._tell_problems(led, found)
+        if now_ms is None:
+            now_ms = await self._metadata.now_ms()
+        load = await self._owned(led, record)
+        record = _record(led.controller)
+        if record is None or not self._is_led(led):
+            return None
+        if led.controller.is_busy:
+            led.want(everything=everything)
+            return None
+        seen = Observation(record.layout, load, _consumers(led.controller), now_ms)
+        verdict = _judged(seen, resolved.policy, found, everything=everything)
+        self._note(led, verdict, now_ms)
+        return verdict
+
+    async def _resolved(self, topic: TopicName, record: ScalableTopic) -> tuple[Resolved, tuple[str, ...]]:
+        try:
+            resolved = await self._policies.resolved(topic, record.auto_scale)
+        except InvalidPolicy as error:
+            return resolve(self._policies.broker, None, None), (str(error),)
+        return resolved, tuple(problems(resolved.policy))
+
+    def _tell_problems(self, led: _Led, found: tuple[str, ...]) -> None:
+        if found != led.problems:
+            if found:
+                log.error("%s does not split or merge by itself: %s", led.topic, "; ".join(found))
+            else:
+                log.warning("%s splits and merges by itself again", led.topic)
+            led.problems = found
+
+    async def _read_load(self, led: _Led) -> None:
+        # First the mark, then the records: what changes while they are read is read again.
+        led.is_load_stale = False
+        try:
+            stored = await self._metadata.scan(loads_path(led.topic))
+        except BaseException:
+            led.is_load_stale = True
+            raise
+        led.load = {}
+        for path, found in stored:
+            number = segment_of_load_path(path)
+            if number is not None:
+                try:
+                    led.load[number] = LoadReport(Load.decode(found.value), found.modified_ms)
+                except BadRecord as error:
+                    log.error("%s: %s", path, error)
+
+    async def _owned(self, led: _Led, record: ScalableTopic) -> dict[SegmentId, LoadReport]:
+        """The reports that are evidence: of active segments that somebody measures."""
+        found = {}
+        for segment in record.layout.active:
+            report = led.load.get(segment.id)
+            if report is not None and await self._has_owner(segment.topic(led.topic)):
+                found[segment.id] = report
+        return found
+
+    # -- what came of it
+
+    def _note(self, led: _Led, verdict: Verdict, now_ms: int) -> None:
+        if led.timer is not None:
+            led.timer.cancel()
+            led.timer = None
+        if not isinstance(verdict, Split):
+            led.suppressed.update(verdict.suppressed)
+        if isinstance(verdict, Stay):
+            led.reasons["no_split", verdict.no_split.value] += 1
+            led.reasons["no_merge", verdict.no_merge.value] += 1
+            self._remember(led, (led.decisions or History()).add(verdict, now_ms))
+            if verdict.look_again_ms is not None:
+                self._look_again_at(led, verdict.look_again_ms, now_ms)
+
+    def _look_again_at(self, led: _Led, at_ms: int, now_ms: int) -> None:
+        delay_s = max(LOOK_AGAIN_LEAST_S, (at_ms - now_ms) / 1000)
+        if delay_s < self.interval_s:  # Else a tick comes first, and finds out the same.
+            led.timer = self._loop.call_later(delay_s, self._look_again, led)
+
+    def _look_again(self, led: _Led) -> None:
+        led.timer = None
+        led.want(everything=True)
+        self._look_soon(led)
+
+    async def _act(self, led: _Led, verdict: Split | Merge) -> None:
+        operation, reason = _named(verdict)
+        now_ms = await self._metadata.now_ms()
+        try:
+            await led.controller.request(lambda ticket: _request(ticket, verdict, now_ms))
+        except AnabranchError as error:
+            # No cooldown follows. The next tick decides anew, on what there is then.
+            log.info("%s: an automatic %s was not done: %s", led.topic, operation, error)
+            led.reasons[f"failed_{operation}", reason] += 1
+            if self._is_led(led):
+                because = f"{verdict.because}, but the {operation} failed: {error}"
+                decisions = await self._decisions(led)
+                self._remember(led, decisions.note(Kind.FAILED, because, now_ms, _segments(verdict), reason))
+            return
+        log.info("%s: %s of %s: %s", led.topic, operation, _segments(verdict), verdict.because)
+        led.reasons[operation, reason] += 1
+        self._remember(led, (await self._decisions(led)).add(verdict, now_ms))
+        # There may be more to do once the cooldown is over: the next look finds out when.
+        led.want(everything=True)
+
+    def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
+        """An operator has split or merged those segments. Noted, and not counted as automatic."""
+        led = self._led_by(controller)
+        if led is not None:
+            self._spawn(self._note_manual(led, kind, segments))
+
+    async def _note_manual(self, led: _Led, kind: PlanKind, segments: tuple[int, ...]) -> None:
+        try:
+            decisions, now_ms = await self._decisions(led), await self._metadata.now_ms()
+        except AnabranchError as error:
+            log.info("%s: a %s by hand was not noted: %s", led.topic, kind.value, error)
+            return
+        because = f"An operator asked for the {kind.value}"
+        numbers = tuple(SegmentId(number) for number in segments)
+        self._remember(led, decisions.note(Kind(kind.value), because, now_ms, numbers, "manual"))
+
+    # -- decisions, kept for whoever asks why
+
+    async def _decisions(self, led: _Led) -> History:
+        if led.decisions is None:
+            found = await self._metadata.get(decisions_path(led.topic))
+            if led.decisions is None:
+                led.decisions = led.saved = _read_history(led.topic, found)
+        return led.decisions
+
+    def _remember(self, led: _Led, decisions: History) -> None:
+        led.decisions, before = decisions, led.decisions or History()
+        latest = decisions.latest
+        assert latest is not None
+        if latest.kind in (Kind.SPLIT, Kind.MERGE):
+            self._save_after(led, SAVE_SOON_S)
+        elif before.decisions and decisions.is_news_after(led.saved):
+            # The first word about an idle topic is not worth a write: the next leader would find the same.
+            self._save_after(led, SAVE_LATER_S)
+
+    def _save_after(self, led: _Led, seconds: float) -> None:
+        if led.saving is not None:
+            if led.saving.when() <= self._loop.time() + seconds:
+                return
+            led.saving.cancel()
+        led.saving = self._loop.call_later(seconds, lambda: self._spawn(self._save_safely(led)))
+
+    async def _save_safely(self, led: _Led) -> None:
+        try:
+            await self._save(led)
+        except AnabranchError as error:
+            log.info("%s: decisions not stored: %s", led.topic, error)
+            if self._is_led(led) and led.saving is None:
+                self._save_after(led, SAVE_LATER_S)
+
+    async def _save(self, led: _Led) -> None:
+        led.saving = None
+        decisions = led.decisions
+        # Never below a topic that is going: it would not be empty when its record is removed.
+        if decisions is not None and self._is_led(led) and _record(led.controller) is not None:
+            await self._metadata.put(decisions_path(led.topic), decisions.encode())
+            led.saved = decisions
+
+    # -- asked from outside
+
+    async def explain(self, topic: TopicName) -> Explanation:
+        """NotLeader if another broker leads the topic: that one knows. Nothing is changed or counted."""
+        controller = await self._topics.leading(scalable_name(topic))
+        led = self._led_by(controller)
+        record = _record(controller)
+        if led is None or record is None:
+            record = await self._topics.view(topic)
+        led = led or _Led(controller)
+        decisions = await self._decisions(led)
+        if led.is_load_stale:
+            await self._read_load(led)
+        resolved, found = await self._resolved(led.topic, record)
+        now_ms = await self._metadata.now_ms()
+        load = await self._owned(led, record)
+        seen = Observation(record.layout, load, _consumers(controller), now_ms)
+        verdict = _judged(seen, resolved.policy, found)
+        return Explanation(resolved, decisions, dict(led.load), found, verdict, now_ms)
+
+    def figures(self) -> Iterator[Figures]:
+        """Of every topic that this broker leads."""
+        for controller in list(self._topics.controllers.values()):
+            led = self._led_by(controller)
+            if led is None:
+                continue
+            record = _record(controller)
+            if record is not None:
+                yield Figures(
+                    led.topic,
+                    len(record.layout.active),
+                    led.reasons["split", "load"] + led.reasons["split", "consumers"],
+                    led.reasons["merge", "cold"],
+                    led.suppressed,
+                    led.reasons,
+                    led.problems,
+                )
+
+
+def _record(controller: TopicController) -> ScalableTopic | None:
+    """The record of a topic that may be split and merged; None if this broker does not lead one."""
+    state = controller.state
+    if state is None or state.is_classic or state.topic.is_deleting:
+        return None
+    return state.topic
+
+
+def _consumers(controller: TopicController) -> dict[str, int]:
+    """Ordered consumers by subscription: those within their grace period count, those of queues do not."""
+    return {
+        name: len(coordinator.group.sessions)
+        for name, coordinator in sorted(controller.coordinators.items())
+        if coordinator.group.sessions and coordinator.record.kind is not SubscriptionKind.QUEUE
+    }
+
+
+def _wants_more(controller: TopicController, consumers: Mapping[str, int]) -> bool:
+    record = _record(controller)
+    return record is not None and max(consumers.values(), default=0) > len(record.layout.active)
+
+
+def _read_history(topic: TopicName, found: Versioned | None) -> History:
+    if found is None or not found.value:
+        return History()
+    try:
+        return History.decode(found.value)
+    except BadRecord as error:
+        log.error("%s: %s", topic, error)
+        return History()
+
+
+def _judged(seen: Observation, policy: Policy, found: tuple[str, ...], *, everything: bool = True) -> Verdict:
+    """`found` are the problems of the policy, also those of one that could not be read."""
+    if found and not problems(policy):
+        off = "Automatic split and merge is off, as the policy cannot be read"
+        return Stay(f"{off}: {'; '.join(found)}.", no_split=NoSplit.OFF, no_merge=NoMerge.OFF)
+    return decide(seen, policy, consumers_only=not everything)
+
+
+def _named(verdict: Split | Merge) -> tuple[str, str]:
+    return ("split", verdict.rule) if isinstance(verdict, Split) else ("merge", "cold")
+
+
+def _segments(verdict: Split | Merge) -> tuple[SegmentId, ...]:
+    return (verdict.segment,) if isinstance(verdict, Split) else (verdict.one, verdict.other)
+
+
+def _request(ticket: e.Ticket, verdict: Split | Merge, now_ms: int) -> e.Request:
+    if isinstance(verdict, Split):
+        return e.SplitRequested(ticket, verdict.segment, now_ms, verdict.lopsided)
+    return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms)
