@@ -247,6 +247,7 @@ def _scalable_actions(action: Callable[[str, str], argparse.ArgumentParser]) -> 
         "--interval", type=float, default=1.0, metavar="S", help="seconds between figures (default: 1)"
     )
     explain = action("explain", "say why a scalable topic did or did not split or merge in the last hour")
+    explain.add_argument("--all", action="store_true", help="all that is remembered, not the last hour only")
     explain.add_argument("--json", action="store_true", help="print JSON")
 
 

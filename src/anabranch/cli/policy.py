@@ -11,6 +11,7 @@ from typing import Any
 
 from anabranch.cli import scalable
 from anabranch.cli.dag_view import aligned
+from anabranch.cli.explain_view import switch
 from anabranch.cli.options import UsageError
 from anabranch.cli.policy_fields import BY_WORD, FIELDS, Field, parsed, shown
 from anabranch.cli.rest import call
@@ -72,18 +73,8 @@ def _field(word: str) -> Field:
 
 
 def told(name: str, applied: dict[str, Any]) -> list[str]:
-    """The policy as a table, with what is wrong with it on top."""
-    policy, origin = applied["policy"], applied["origin"]
+    """The policy as a table, with whether anything comes of it on top."""
+    policy = applied["policy"]
     rows = [("FIELD", "VALUE", "FROM")]
-    rows += [(f.word, shown(f, policy[f.name]), origin[f.name]) for f in FIELDS if f.name in policy]
+    rows += [(f.word, shown(f, policy[f.name]["value"]), policy[f.name]["from"]) for f in FIELDS]
     return [f"{name}: {switch(applied)}", "", *aligned(rows, left={0, 2})]
-
-
-def switch(applied: dict[str, Any]) -> str:
-    """Whether anything happens by itself, and if not, why not."""
-    if not applied["policy"]["enabled"]:
-        return f"automatic splits and merges are off ({applied['origin']['enabled']})"
-    if applied["problems"]:
-        faults = "; ".join(applied["problems"])
-        return f"automatic splits and merges are OFF, because the policy contradicts itself: {faults}"
-    return "automatic splits and merges are on"

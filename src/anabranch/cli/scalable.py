@@ -1,15 +1,16 @@
-"""`anabranch topics` on scalable topics: create, split, merge, migrate, look at, delete."""
+"""`anabranch topics` on scalable topics: create, split, merge, migrate, look at, explain, delete."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from dataclasses import astuple
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from anabranch.cli import dag_view
+from anabranch.cli import dag_view, explain_view
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.rest import RestRefused, call
 from anabranch.model.names import NamespaceName, TopicName
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             print(_told(call(url, "GET", path), arguments.segment))
         case "stats":
             _print_stats(topic, stats(url, topic), as_json=arguments.json)
+        case "explain":
+            _explain(call(url, "GET", f"{path}/explain"), arguments)
         case "subscriptions":
             for subscription in stats(url, topic)["subscriptions"]:
                 print(subscription)
@@ -109,6 +112,15 @@ def _print_stats(topic: TopicName, found: dict[str, Any], *, as_json: bool) -> N
         dag_view.subscription_table(found),
     )
     print("\n\n".join("\n".join(part) for part in parts if part))
+
+
+def _explain(found: dict[str, Any], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return
+    # A pipe gets a decision a line; a terminal's lines are broken between words.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(explain_view.page(found, is_all=arguments.all, width=width)))
 
 
 def glyphs_for(encoding: str | None) -> dag_view.Glyphs:

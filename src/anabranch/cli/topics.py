@@ -15,7 +15,7 @@ from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.rest import RestRefused, call
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
-SCALABLE_ONLY = frozenset({"split", "merge", "watch", "migrate"})
+SCALABLE_ONLY = frozenset({"split", "merge", "watch", "explain", "migrate"})
 CLASSIC_ONLY = frozenset({"unload", "terminate", "skip-damage"})
 
 
