@@ -1,0 +1,112 @@
+"""Observations written down in a line, and arbitrary ones for properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from anabranch.autoscale.decide import Merge, Observation, Split, Stay, decide
+from anabranch.autoscale.load import Load, LoadReport
+from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.segments import SegmentId
+from unit.model.layouts import histories
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+NOW = 1_800_000_000_000
+LONG_AGO = NOW - 10 * DAY
+
+
+def seg(number: int) -> SegmentId:
+    return SegmentId(number)
+
+
+def segments(count: int) -> SegmentLayout:
+    """Made long ago, with ids from 0 in the order of their ranges."""
+    return SegmentLayout.initial(count, LONG_AGO)
+
+
+def reports(loads: Mapping[int, Load | float], modified_ms: int = LONG_AGO) -> dict[SegmentId, LoadReport]:
+    """By segment: a load, or its msgRateIn alone."""
+    return {
+        seg(number): LoadReport(load if isinstance(load, Load) else Load(load), modified_ms)
+        for number, load in loads.items()
+    }
+
+
+def observe(
+    layout: SegmentLayout,
+    loads: Mapping[int, Load | float] | None = None,
+    consumers: Mapping[str, int] | None = None,
+    *,
+    now_ms: int = NOW,
+    modified_ms: int = LONG_AGO,
+    per_segment: int = 1,
+) -> Observation:
+    return Observation(layout, reports(loads or {}, modified_ms), consumers or {}, now_ms, per_segment)
+
+
+def the_split(seen: Observation, policy: Policy = DEFAULT, *, consumers_only: bool = False) -> Split:
+    verdict = decide(seen, policy, consumers_only=consumers_only)
+    assert isinstance(verdict, Split), verdict
+    return verdict
+
+
+def the_merge(seen: Observation, policy: Policy = DEFAULT) -> Merge:
+    verdict = decide(seen, policy)
+    assert isinstance(verdict, Merge), verdict
+    return verdict
+
+
+def the_stay(seen: Observation, policy: Policy = DEFAULT, *, consumers_only: bool = False) -> Stay:
+    verdict = decide(seen, policy, consumers_only=consumers_only)
+    assert isinstance(verdict, Stay), verdict
+    return verdict
+
+
+# -- arbitrary facts, small enough that every rule is met often
+
+rates = st.sampled_from([0.0, 1.0, 4.0, 5.0, 9.0, 10.0, 11.0, 99.0, 100.0, 101.0, 250.0])
+loads = st.builds(Load, rates, rates, rates, rates)
+quiet = st.sampled_from([0.0, 1.0, 4.0])
+quiet_loads = st.builds(Load, quiet, quiet, quiet, quiet)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    least = draw(st.integers(1, 3))
+    return Policy(
+        max_segments=draw(st.integers(least, 8)),
+        min_segments=least,
+        max_dag_depth=draw(st.integers(0, 4)),
+        split_cooldown_ms=draw(st.sampled_from([0, 10, 60])),
+        merge_cooldown_ms=draw(st.sampled_from([0, 30, 300])),
+        merge_window_ms=draw(st.sampled_from([0, 30, 300])),
+        split=draw(st.sampled_from([Load(100, 100, 100, 100), Load(11, 100, 250, 100)])),
+        merge=draw(st.sampled_from([Load(10, 10, 10, 10), Load(10, 99, 5, 99), Load()])),
+        merge_depth_window_ms=draw(st.sampled_from([0, 100, 1000])),
+    )
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observation:
+    layout = draw(histories(changes_max=10))[-1]
+    if draw(st.booleans()):
+        for segment in layout.active:
+            counted = replace(segment, lopsided=draw(st.integers(0, 3)))
+            layout = replace(layout, segments={**layout.segments, segment.id: counted})
+    now_ms = max(layout.last_split_ms, layout.last_merge_ms) + draw(st.integers(0, 700))
+    # Four rates of each segment must be low for a merge, so half of the topics are quiet ones.
+    kind, most = draw(st.sampled_from([(loads, 9), (quiet_loads, 1), (quiet_loads | loads, 2)]))
+    load = {
+        segment.id: LoadReport(draw(kind), draw(st.integers(0, now_ms)))
+        for segment in layout.segments.values()
+        if draw(st.integers(0, 5))
+    }
+    consumers = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, most), max_size=3))
+    return Observation(layout, load, consumers, now_ms, draw(st.integers(1, 3)))
