@@ -275,6 +275,8 @@ class Session(asyncio.BufferedProtocol):
         task = self.broker.loop.create_task(self._run(request_id, work))
         self._tasks[task] = None
         task.add_done_callback(self._request_done)
+        # A connection that is lost at once ends it before it has begun, and then nobody waits for the work.
+        task.add_done_callback(lambda _: work.close())
         if not self._is_busy and len(self._tasks) >= REQUESTS_HIGH:
             self._is_busy = True
             self._read_or_not()
