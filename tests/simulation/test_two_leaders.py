@@ -113,3 +113,13 @@ def test_a_repair_gives_way_to_a_plan_of_another_leader() -> None:
     state, _ = step(state, e.EffectFailed(effects[0], SegmentRefused("segment 0 is not to be made")))
     state, effects = step(state, e.TopicRead(split(TOPIC, 0), 1))
     assert effects == [e.ReadSubscriptions()]
+
+
+def test_segments_are_not_collected_while_a_plan_of_another_leader_is_pending() -> None:
+    """Its layout, worked out before, would bring back a segment whose storage is gone."""
+    sealed = split(TOPIC, 0).published()
+    state, effects = step(TopicState(sealed, 2), e.SegmentsExpired((SegmentId(0),)))
+    assert isinstance(effects[0], e.StoreTopic)
+    state, effects = step(state, e.TopicRead(split(sealed, 1), 3))
+    assert effects == [e.ReadSubscriptions()]
+    assert state.waiting == (e.SegmentsExpired((SegmentId(0),)),)

@@ -568,6 +568,10 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             # Another leader was first. Plan again on what is there now, after what it has begun.
             assert request is not None
             return _next(replace(state, doing=None, waiting=(request, *state.waiting)))
+        case Repairing(request) | Collecting(request) if state.topic.plan is not None:
+            # Another leader's, and it goes first: its parents are not to be made any more, and the layout it will
+            # publish knows nothing of segments that are marked or pruned meanwhile.
+            return _next(replace(state, doing=None, waiting=(request, *state.waiting)))
         case Collecting(request, stage):
             layout = state.topic.layout
             left = tuple(n for n in request.segments if n in layout.segments)
@@ -577,9 +581,6 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             return _go_on(
                 replace(state, doing=replace(doing, stage=max(stage, 1) if state.topic.is_deleting else 0))
             )
-        case Repairing(request) if state.topic.plan is not None:
-            # Another leader's. Until it is done, its parents are not to be made any more.
-            return _next(replace(state, doing=None, waiting=(request, *state.waiting)))
         case Subscribing() | Unsubscribing() | Seeking():
             # Cursors are touched only once the record was read after the subscription's: another leader's split either
             # finds the subscription as it is now, or is found here, and then it goes first.
