@@ -84,6 +84,7 @@ async def _gather(broker: Broker) -> Page:
         shown = {"pulsar_topics_count": figures["pulsar_topics_count"]} if per_topic else figures
         page.add_all(f'{cluster},namespace="{ns}"', shown)
     page.add_all(cluster, total)
+    await _add_scalable(page, cluster, broker)
     _add_broker(page, cluster, broker)
     return page
 
@@ -143,6 +144,39 @@ def _add_subscriptions(page: Page, labels: str, name: TopicName, topic: Topic) -
         }
         subscribed = f'{labels},topic="{_escaped(str(name))}",subscription="{_escaped(subscription.name)}"'
         page.add_all(subscribed, figures)
+
+
+async def _add_scalable(page: Page, cluster: str, broker: Broker) -> None:
+    """The scalable topics that this broker leads: no other one tells of them."""
+    if broker.scaling is None:
+        return
+    scaler, per_topic = broker.autoscaler, broker.config.expose_topic_level_metrics_in_prometheus
+    sums: dict[NamespaceName, dict[str, int]] = {}
+    for number, topic in enumerate(scaler.figures()):
+        figures = {
+            "pulsar_scalable_topic_active_segments": topic.active_segments,
+            "pulsar_scalable_topic_auto_splits_total": topic.auto_splits,
+            "pulsar_scalable_topic_auto_merges_total": topic.auto_merges,
+            "pulsar_scalable_topic_split_suppressed_max_segments_total": topic.split_suppressed_max_segments,
+            "pulsar_scalable_topic_merge_suppressed_max_depth_total": topic.merge_suppressed_max_depth,
+            # Topics that are left alone because their policy contradicts itself.
+            "anabranch_scalable_topic_policy_invalid": int(bool(topic.problems)),
+        }
+        name = topic.topic
+        if per_topic:
+            page.add_all(f'{cluster},namespace="{name.namespace}",topic="{_escaped(str(name))}"', figures)
+        else:
+            namespace = sums.setdefault(name.namespace, dict.fromkeys(figures, 0))
+            for key, value in figures.items():
+                namespace[key] += value
+        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    for ns, summed in sums.items():
+        page.add_all(f'{cluster},namespace="{ns}"', summed)
+    for ns, reasons in scaler.reasons.items():
+        for (operation, reason), count in sorted(reasons.items()):
+            labels = f'{cluster},namespace="{ns}",operation="{operation}",reason="{reason}"'
+            page.add("anabranch_scalable_topic_decisions_total", labels, count)
 
 
 def _add_broker(page: Page, cluster: str, broker: Broker) -> None:

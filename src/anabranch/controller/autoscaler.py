@@ -16,30 +16,51 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from anabranch.autoscale.decide import Merge, NoMerge, NoSplit, Observation, Split, Stay, Verdict, decide
+from anabranch.autoscale.decide import (
+    MAX_DEPTH,
+    MAX_SEGMENTS,
+    Merge,
+    NoMerge,
+    Observation,
+    Split,
+    Stay,
+    Verdict,
+)
 from anabranch.autoscale.decisions import History, Kind
 from anabranch.autoscale.load import Load, LoadReport
-from anabranch.autoscale.policy import InvalidPolicy, Policy, Resolved, problems, resolve
-from anabranch.controller.core import events as e
+from anabranch.autoscale.policy import InvalidPolicy, Resolved, problems, resolve
 from anabranch.controller.feed import Part
+from anabranch.controller.scaling import (
+    Explanation,
+    Figures,
+    Policies,
+    consumers_of,
+    judged,
+    named,
+    read_history,
+    record_of,
+    request_for,
+    segments_of,
+    wants_more,
+)
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.topic_controller import TopicController
 from anabranch.errors import AnabranchError
-from anabranch.metadata.port import Versioned
-from anabranch.model.names import TopicName
+from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.scalable import (
     BadRecord,
     PlanKind,
     ScalableTopic,
-    SubscriptionKind,
     decisions_path,
     loads_path,
     scalable_name,
     segment_of_load_path,
 )
 from anabranch.model.segments import SegmentId
+
+__all__ = ["AutoScaler", "Explanation", "Figures", "Policies"]
 
 log = logging.getLogger(__name__)
 
@@ -52,45 +73,6 @@ LOOK_AGAIN_LEAST_S: Final = 0.01
 # Decisions are written down this long after one that changed the topic, and after one that only tells another reason.
 SAVE_SOON_S: Final = 1.0
 SAVE_LATER_S: Final = 30.0
-
-
-class Policies(Protocol):
-    """What topics are to obey."""
-
-    @property
-    def broker(self) -> Policy:
-        """Where nothing else is set."""
-        ...
-
-    async def resolved(self, topic: TopicName, override: Mapping[str, Any] | None) -> Resolved:
-        """With `override` as the topic's own. InvalidPolicy if what is stored cannot be read as a policy."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a topic is as it is."""
-
-    resolved: Resolved
-    decisions: History
-    load: Mapping[SegmentId, LoadReport]
-    problems: tuple[str, ...]  # Of the policy. With any, the topic is left alone.
-    verdict: Verdict  # What would be decided now.
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one topic, since this broker leads it."""
-
-    topic: TopicName
-    active_segments: int
-    auto_splits: int
-    auto_merges: int
-    suppressed: Mapping[str, int]
-    # How often what came of a look, by (operation, reason): ("split", "load"), ("no_split", "cooldown").
-    reasons: Mapping[tuple[str, str], int]
-    problems: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +91,8 @@ class _Led:
     decisions: History | None = None  # Once read.
     saved: History = field(default_factory=History)
     saving: asyncio.TimerHandle | None = None
-    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # Automatic operations, and those that a cap alone has stopped.
+    done: Counter[str] = field(default_factory=Counter)
     suppressed: Counter[str] = field(default_factory=Counter)
     problems: tuple[str, ...] = ()
 
@@ -144,6 +127,8 @@ class AutoScaler:
         self._policies = policies
         self._has_owner = has_owner
         self._led: dict[TopicName, _Led] = {}
+        # What came of looking, by namespace, counted by operation and reason, such as ("no_split", "cooldown").
+        self.reasons: dict[NamespaceName, Counter[tuple[str, str]]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
         self._stop_listening: Callable[[], None] = lambda: None
@@ -195,8 +180,8 @@ class AutoScaler:
             led = self._led_by(controller)
             if led is None:
                 return
-            led.consumers = _consumers(controller)
-            if _wants_more(controller, led.consumers):
+            led.consumers = consumers_of(controller)
+            if wants_more(controller, led.consumers):
                 led.want(everything=False)
         self._look_soon(led)
 
@@ -210,7 +195,7 @@ class AutoScaler:
         if led is None:
             return
         # One that came back within its grace period was counted all the time.
-        consumers = _consumers(controller)
+        consumers = consumers_of(controller)
         if consumers != led.consumers:
             led.consumers = consumers
             led.want(everything=False)
@@ -297,7 +282,7 @@ class AutoScaler:
         await self._decisions(led)
         if led.is_load_stale:
             await self._read_load(led)
-        record = _record(led.controller)
+        record = record_of(led.controller)
         if record is None:
             return None
         resolved, found = await self._resolved(led.topic, record)
@@ -305,14 +290,14 @@ class AutoScaler:
         if now_ms is None:
             now_ms = await self._metadata.now_ms()
         load = await self._owned(led, record)
-        record = _record(led.controller)
+        record = record_of(led.controller)
         if record is None or not self._is_led(led):
             return None
         if led.controller.is_busy:
             led.want(everything=everything)
             return None
-        seen = Observation(record.layout, load, _consumers(led.controller), now_ms)
-        verdict = _judged(seen, resolved.policy, found, everything=everything)
+        seen = Observation(record.layout, load, consumers_of(led.controller), now_ms)
+        verdict = judged(seen, resolved.policy, found, everything=everything)
         self._note(led, verdict, now_ms)
         return verdict
 
@@ -366,11 +351,18 @@ class AutoScaler:
         if not isinstance(verdict, Split):
             led.suppressed.update(verdict.suppressed)
         if isinstance(verdict, Stay):
-            led.reasons["no_split", verdict.no_split.value] += 1
-            led.reasons["no_merge", verdict.no_merge.value] += 1
+            self._count(led, "no_split", verdict.no_split.value)
+            if verdict.no_merge is not NoMerge.NOT_ASKED:
+                self._count(led, "no_merge", verdict.no_merge.value)
             self._remember(led, (led.decisions or History()).add(verdict, now_ms))
             if verdict.look_again_ms is not None:
                 self._look_again_at(led, verdict.look_again_ms, now_ms)
+
+    def _count(self, led: _Led, operation: str, reason: str) -> None:
+        counter = self.reasons.get(led.topic.namespace)
+        if counter is None:
+            counter = self.reasons[led.topic.namespace] = Counter()
+        counter[operation, reason] += 1
 
     def _look_again_at(self, led: _Led, at_ms: int, now_ms: int) -> None:
         delay_s = max(LOOK_AGAIN_LEAST_S, (at_ms - now_ms) / 1000)
@@ -383,21 +375,24 @@ class AutoScaler:
         self._look_soon(led)
 
     async def _act(self, led: _Led, verdict: Split | Merge) -> None:
-        operation, reason = _named(verdict)
+        operation, reason = named(verdict)
         now_ms = await self._metadata.now_ms()
         try:
-            await led.controller.request(lambda ticket: _request(ticket, verdict, now_ms))
+            await led.controller.request(lambda ticket: request_for(ticket, verdict, now_ms))
         except AnabranchError as error:
             # No cooldown follows. The next tick decides anew, on what there is then.
             log.info("%s: an automatic %s was not done: %s", led.topic, operation, error)
-            led.reasons[f"failed_{operation}", reason] += 1
+            self._count(led, f"failed_{operation}", reason)
             if self._is_led(led):
                 because = f"{verdict.because}, but the {operation} failed: {error}"
                 decisions = await self._decisions(led)
-                self._remember(led, decisions.note(Kind.FAILED, because, now_ms, _segments(verdict), reason))
+                self._remember(
+                    led, decisions.note(Kind.FAILED, because, now_ms, segments_of(verdict), reason)
+                )
             return
-        log.info("%s: %s of %s: %s", led.topic, operation, _segments(verdict), verdict.because)
-        led.reasons[operation, reason] += 1
+        log.info("%s: %s of %s: %s", led.topic, operation, segments_of(verdict), verdict.because)
+        led.done[operation] += 1
+        self._count(led, operation, reason)
         self._remember(led, (await self._decisions(led)).add(verdict, now_ms))
         # There may be more to do once the cooldown is over: the next look finds out when.
         led.want(everything=True)
@@ -424,7 +419,7 @@ class AutoScaler:
         if led.decisions is None:
             found = await self._metadata.get(decisions_path(led.topic))
             if led.decisions is None:
-                led.decisions = led.saved = _read_history(led.topic, found)
+                led.decisions = led.saved = read_history(led.topic, found)
         return led.decisions
 
     def _remember(self, led: _Led, decisions: History) -> None:
@@ -456,7 +451,7 @@ class AutoScaler:
         led.saving = None
         decisions = led.decisions
         # Never below a topic that is going: it would not be empty when its record is removed.
-        if decisions is not None and self._is_led(led) and _record(led.controller) is not None:
+        if decisions is not None and self._is_led(led) and record_of(led.controller) is not None:
             await self._metadata.put(decisions_path(led.topic), decisions.encode())
             led.saved = decisions
 
@@ -466,7 +461,7 @@ class AutoScaler:
         """NotLeader if another broker leads the topic: that one knows. Nothing is changed or counted."""
         controller = await self._topics.leading(scalable_name(topic))
         led = self._led_by(controller)
-        record = _record(controller)
+        record = record_of(controller)
         if led is None or record is None:
             record = await self._topics.view(topic)
         led = led or _Led(controller)
@@ -476,8 +471,8 @@ class AutoScaler:
         resolved, found = await self._resolved(led.topic, record)
         now_ms = await self._metadata.now_ms()
         load = await self._owned(led, record)
-        seen = Observation(record.layout, load, _consumers(controller), now_ms)
-        verdict = _judged(seen, resolved.policy, found)
+        seen = Observation(record.layout, load, consumers_of(controller), now_ms)
+        verdict = judged(seen, resolved.policy, found)
         return Explanation(resolved, decisions, dict(led.load), found, verdict, now_ms)
 
     def figures(self) -> Iterator[Figures]:
@@ -486,68 +481,14 @@ class AutoScaler:
             led = self._led_by(controller)
             if led is None:
                 continue
-            record = _record(controller)
+            record = record_of(controller)
             if record is not None:
                 yield Figures(
                     led.topic,
                     len(record.layout.active),
-                    led.reasons["split", "load"] + led.reasons["split", "consumers"],
-                    led.reasons["merge", "cold"],
-                    led.suppressed,
-                    led.reasons,
+                    led.done["split"],
+                    led.done["merge"],
+                    led.suppressed[MAX_SEGMENTS],
+                    led.suppressed[MAX_DEPTH],
                     led.problems,
                 )
-
-
-def _record(controller: TopicController) -> ScalableTopic | None:
-    """The record of a topic that may be split and merged; None if this broker does not lead one."""
-    state = controller.state
-    if state is None or state.is_classic or state.topic.is_deleting:
-        return None
-    return state.topic
-
-
-def _consumers(controller: TopicController) -> dict[str, int]:
-    """Ordered consumers by subscription: those within their grace period count, those of queues do not."""
-    return {
-        name: len(coordinator.group.sessions)
-        for name, coordinator in sorted(controller.coordinators.items())
-        if coordinator.group.sessions and coordinator.record.kind is not SubscriptionKind.QUEUE
-    }
-
-
-def _wants_more(controller: TopicController, consumers: Mapping[str, int]) -> bool:
-    record = _record(controller)
-    return record is not None and max(consumers.values(), default=0) > len(record.layout.active)
-
-
-def _read_history(topic: TopicName, found: Versioned | None) -> History:
-    if found is None or not found.value:
-        return History()
-    try:
-        return History.decode(found.value)
-    except BadRecord as error:
-        log.error("%s: %s", topic, error)
-        return History()
-
-
-def _judged(seen: Observation, policy: Policy, found: tuple[str, ...], *, everything: bool = True) -> Verdict:
-    """`found` are the problems of the policy, also those of one that could not be read."""
-    if found and not problems(policy):
-        off = "Automatic split and merge is off, as the policy cannot be read"
-        return Stay(f"{off}: {'; '.join(found)}.", no_split=NoSplit.OFF, no_merge=NoMerge.OFF)
-    return decide(seen, policy, consumers_only=not everything)
-
-
-def _named(verdict: Split | Merge) -> tuple[str, str]:
-    return ("split", verdict.rule) if isinstance(verdict, Split) else ("merge", "cold")
-
-
-def _segments(verdict: Split | Merge) -> tuple[SegmentId, ...]:
-    return (verdict.segment,) if isinstance(verdict, Split) else (verdict.one, verdict.other)
-
-
-def _request(ticket: e.Ticket, verdict: Split | Merge, now_ms: int) -> e.Request:
-    if isinstance(verdict, Split):
-        return e.SplitRequested(ticket, verdict.segment, now_ms, verdict.lopsided)
-    return e.MergeRequested(ticket, verdict.one, verdict.other, now_ms)
