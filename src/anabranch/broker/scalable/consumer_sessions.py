@@ -21,13 +21,14 @@ from weakref import WeakValueDictionary
 
 from anabranch.broker.errors import BrokerError, NotAllowedError
 from anabranch.broker.scalable.departures import Departures
+from anabranch.broker.scalable.lost_acks import LostAcks
 from anabranch.broker.scalable.naming import disabled, watchable
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.feed import Part
 from anabranch.controller.ports import Assignment, NotLeader
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import SubscriptionKind, scalable_name
+from anabranch.model.scalable import SubscriptionKind, consumer_path, scalable_name
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import NO_REQUEST
 
@@ -125,7 +126,9 @@ class ConsumerSessions:
         self._broker = broker
         self.per_connection_max = SESSIONS_MAX
         self.departures = Departures(self._has_left)
-        # Registrations under way, also of connections that are gone: each must end in a session or in none.
+        self.lost_acks = LostAcks(broker)
+        # Registrations under way, also of connections that are gone: each must end in a session or in none. And looks
+        # after consumers that came back.
         self._registering: set[asyncio.Task[Any]] = set()
         # Who registered last under each name. An older one has lost its session and must not take it back.
         self._newest: WeakValueDictionary[Key, ConsumerSession] = WeakValueDictionary()
@@ -199,6 +202,8 @@ class ConsumerSessions:
     async def _register(self, session: Session, consumer: ConsumerSession, request_id: int) -> None:
         try:
             await self._broker.rights.consume(session.role, consumer.topic, consumer.subscription)
+            path = consumer_path(consumer.topic, consumer.subscription, consumer.name)
+            is_back = await self._broker.metadata.get(path) is not None
             # It goes on when the connection is lost meanwhile: only then is it known what to undo.
             assignment = await asyncio.shield(self._spawn(self._registration(consumer)))
         except Exception as error:
@@ -213,6 +218,9 @@ class ConsumerSessions:
             if not consumer.registered.done():
                 consumer.registered.set_result(None)
         consumer.answer(request_id, assignment)
+        knows = session.connection.peer_features.supports_scalable_topics
+        if is_back and consumer.kind is SubscriptionKind.STREAM and not knows:
+            self._spawn(self.lost_acks.watch(consumer))
 
     async def _registration(self, consumer: ConsumerSession) -> Assignment:
         topics = self._topics

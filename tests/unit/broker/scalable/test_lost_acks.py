@@ -1,0 +1,90 @@
+"""A V5 stream consumer whose acknowledgements were lost is given its sealed segment anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from anabranch.broker.broker import Broker
+from anabranch.client.simple import Client
+from anabranch.model.names import TopicName
+from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, broker_lab, ids, topics_of
+
+ORDERS = "topic://public/default/orders"
+SEGMENT = "segment://public/default/orders/0000-ffff-0"
+TOPIC = TopicName.parse(ORDERS)
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[BrokerLab]:
+    async with broker_lab() as made:
+        yield made
+
+
+@pytest.fixture
+async def broker(lab: BrokerLab) -> Broker:
+    """With a message in the topic's only segment."""
+    broker = await lab.broker()
+    broker.requests.scalable.sessions.lost_acks.look_every_s = 0.02
+    await topics_of(broker).create(TOPIC, 1)
+    client = Client(broker.service_url)
+    producer = await client.producer(SEGMENT)
+    await (await producer.send(b"one"))
+    await client.close()
+    return broker
+
+
+async def attach(peer: Peer) -> pb.MessageIdData:
+    """The consumer that the client has at the segment; the id of the message it is sent."""
+    await peer.ask(
+        C.SUBSCRIBE,
+        "subscribe",
+        topic=SEGMENT,
+        subscription="sub",
+        subType=0,
+        consumer_id=5,
+        consumer_name="a-seg-0",
+        initialPosition=1,
+    )
+    flow = C(type=C.FLOW)
+    flow.flow.consumer_id = 5
+    flow.flow.messagePermits = 10
+    peer.send(flow)
+    return (await peer.receive(C.MESSAGE)).message.message_id
+
+
+async def come_back(lab: BrokerLab, broker: Broker) -> Peer:
+    """A consumer that received everything, lost its connection, and is back."""
+    first = await lab.peer(broker, V5)
+    await first.register(ORDERS, "a")
+    await attach(first)
+    await first.close()
+    await topics_of(broker).split(TOPIC, SegmentId(0))
+    again = await lab.peer(broker, V5)
+    assert ids((await again.register(ORDERS, "a")).assignment) == [0]
+    return again
+
+
+async def test_one_that_stands_still_is_given_its_sealed_segment_anew(lab: BrokerLab, broker: Broker) -> None:
+    java = await come_back(lab, broker)
+    await attach(java)
+    assert ids(await java.assignment()) == []
+    assert ids(await java.assignment()) == [0]
+
+
+async def test_one_that_acknowledges_goes_on_to_the_children(lab: BrokerLab, broker: Broker) -> None:
+    java = await come_back(lab, broker)
+    at = await attach(java)
+    ack = C(type=C.ACK)
+    ack.ack.consumer_id = 5
+    ack.ack.ack_type = pb.CommandAck.Cumulative
+    ack.ack.message_id.add().CopyFrom(at)
+    java.send(ack)
+    assigned = ids(await java.assignment())
+    # It may have been looked at before it acknowledged; it is never told to stop for good.
+    while assigned in ([], [0]):
+        assigned = ids(await java.assignment())
+    assert assigned == [1, 2]
