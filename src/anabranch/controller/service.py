@@ -29,6 +29,7 @@ from anabranch.controller.ports import (
 from anabranch.controller.records import Records
 from anabranch.controller.settings import SEGMENTS_MAX, Classic, ControllerSettings, NoClassic
 from anabranch.controller.topic_controller import TopicController
+from anabranch.controller.unfinished import unfinished
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.model.layout import SegmentLayout
@@ -125,6 +126,7 @@ class ScalableTopics:
     async def start(self) -> None:
         self.feed.start()
         self._stop_watching_session = self.metadata.session.on_change(self._session_changed)
+        self._spawn(self._take_up_unfinished())
         self._spawn(self._collect_always())
 
     async def close(self) -> None:
@@ -146,6 +148,18 @@ class ScalableTopics:
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def _take_up_unfinished(self) -> None:
+        while True:
+            try:
+                topics = await unfinished(self.metadata)
+                break
+            except AnabranchError as error:
+                log.warning("unfinished work is looked for again in a moment: %s", error)
+                await asyncio.sleep(self.settings.retry_max_s)
+        # One after the other: there may be thousands, and clients come first.
+        for topic in topics:
+            await _quietly(self._controller(topic).lead())
 
     def _session_changed(self, state: SessionState) -> None:
         # In doubt we go on serving: the store refuses what is stale. Once the session is lost, so is our leadership.

@@ -259,3 +259,35 @@ async def test_a_plan_without_a_leader_is_finished_by_whoever_meets_it(rig: Rig)
     record = await second.view(TOPIC)
     assert record.plan is None
     assert record.layout.epoch == 2
+
+
+@simulated
+async def test_what_a_lost_leader_left_half_done_is_finished_by_a_broker_that_starts(rig: Rig) -> None:
+    """Nobody else had a controller of these topics, and nobody asks for them."""
+    first = await rig.broker()
+    split, deleted, sealed, idle = (TOPIC.namespace.topic(name, TOPIC.domain) for name in "abcd")
+    for name in (split, deleted, sealed, idle):
+        await first.create(name)
+    await first.split(sealed, 0)
+    held: list[str] = []
+
+    async def hold(what: str, segment: Segment) -> None:
+        if what in ("seal", "delete"):
+            held.append(what)
+            await asyncio.get_running_loop().create_future()
+
+    rig.owners.before = hold
+    works = [asyncio.ensure_future(work) for work in (first.split(split, 0), first.delete(deleted))]
+    await rig.until(lambda: sorted(held) == ["delete", "seal"])
+    await rig.stores[0].expire_session()
+    for error in await asyncio.gather(*works, return_exceptions=True):
+        assert isinstance(error, NotLeader)
+    await first.close()
+    rig.owners.before = None
+    second = await rig.broker()
+    await asyncio.sleep(300)
+    assert (await second.view(split)).layout.epoch == 2, "split, and its parent collected"
+    assert not (await second.view(sealed)).layout.sealed
+    assert await second.get(deleted) is None
+    assert idle not in second.controllers, "one that needs nothing is left alone"
+    await second.create(deleted)

@@ -1,0 +1,41 @@
+"""Topics that wait for a leader although nobody asks for them: found when a broker starts.
+
+A leader that is lost is succeeded by a broker that has a controller of the topic. If there was no other, as when a
+broker alone is restarted, a split or a deletion would stay half done until the topic is next used, which a topic being
+deleted never is, and sealed segments would be kept for as long.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import (
+    TOPICS,
+    BadRecord,
+    ScalableTopic,
+    controller_path,
+    topic_of_path,
+    topic_path,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def unfinished(metadata: MetadataStore) -> list[TopicName]:
+    """Those without a leader that have a plan, are being deleted, or have sealed segments to collect some time."""
+    stored = {path: node.value for path, node in await metadata.scan(TOPICS)}
+    found = []
+    for path, value in stored.items():
+        topic = topic_of_path(path)
+        if topic is None or path != topic_path(topic) or not value or controller_path(topic) in stored:
+            continue
+        try:
+            record = ScalableTopic.decode(value)
+        except BadRecord as error:
+            log.error("%s: %s", path, error)
+            continue
+        if record.plan is not None or record.is_deleting or record.layout.sealed:
+            found.append(topic)
+    return found
