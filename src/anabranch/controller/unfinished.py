@@ -24,18 +24,22 @@ log = logging.getLogger(__name__)
 
 
 async def unfinished(metadata: MetadataStore) -> list[TopicName]:
-    """Those without a leader that have a plan, are being deleted, or have sealed segments to collect some time."""
+    """Those in the middle of something, and those that have sealed segments to collect and no leader.
+
+    The former also if they seem to have a leader: it may be lost already, and then whoever has a controller is told.
+    """
     stored = {path: node.value for path, node in await metadata.scan(TOPICS)}
     found = []
     for path, value in stored.items():
         topic = topic_of_path(path)
-        if topic is None or path != topic_path(topic) or not value or controller_path(topic) in stored:
+        if topic is None or path != topic_path(topic) or not value:
             continue
         try:
             record = ScalableTopic.decode(value)
         except BadRecord as error:
             log.error("%s: %s", path, error)
             continue
-        if record.plan is not None or record.is_deleting or record.layout.sealed:
+        is_led = controller_path(topic) in stored
+        if record.plan is not None or record.is_deleting or (record.layout.sealed and not is_led):
             found.append(topic)
     return found

@@ -291,3 +291,24 @@ async def test_what_a_lost_leader_left_half_done_is_finished_by_a_broker_that_st
     assert await second.get(deleted) is None
     assert idle not in second.controllers, "one that needs nothing is left alone"
     await second.create(deleted)
+
+
+@simulated
+async def test_a_leader_that_is_lost_only_after_a_broker_has_started_is_succeeded_too(rig: Rig) -> None:
+    first = await rig.broker()
+    await first.create(TOPIC)
+    await first.create(other := TOPIC.namespace.topic("other", TOPIC.domain))
+    await first.split(other, 0)
+    await first.create_subscription(TOPIC, "billing")
+    rig.owners.unavailable.add(SegmentId(0))
+    splitting = asyncio.ensure_future(first.split(TOPIC, 0))
+    await rig.until(lambda: rig.owners.calls.count(("seal", 0)) > 1)
+    second = await rig.broker()
+    await asyncio.sleep(1)
+    assert set(second.controllers) == {TOPIC}, "the other one is led, and nothing of it waits"
+    await rig.stores[0].expire_session()
+    rig.owners.unavailable.clear()
+    with pytest.raises(NotLeader):
+        await splitting
+    await asyncio.sleep(5)
+    assert (await second.view(TOPIC)).layout.epoch == 1
