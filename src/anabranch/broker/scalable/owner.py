@@ -73,6 +73,7 @@ class SegmentOwner:
                 return
             # A child is opened at once: its parent's producers are about to come.
             opened = await self._made_and_opened(name, record)
+            await self._check_current(opened)
             # Together, so that they are written down together.
             await asyncio.gather(*(opened.create_subscription(s, "earliest", {}) for s in wanted))
 
@@ -120,7 +121,7 @@ class SegmentOwner:
                 raise SegmentGone(f"{topic} does not exist")
             if record is not None and not await self._is_subscribed(topic, record, subscription):
                 raise SegmentRefused(f"{topic} has no subscription {subscription}, or it is being deleted")
-            opened = await self._broker.topic(name)
+            opened = await self._current(name)
             await opened.create_subscription(subscription, _PLACE[initial], {})
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
@@ -131,12 +132,12 @@ class SegmentOwner:
                     f"{topic} has the subscription {subscription}: delete it there, not on one segment"
                 )
             with contextlib.suppress(TopicNotFoundError, SubscriptionNotFoundError):
-                opened = await self._broker.topic(name)
+                opened = await self._current(name)
                 await opened.delete_subscription(subscription, force=True)
 
     async def seek(self, topic: TopicName, segment: Segment, subscription: str, timestamp_ms: int) -> None:
         async with self._changes(topic, segment) as name:
-            opened = await self._broker.topic(name)
+            opened = await self._current(name)
             if subscription not in opened.subscriptions:
                 # One that began at the latest message has no cursor on what was sealed before, and may need one now.
                 record = await self._records.get(topic)
@@ -147,13 +148,13 @@ class SegmentOwner:
 
     async def skip_all(self, topic: TopicName, segment: Segment, subscription: str) -> None:
         async with self._changes(topic, segment) as name:
-            found = (await self._broker.topic(name)).subscriptions.get(subscription)
+            found = (await self._current(name)).subscriptions.get(subscription)
             if found is not None:
                 await found.skip_all()
 
     async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
         with _translated():
-            opened = await self._broker.topic(segment.topic(topic))
+            opened = await self._current(segment.topic(topic))
             return SegmentStatus(
                 is_sealed=opened.is_sealed,
                 subscriptions={
@@ -208,6 +209,19 @@ class SegmentOwner:
         """Whether the topic has the subscription. Its record comes before every cursor and is marked before they go."""
         found = await self._records.subscription(topic, record.generation, subscription)
         return found is not None and not found.is_deleting
+
+    async def _current(self, name: TopicName) -> Topic:
+        opened = await self._broker.topic(name)
+        await self._check_current(opened)
+        return opened
+
+    async def _check_current(self, opened: Topic) -> None:
+        """Another broker may have taken the log. Who writes nothing meets no fence, and would answer from the past."""
+        found = await self._metadata.get(topic_record_path(opened.name))
+        ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
+        if not ledgers or ledgers[-1].id != opened.log.ledger:
+            await opened.close()
+            raise SegmentUnavailable(f"{opened.name} was taken by another broker: look it up again")
 
     # -- storage
 

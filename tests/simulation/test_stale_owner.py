@@ -1,0 +1,77 @@
+"""A broker that was away while another took its segments: what it remembers of them must not be taken for the truth."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.policies import Cluster as ClusterData
+from anabranch.broker.resources import Resources
+from anabranch.controller.ports import SegmentUnavailable
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import TopicName
+from anabranch.model.position import Incarnation
+from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
+from anabranch.simulation.cluster import CONFIG
+from anabranch.simulation.loop import SimLoop
+from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+
+TOPIC = TopicName.parse("topic://public/default/t")
+
+
+async def start(name: str, service: MemoryMetadata, medium: MemoryMedium) -> Broker:
+    """A broker that believes it owns everything."""
+    metadata = await service.connect()
+    resources = Resources(metadata)
+    await resources.start()
+    await resources.bootstrap(ClusterData(service_url="http://b", broker_service_url="pulsar://b"))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    broker = Broker(
+        CONFIG,
+        metadata,
+        MemoryLogStore(medium, incarnation=Incarnation(name)),
+        resources,
+        service_url=f"pulsar://{name}:6650",
+        http_url=f"http://{name}:8080",
+        now_ms=loop.now_ms,
+    )
+    await broker.start()
+    return broker
+
+
+async def scenario() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    service, medium = MemoryMetadata(loop.now_ms), MemoryMedium()
+    away, here = [await start(name, service, medium) for name in ("away", "here")]
+    assert away.scalable is not None
+    assert here.scalable is not None
+    record = await away.scalable.create(TOPIC)
+    segment = record.layout.active[0]
+    await away.segment_owner.status(TOPIC, segment)  # It has the segment open, without any cursor.
+    await here.scalable.records.register_subscription(
+        TOPIC, SubscriptionRecord("s", SubscriptionKind.QUEUE, record.generation, InitialPosition.EARLIEST)
+    )
+    await here.segment_owner.create_subscription(TOPIC, segment, "s", InitialPosition.EARLIEST)
+
+    with pytest.raises(SegmentUnavailable):
+        await away.segment_owner.status(TOPIC, segment)
+    assert "s" in (await away.segment_owner.status(TOPIC, segment)).subscriptions
+
+    # Now the other one has it open and does not know that it was taken.
+    await away.scalable.records.remove_subscription(TOPIC, "s")
+    await away.segment_owner.delete_subscription(TOPIC, segment, "s")
+    with pytest.raises(SegmentUnavailable):
+        await here.segment_owner.delete_subscription(TOPIC, segment, "s")
+    assert (await here.segment_owner.status(TOPIC, segment)).subscriptions == {}
+
+
+def test_an_owner_whose_log_was_taken_does_not_answer_from_memory() -> None:
+    loop = SimLoop()
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
