@@ -29,6 +29,7 @@ from anabranch.broker.scalable.sweep import sweep_leftovers
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
 from anabranch.broker.topic import Topic
+from anabranch.broker.ui.recorder import Recorder
 from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
@@ -102,6 +103,7 @@ class Broker:
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
+        self.recorder = Recorder(self)
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
         self.failed: asyncio.Future[LogError] = self.loop.create_future()
 
@@ -121,6 +123,7 @@ class Broker:
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
+        self._keep_up(self._every(self.recorder.interval_s, self.recorder.sample))
         self._keep_up(self._measure_lag())
 
     @property

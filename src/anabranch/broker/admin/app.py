@@ -28,6 +28,7 @@ from anabranch.broker.admin import (
 )
 from anabranch.broker.admin.params import BrokerDep
 from anabranch.broker.broker import Broker
+from anabranch.broker.ui import api as ui
 
 _SLASHES = re.compile(rb"/+")
 
@@ -84,6 +85,7 @@ def create_app(broker: Broker) -> FastAPI:
     app.add_api_route(
         "/metrics", _metrics, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
     )
+    ui.install(app)
     return app
 
 

@@ -1,0 +1,85 @@
+"""Segments that a topic has already forgotten, for as long as the page shows them. Pure.
+
+A sealed segment that nobody needs any more is pruned, often within minutes, and its children lose the link to it. A
+picture of the last hour needs both, so whoever looks at layouts shows them to a `LayoutMemory` as they go by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import ScalableTopic
+from anabranch.model.segments import Segment, SegmentId
+
+
+@dataclass(slots=True)
+class _Remembered:
+    generation: int
+    epoch: int = -1
+    seen_ms: int = 0
+    segments: dict[SegmentId, Segment] = field(default_factory=dict)
+
+
+class LayoutMemory:
+    """Bounded by what topics do within `kept_ms`: one that never changed costs nothing."""
+
+    def __init__(self, kept_ms: int) -> None:
+        self._kept_ms = kept_ms
+        self._topics: dict[TopicName, _Remembered] = {}
+
+    def __len__(self) -> int:
+        """How many segments are remembered."""
+        return sum(len(known.segments) for known in self._topics.values())
+
+    def see(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> None:
+        """That is how the topic looks now."""
+        known = self._topics.get(topic)
+        if known is None or known.generation != record.generation:
+            self._topics.pop(topic, None)
+            if not record.layout.sealed:
+                return
+            known = self._topics[topic] = _Remembered(record.generation)
+        known.seen_ms = now_ms
+        if known.epoch == record.layout.epoch:
+            return
+        known.epoch = record.layout.epoch
+        for number, segment in record.layout.segments.items():
+            known.segments[number] = _with_links(segment, known.segments.get(number))
+
+    def segments(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> list[Segment]:
+        """Every segment of the topic, and those of the time kept that it has forgotten; by id."""
+        self.see(topic, record, now_ms)
+        known = self._topics.get(topic)
+        if known is None:
+            return list(record.layout.segments.values())
+        return [
+            segment
+            for number, segment in sorted(known.segments.items())
+            if number in record.layout.segments or segment.sealed_ms >= now_ms - self._kept_ms
+        ]
+
+    def forget(self, now_ms: int) -> None:
+        """Lets go of what lies too far back."""
+        for topic, known in list(self._topics.items()):
+            for number, segment in list(known.segments.items()):
+                if segment.sealed_ms and segment.sealed_ms < now_ms - self._kept_ms:
+                    del known.segments[number]
+            if known.seen_ms < now_ms - self._kept_ms or all(s.is_active for s in known.segments.values()):
+                del self._topics[topic]
+
+
+def _with_links(segment: Segment, before: Segment | None) -> Segment:
+    """With the relatives that it had before they were pruned."""
+    if before is None:
+        return segment
+    return replace(
+        segment,
+        parents=_joined(before.parents, segment.parents),
+        children=_joined(before.children, segment.children),
+    )
+
+
+def _joined(one: Iterable[SegmentId], other: Iterable[SegmentId]) -> tuple[SegmentId, ...]:
+    return tuple(sorted({*one, *other}))

@@ -1,0 +1,216 @@
+"""All topics at a glance, for the page's first view: the busiest ones, the broker's totals, the brokers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anabranch.autoscale.load import Load
+from anabranch.autoscale.policy import InvalidPolicy
+from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.broker import Broker
+from anabranch.broker.metrics import resident_bytes
+from anabranch.broker.owners import BROKERS
+from anabranch.broker.resources import ResourceError
+from anabranch.broker.scalable.auto_policy import applied
+from anabranch.broker.ui.recorder import shown_name
+from anabranch.controller.records import Records
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.segments import HASH_MAX, SegmentId
+
+TOPICS_MAX: Final = 200
+# How long a list of names is good enough. A topic that carries messages is seen at once, whatever the list says.
+NAMES_FRESH_S: Final = 5.0
+HEAT_WINDOW_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Names:
+    """The names of all topics, read now and then."""
+
+    read_at: float = float("-inf")
+    scalable: tuple[TopicName, ...] = ()
+    classic: tuple[TopicName, ...] = ()
+
+    async def refresh(self, broker: Broker) -> None:
+        if time.monotonic() - self.read_at < NAMES_FRESH_S:
+            return
+        self.read_at = time.monotonic()
+        scalable: list[TopicName] = []
+        classic: set[TopicName] = set()
+        for tenant in await broker.resources.tenants():
+            for namespace in await broker.resources.namespaces(tenant):
+                scalable += await broker.resources.scalable_names(namespace)
+                classic |= {name.base for name in await broker.resources.topic_names(namespace)}
+                classic |= set(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
+        self.scalable, self.classic = tuple(scalable), tuple(classic)
+
+
+async def overview_json(
+    broker: Broker, names: Names, role: str, since_ms: int, wanted: str
+) -> dict[str, Any]:
+    """`wanted` is part of a name, or empty. Topics that the role may not administer are left out, uncounted."""
+    await names.refresh(broker)
+    readable = await _readable(broker, role, {*names.scalable, *names.classic, *_open(broker)})
+    matching = [name for name in readable if wanted.lower() in str(name).lower()]
+    rates = {name: _rate(broker, name) for name in matching}
+    busiest = sorted(matching, key=lambda name: (-rates[name], name))[:TOPICS_MAX]
+    return {
+        "now": broker.now_ms(),
+        "topicCount": len(readable),
+        "matching": len(matching),
+        "segmentCount": sum(name.domain is Domain.SEGMENT for name in broker.loaded()),
+        "topics": [row for name in busiest if (row := await _topic(broker, name, since_ms)) is not None],
+        **await _broker_wide(broker, role, since_ms),
+    }
+
+
+def _open(broker: Broker) -> Iterable[TopicName]:
+    return {shown_name(name) for name in broker.loaded()}
+
+
+def _rate(broker: Broker, name: TopicName) -> float:
+    latest = broker.recorder.totals(name).latest
+    return 0.0 if latest is None else latest.messages_in + latest.messages_out
+
+
+async def _readable(broker: Broker, role: str, names: Iterable[TopicName]) -> list[TopicName]:
+    """A right on the namespace counts for all its topics; without it each is asked for."""
+    whole: dict[NamespaceName, bool] = {}
+    found = []
+    for name in sorted(names):
+        if name.namespace not in whole:
+            whole[name.namespace] = await _may(broker, role, name.namespace)
+        if whole[name.namespace] or await _may(broker, role, name):
+            found.append(name)
+    return found
+
+
+async def _may(broker: Broker, role: str, where: NamespaceName | TopicName) -> bool:
+    try:
+        await broker.rights.administer(role, where)
+    except NotAuthorizedError:
+        return False
+    return True
+
+
+async def _broker_wide(broker: Broker, role: str, since_ms: int) -> dict[str, Any]:
+    """Sums over everybody's topics are for those who may see all of them."""
+    try:
+        await broker.rights.super_user(role)
+    except NotAuthorizedError:
+        return {"totals": [], "brokers": None}
+    totals = broker.recorder.broker_totals.since(since_ms)
+    return {
+        "totals": [[round(value, 2) for value in total] for total in totals],
+        "brokers": await _brokers(broker),
+    }
+
+
+async def _brokers(broker: Broker) -> list[dict[str, Any]]:
+    found = []
+    for child in await broker.metadata.children(BROKERS):
+        node = await broker.metadata.get(f"{BROKERS}/{child}")
+        if node is None:
+            continue
+        value = json.loads(node.value)
+        shown = {
+            "name": child,
+            "serviceUrl": value.get("pulsarServiceUrl", ""),
+            "started": value.get("startTimestamp", 0),
+            "isThis": value.get("pulsarServiceUrl") == broker.service_url,
+        }
+        if shown["isThis"]:
+            shown |= {
+                "connections": len(broker.sessions),
+                "memory": resident_bytes(),
+                "lag": round(broker.loop_lag_s, 4),
+            }
+        found.append(shown)
+    return found
+
+
+async def _topic(broker: Broker, name: TopicName, since_ms: int) -> dict[str, Any] | None:
+    totals = broker.recorder.totals(name)
+    latest = totals.latest
+    shape = await _scalable(broker, name) if name.domain is Domain.TOPIC else await _classic(broker, name)
+    if shape is None:
+        return None
+    return {
+        "name": str(name),
+        "msgRateIn": 0.0 if latest is None else round(latest.messages_in, 2),
+        "msgRateOut": 0.0 if latest is None else round(latest.messages_out, 2),
+        "backlog": 0 if latest is None else latest.backlog,
+        "consumers": _consumers(broker, name),
+        "spark": [[total.at_ms, round(total.messages_in, 1)] for total in totals.since(since_ms)],
+        **shape,
+    }
+
+
+async def _classic(broker: Broker, name: TopicName) -> dict[str, Any]:
+    partitions = await broker.resources.partitions(name)
+    return {"kind": "classic", "segmentCount": max(1, partitions), "section": [[1.0, 0.0]], "heat": 0.0}
+
+
+async def _scalable(broker: Broker, name: TopicName) -> dict[str, Any] | None:
+    """Of a topic that another broker leads the record is read; its loads are known to that one alone."""
+    found = await _layout(broker, name)
+    if found is None:
+        return None
+    layout, override = found
+    try:
+        policies = await broker.resources.policies(name.namespace)
+        limits = applied(broker.config, policies, override).policy.split
+    except (InvalidPolicy, ResourceError):
+        limits = Load()
+    heats = _heats(broker, name, limits)
+    section = [
+        [round(len(segment.range) / (HASH_MAX + 1), 5), round(heats.get(segment.id, 0.0), 3)]
+        for segment in layout.active
+    ]
+    return {
+        "kind": "scalable",
+        "segmentCount": len(layout.active),
+        "section": section,
+        "heat": max((heat for _, heat in section), default=0.0),
+    }
+
+
+async def _layout(broker: Broker, name: TopicName) -> tuple[SegmentLayout, Any] | None:
+    controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+    if controller is not None and controller.state is not None:
+        record = controller.state.topic
+        return record.layout, record.auto_scale
+    stored = await Records(broker.metadata).get(name)
+    return None if stored is None else (stored.layout, stored.auto_scale)
+
+
+def _heats(broker: Broker, name: TopicName, limits: Load) -> dict[SegmentId, float]:
+    """Over the last minute, as decisions judge it."""
+    if broker.scaling is None or min(limits.rates) <= 0:
+        return {}
+    heats = {}
+    for number, samples in broker.load_history.since(name, broker.now_ms() - HEAT_WINDOW_MS).items():
+        sums = [sum(column) / len(samples) for column in zip(*(s.load.rates for s in samples), strict=True)]
+        heats[number] = Load(*sums).heat(limits)
+    return heats
+
+
+def _consumers(broker: Broker, name: TopicName) -> int:
+    """Of all subscriptions. Those of a stream are counted by the controller, others where there are most."""
+    counts: dict[str, int] = {}
+    for open_name, topic in broker.loaded().items():
+        if shown_name(open_name) == name:
+            for subscription in topic.subscriptions.values():
+                most = max(counts.get(subscription.name, 0), len(subscription.consumers))
+                counts[subscription.name] = most
+    controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+    for subscribed, coordinator in {} if controller is None else controller.coordinators.items():
+        if coordinator.record.kind is not SubscriptionKind.QUEUE:
+            counts[subscribed] = max(counts.get(subscribed, 0), len(coordinator.group.sessions))
+    return sum(counts.values())

@@ -1,0 +1,175 @@
+"""One topic for the page: its segments of the last hour, what flowed through them, what was decided, who reads.
+
+The page asks again every second and says what it has: samples come only from then on, the layout only when it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.autoscale.decisions import Decision
+from anabranch.autoscale.load import Load
+from anabranch.broker.broker import Broker
+from anabranch.broker.ui.recorder import KEPT_MS, Recorder
+from anabranch.controller.errors import TopicMissing
+from anabranch.controller.ports import SegmentStatus
+from anabranch.controller.service import SubscriptionStats, TopicStats
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import ScalableTopic
+from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
+
+
+async def topic_json(broker: Broker, topic: TopicName, since_ms: int, layout: str) -> dict[str, Any]:
+    """`topic` is a `topic://`, which may turn out to be a classic one. TopicMissing if it is neither."""
+    assert broker.scalable is not None
+    record = await broker.scalable.get(topic)
+    if record is None:
+        return await classic_json(broker, topic, since_ms)
+    stats = await broker.scalable.stats(topic)
+    explained = await broker.autoscaler.explain(topic)
+    policy = explained.resolved.policy
+    now_ms = broker.now_ms()
+    plan = stats.topic.plan
+    return {
+        "now": now_ms,
+        "topic": str(topic),
+        "kind": "scalable",
+        "layout": _layout(broker.recorder, topic, stats.topic, layout, now_ms),
+        "samples": {
+            str(number): [(sample.at_ms, *_rounded(sample.load)) for sample in samples]
+            for number, samples in broker.load_history.since(topic, since_ms + 1).items()
+        },
+        "totals": _totals(broker.recorder, topic, since_ms),
+        "limits": {"split": policy.split.to_json(), "merge": policy.merge.to_json()},
+        "policy": explained.resolved.to_json(),
+        "problems": list(explained.problems),
+        "decisions": [_decision(one) for one in explained.decisions.since(now_ms - KEPT_MS)],
+        "segments": {
+            str(number): _figures(status) for number, status in stats.segments.items() if status is not None
+        },
+        "subscriptions": _subscriptions(stats),
+        "operation": None if plan is None else {"kind": plan.kind.value, "parents": list(plan.parents)},
+        "controller": stats.leader,
+    }
+
+
+async def classic_json(broker: Broker, topic: TopicName, since_ms: int) -> dict[str, Any]:
+    name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
+    partitions = await broker.resources.partitions(name)
+    if not partitions and not await broker.resources.topic_exists(name):
+        raise TopicMissing(
+            f"There is no topic {topic.local} in {topic.namespace}. "
+            f"`anabranch topics create {topic} --scalable` makes it"
+        )
+    readers: dict[str, int] = {}
+    for open_name, opened in broker.loaded().items():
+        if open_name.base == name:
+            for subscription in opened.subscriptions.values():
+                most = max(readers.get(subscription.name, 0), len(subscription.consumers))
+                readers[subscription.name] = most
+    return {
+        "now": broker.now_ms(),
+        "topic": str(name),
+        "kind": "classic",
+        "partitions": partitions,
+        "totals": _totals(broker.recorder, name, since_ms),
+        "subscriptions": [
+            {"name": subscription, "kind": "classic", "consumers": [], "consumerCount": consumers}
+            for subscription, consumers in sorted(readers.items())
+        ],
+    }
+
+
+def _rounded(load: Load) -> list[float]:
+    """Three digits more than anybody can see, instead of sixteen."""
+    return [round(rate, 2) for rate in load.rates]
+
+
+def _totals(recorder: Recorder, topic: TopicName, since_ms: int) -> list[list[float]]:
+    return [[round(value, 2) for value in total] for total in recorder.totals(topic).since(since_ms)]
+
+
+def _layout(
+    recorder: Recorder, topic: TopicName, record: ScalableTopic, known: str, now_ms: int
+) -> dict[str, Any] | None:
+    """None if the page has it already."""
+    found = f"{record.generation}.{record.layout.epoch}"
+    if found == known:
+        return None
+    segments = recorder.layouts.segments(topic, record, now_ms)
+    places = _places(segments)
+    return {
+        "id": found,
+        "segments": [
+            {
+                "id": segment.id,
+                "start": places[segment.id].start,
+                "end": places[segment.id].end,
+                "created": segment.created_ms,
+                "sealed": segment.sealed_ms if segment.is_sealed else 0,
+                "parents": list(segment.parents),
+                "children": list(segment.children),
+                "gone": segment.id not in record.layout.segments,
+            }
+            for segment in segments
+        ],
+    }
+
+
+def _places(segments: Sequence[Segment]) -> Mapping[SegmentId, HashRange]:
+    """Where each is drawn. Every partition of a former classic topic covers all hashes: they share the space evenly."""
+    legacy = [s.id for s in segments if s.legacy_topic and s.range == WHOLE]
+    shared = HashRange.even(len(legacy)) if legacy else []
+    return {s.id: s.range for s in segments} | dict(zip(legacy, shared, strict=True))
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "at": decision.at_ms,
+        "until": decision.until_ms,
+        "kind": decision.kind.value,
+        "segments": list(decision.segments),
+        "rule": decision.rule,
+        "because": decision.because,
+        "times": decision.times,
+    }
+
+
+def _figures(status: SegmentStatus) -> dict[str, Any]:
+    return {
+        "storage": status.storage_bytes,
+        "producers": status.producers,
+        "keysOutside": status.keys_outside,
+        "backlog": {name: cursor.backlog for name, cursor in sorted(status.subscriptions.items())},
+    }
+
+
+def _subscriptions(stats: TopicStats) -> list[dict[str, Any]]:
+    """Those with the most consumers first: they are what a reader looks for."""
+    found = [_subscription(name, one, stats) for name, one in sorted(stats.subscriptions.items())]
+    return sorted(found, key=lambda s: (-max(len(s["consumers"]), s["consumerCount"]), s["name"]))
+
+
+def _subscription(name: str, subscription: SubscriptionStats, stats: TopicStats) -> dict[str, Any]:
+    cursors = [
+        status.subscriptions[name]
+        for status in stats.segments.values()
+        if status is not None and name in status.subscriptions
+    ]
+    return {
+        "name": name,
+        "kind": subscription.record.kind.value,
+        "backlog": sum(cursor.backlog for cursor in cursors),
+        "msgRateOut": sum(cursor.msg_rate_out for cursor in cursors),
+        # Consumers that the controller does not know read every segment.
+        "consumerCount": max((cursor.consumers for cursor in cursors), default=0),
+        "consumers": [
+            {
+                "name": consumer.name,
+                "connected": consumer.is_connected,
+                "segments": list(consumer.assigned),
+            }
+            for consumer in subscription.consumers
+        ],
+    }

@@ -1,0 +1,218 @@
+// The first page: what the broker does, and every topic at a glance.
+
+import { TimeChart, sparkline } from "./charts.js";
+import { colourOf } from "./colour.js";
+import { command, h, keyed, put, s, set, text } from "./dom.js";
+import { ago, byteRate, bytes, count, messageRate, percent, short, shortName } from "./format.js";
+import { theme } from "./theme.js";
+
+const HOUR = 3600_000;
+
+const COLUMNS = [
+  { name: "Topic", key: "name" },
+  { name: "Last hour", key: null, hint: "messages in" },
+  { name: "Cross-section", key: "segmentCount", hint: "segments by heat" },
+  { name: "In", key: "msgRateIn", number: true, hint: "msg/s" },
+  { name: "Out", key: "msgRateOut", number: true, hint: "msg/s" },
+  { name: "Heat", key: "heat", number: true, hint: "hottest segment, of its limit" },
+  { name: "Waiting", key: "backlog", number: true, hint: "messages" },
+  { name: "Consumers", key: "consumers", number: true },
+];
+
+export const topicHref = (topic) => {
+  const [domain, , tenant, namespace, ...rest] = topic.split("/");
+  return `#/topics/${tenant}/${namespace}/${encodeURIComponent(rest.join("/"))}${domain === "persistent:" ? "?classic" : ""}`;
+};
+
+export class OverviewPage {
+  constructor() {
+    document.title = "Topics · Anabranch";
+    this.since = 0;
+    this.totals = [];
+    this.sparks = new Map();
+    this.sort = { key: "msgRateIn", down: true };
+    this.filter = "";
+    this.build();
+  }
+
+  get url() {
+    return `/ui/api/overview?since=${this.since}`;
+  }
+
+  close() {
+    for (const chart of [this.throughput, this.backlog]) chart.close();
+  }
+
+  build() {
+    this.throughput = new TimeChart({
+      title: "Throughput",
+      unit: "messages per second, all topics of this broker",
+      format: short,
+      series: [
+        { name: "in", className: "in", at: 1 },
+        { name: "out", className: "out", at: 2 },
+      ],
+      empty: "Nothing measured yet: the first points appear within twenty seconds.",
+    });
+    this.backlog = new TimeChart({
+      title: "Backlog",
+      unit: "messages stored and not yet acknowledged",
+      format: short,
+      series: [{ name: "waiting", className: "waiting", at: 5 }],
+      empty: "Nothing measured yet.",
+    });
+    this.figures = h("div", { class: "figures" });
+    this.search = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter topics by name", oninput: () => this.filtered() });
+    this.rows = h("tbody", {});
+    this.heads = COLUMNS.map((column) => this.head(column));
+    this.table = h("div", { class: "scroll" }, h("table", { class: "topics" }, h("thead", {}, h("tr", {}, this.heads)), this.rows));
+    this.more = h("p", { class: "quiet" });
+    this.empty = h("div", { class: "empty", hidden: true });
+    this.brokers = h("tbody", {});
+    this.brokersCard = h("section", { class: "card" }, h("h2", {}, "Brokers"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Broker", "Clients connect to", "Up for", "Connections", "Memory", "Event loop is late by"].map((name, i) => h("th", { scope: "col", class: i > 1 ? "number" : "" }, name)))), this.brokers)));
+    this.element = h(
+      "div",
+      { class: "page overview" },
+      h("h1", {}, "Topics"),
+      h("p", { class: "lead" }, "Topics that scale themselves: a topic is a river of segments that split when they run hot and merge when they run cold. Open one to watch it."),
+      this.figures,
+      h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "All topics"), this.search), this.table, this.more, this.empty),
+      h("div", { class: "columns even" }, this.throughput.element, this.backlog.element),
+      this.brokersCard,
+    );
+  }
+
+  head(column) {
+    const label = [column.name, column.hint ? h("span", { class: "unit" }, column.hint) : null];
+    if (!column.key) return h("th", { scope: "col" }, h("span", { class: "th" }, label));
+    const button = h("button", { type: "button", class: "th" }, label);
+    button.addEventListener("click", () => {
+      this.sort = { key: column.key, down: this.sort.key === column.key ? !this.sort.down : column.key !== "name" };
+      this.list();
+    });
+    return h("th", { scope: "col", class: column.number ? "number" : "" }, button);
+  }
+
+  filtered() {
+    this.filter = this.search.value.trim().toLowerCase();
+    this.list();
+  }
+
+  take(answer) {
+    this.answer = answer;
+    for (const total of answer.totals ?? []) if (!this.totals.length || total[0] > this.totals[this.totals.length - 1][0]) this.totals.push(total);
+    while (this.totals.length && this.totals[0][0] < answer.now - HOUR) this.totals.shift();
+    for (const topic of answer.topics) {
+      const spark = this.sparks.get(topic.name) ?? this.sparks.set(topic.name, []).get(topic.name);
+      for (const point of topic.spark) if (!spark.length || point[0] > spark[spark.length - 1][0]) spark.push(point);
+      while (spark.length && spark[0][0] < answer.now - HOUR) spark.shift();
+    }
+    this.since = Math.max(this.since, ...(answer.totals ?? []).map((total) => total[0]));
+    this.list();
+    this.sums(answer);
+    const from = Math.max(answer.now - HOUR, Math.min(this.totals[0]?.[0] ?? 0, answer.now - 300_000));
+    this.throughput.show(this.totals, from, answer.now);
+    this.backlog.show(this.totals, from, answer.now);
+    this.listBrokers(answer);
+  }
+
+  sums(answer) {
+    const total = this.totals[this.totals.length - 1] ?? [0, 0, 0, 0, 0, 0];
+    const tiles = [
+      [count(answer.topicCount, "topic"), `${count(answer.segmentCount, "segment")} open`],
+      [messageRate(total[1]), `in, ${byteRate(total[3])}`],
+      [messageRate(total[2]), `out, ${byteRate(total[4])}`],
+      [short(total[5]), "messages waiting"],
+    ];
+    keyed(
+      this.figures,
+      tiles.map((tile, i) => ({ tile, i })),
+      ({ i }) => i,
+      () => {
+        const value = h("strong", {});
+        const note = h("span", {});
+        return { element: h("div", { class: "figure" }, value, note), value, note };
+      },
+      (row, { tile }) => {
+        text(row.value, tile[0]);
+        text(row.note, tile[1]);
+      },
+    );
+  }
+
+  list() {
+    if (!this.answer) return;
+    const { topics, topicCount, now } = this.answer;
+    const { key, down } = this.sort;
+    const shown = topics.filter((topic) => topic.name.toLowerCase().includes(this.filter));
+    shown.sort((a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * (down ? -1 : 1) || (a.name < b.name ? -1 : 1));
+    this.heads.forEach((head, i) => set(head, "aria-sort", COLUMNS[i].key && COLUMNS[i].key === key ? (down ? "descending" : "ascending") : null));
+    keyed(this.rows, shown, (topic) => topic.name, (topic) => this.row(topic), (row, topic) => this.update(row, topic, now));
+    this.table.hidden = !shown.length;
+    this.empty.hidden = shown.length > 0;
+    text(this.more, topicCount > topics.length ? `The ${topics.length} busiest of ${topicCount} topics.` : "");
+    if (!shown.length) this.explain(topicCount);
+  }
+
+  explain(topicCount) {
+    const state = topicCount ? `filter ${this.filter}` : "none";
+    if (this.explained === state) return;
+    this.explained = state;
+    put(
+      this.empty,
+      topicCount
+        ? h("p", {}, `No topic has “${this.filter}” in its name.`)
+        : [
+            h("h3", {}, "No topics yet"),
+            h("p", {}, "Make one, and it appears here:"),
+            command("anabranch topics create orders --scalable"),
+            h("p", {}, "Send it a message:"),
+            command("anabranch produce topic://public/default/orders -m hello --key customer-7"),
+          ],
+    );
+  }
+
+  row(topic) {
+    const { namespace, local } = shortName(topic.name);
+    const spark = s("svg", { class: "spark", "aria-hidden": "true", preserveAspectRatio: "none" });
+    const section = h("div", { class: "section" });
+    const cells = Array.from({ length: 5 }, () => h("td", { class: "number" }));
+    const note = h("span", { class: "quiet" });
+    const element = h("tr", {}, h("th", { scope: "row" }, h("a", { href: topicHref(topic.name) }, local), h("div", { class: "under" }, namespace, note)), h("td", {}, spark), h("td", {}, section), cells);
+    return { element, spark, section, cells, note };
+  }
+
+  update(row, topic, now) {
+    text(row.note, topic.kind === "classic" ? " · classic" : "");
+    sparkline(row.spark, this.sparks.get(topic.name) ?? [], now - HOUR, now);
+    const state = JSON.stringify([topic.section, theme()]);
+    if (row.state !== state) {
+      row.state = state;
+      put(row.section, topic.section.map(([share, heat]) => h("span", { style: { "flex-grow": String(Math.max(0.01, share ** 0.6)), background: colourOf(heat, theme()) } })));
+      const label = topic.kind === "classic" ? count(topic.segmentCount, "partition") : count(topic.segmentCount, "segment");
+      row.section.append(h("em", {}, label));
+    }
+    const heat = topic.kind === "classic" ? "–" : percent(topic.heat);
+    [short(topic.msgRateIn), short(topic.msgRateOut), heat, short(topic.backlog), String(topic.consumers)].forEach((value, i) => text(row.cells[i], value));
+  }
+
+  listBrokers(answer) {
+    this.brokersCard.hidden = !answer.brokers;
+    keyed(
+      this.brokers,
+      answer.brokers ?? [],
+      (broker) => broker.serviceUrl,
+      () => {
+        const cells = Array.from({ length: 5 }, (_, i) => h("td", { class: i ? "number" : "" }));
+        const name = h("th", { scope: "row" });
+        return { element: h("tr", {}, name, cells), name, cells };
+      },
+      (row, broker) => {
+        text(row.name, broker.name + (broker.isThis ? " (this one)" : ""));
+        const unknown = broker.connections === undefined;
+        const values = [broker.serviceUrl, ago(answer.now - broker.started), unknown ? "–" : String(broker.connections), unknown ? "–" : bytes(broker.memory), unknown ? "–" : `${(broker.lag * 1000).toFixed(0)} ms`];
+        values.forEach((value, i) => text(row.cells[i], value));
+      },
+    );
+  }
+}
