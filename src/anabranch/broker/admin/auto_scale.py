@@ -20,7 +20,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from anabranch.autoscale.policy import Override, Resolved, check, problems
+from anabranch.autoscale.policy import Override, Resolved, check
+from anabranch.broker.admin.auto_scale_json import explained_json, resolved_json
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body
 from anabranch.broker.admin.scalable import TOPIC, ServiceDep, TopicDep
 from anabranch.broker.broker import Broker
@@ -65,13 +66,28 @@ async def change(topic: TopicDep, broker: BrokerDep, service: ServiceDep, reques
     wanted = await _wanted(request)
     await _record(service, topic)
     check((await _applied(broker, topic.namespace, wanted)).policy)
-    # The layout is the leader's: what it makes of the record in between stays, and so does this.
-    await service.update(topic, lambda record: replace(record, auto_scale=wanted))
+    await _store_topic(service, topic, wanted)
 
 
 @topics.delete(POLICY, status_code=204)
 async def remove(topic: TopicDep, service: ServiceDep) -> None:
-    await service.update(topic, lambda record: replace(record, auto_scale=None))
+    await _store_topic(service, topic, None)
+
+
+async def _store_topic(service: ScalableTopics, topic: TopicName, value: dict[str, Any] | None) -> None:
+    # The layout is the leader's: what it makes of the record in between stays, and so does this.
+    await service.update(topic, lambda record: replace(record, auto_scale=value))
+    # Another leader's watch tells it a moment later. If we lead, our next look must not miss what was answered.
+    if (controller := service.controllers.get(topic)) is not None:
+        await controller.read_record()
+
+
+@topics.get(TOPIC + "/explain")
+async def explain(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict[str, Any]:
+    """What was decided in the last hour and why, what would be decided now, and the loads and policy behind it."""
+    await _record(service, topic)
+    found = await broker.autoscaler.explain(topic)
+    return explained_json(topic, (await _record(service, topic)).layout, found)
 
 
 # -- one namespace
@@ -128,8 +144,3 @@ def _answer(override: Mapping[str, Any] | None) -> Response:
 
 async def _applied(broker: Broker, namespace: NamespaceName, topic: Mapping[str, Any] | None) -> Resolved:
     return applied(broker.config, await broker.resources.policies(namespace), topic)
-
-
-def resolved_json(resolved: Resolved) -> dict[str, Any]:
-    """Each field with its value and the level it comes from, and what is wrong with them together."""
-    return {"policy": resolved.to_json(), "problems": problems(resolved.policy)}

@@ -128,8 +128,10 @@ async def migrate(topic: TopicDep, service: ServiceDep, force: bool = False) -> 
 
 
 @router.get(TOPIC + "/stats")
-async def stats(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
-    return stats_json(topic, await service.stats(topic))
+async def stats(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict[str, Any]:
+    found = await service.stats(topic)
+    scaling = await broker.autoscaler.explain(topic) if found.topic.generation else None
+    return stats_json(topic, found, scaling)
 
 
 @router.get(LIST)

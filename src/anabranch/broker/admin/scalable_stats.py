@@ -2,7 +2,8 @@
 
 Pulsar has counts, each segment's name and state, and each subscription's number of consumers. Ours adds the layout,
 rates, storage and backlog of every segment, each subscription's backlog and its consumers with what they read, the
-operation under way and the controller. A segment whose owner did not answer has no figures and says so.
+operation under way, the controller, and for automatic splits and merges the load that each segment's owner reported
+last, the policy that applies and the last decision. A segment whose owner did not answer has no figures and says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from anabranch.broker.admin.auto_scale_json import load_json, stats_part
+from anabranch.controller.autoscaler import Explanation
 from anabranch.controller.ports import SegmentStatus
 from anabranch.controller.service import ConsumerStats, SubscriptionStats, TopicStats
 from anabranch.model.names import TopicName
@@ -17,7 +20,8 @@ from anabranch.model.scalable import Plan
 from anabranch.model.segments import Segment
 
 
-def stats_json(topic: TopicName, stats: TopicStats) -> dict[str, Any]:
+def stats_json(topic: TopicName, stats: TopicStats, scaling: Explanation | None = None) -> dict[str, Any]:
+    """`scaling` is None for a classic topic, which does not split or merge."""
     layout, plan = stats.topic.layout, stats.topic.plan
     known = [status for status in stats.segments.values() if status is not None]
     return {
@@ -28,8 +32,10 @@ def stats_json(topic: TopicName, stats: TopicStats) -> dict[str, Any]:
         **_figures(known),
         "controller": stats.leader,
         "operation": None if plan is None else _operation(plan),
+        "autoScale": None if scaling is None else stats_part(scaling),
         "segments": {
             str(segment.id): _segment(topic, segment, stats.segments.get(segment.id))
+            | {"load": load_json(scaling.load.get(segment.id)) if scaling is not None else None}
             for segment in layout.segments.values()
         },
         "subscriptions": {

@@ -42,9 +42,7 @@ def _ms(seconds: float) -> int:
 
 def applied(config: BrokerConfig, namespace: Policies, topic: Mapping[str, Any] | None) -> Resolved:
     """What applies with this override of the topic. InvalidPolicy if something stored cannot be read as one."""
-    return resolve(
-        broker_policy(config), stored(namespace.scalable_topic_auto_scale_policy), stored(topic)
-    )
+    return resolve(broker_policy(config), stored(namespace.scalable_topic_auto_scale_policy), stored(topic))
 
 
 def stored(override: Mapping[str, Any] | None) -> Override | None:

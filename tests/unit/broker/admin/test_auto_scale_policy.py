@@ -330,4 +330,5 @@ async def test_policies_are_for_those_who_administer_the_topic_or_namespace() ->
 
 async def test_with_scalable_topics_turned_off_a_topics_policy_says_how_to_turn_them_on() -> None:
     async with serving(MemoryMetadata(lambda: NOW_MS), BrokerConfig(scalable_topic_enabled=False)) as rest:
-        assert "scalableTopicEnabled" in await rest.refused("GET", POLICY, 405)
+        for path in (POLICY, f"{T}/explain"):
+            assert "scalableTopicEnabled" in await rest.refused("GET", path, 405)

@@ -104,6 +104,7 @@ EVERY_CALL = (
     ("GET", ""),
     ("DELETE", "?force=true"),
     ("GET", "/stats"),
+    ("GET", "/explain"),
     ("GET", "/autoScalePolicy"),
     ("DELETE", "/autoScalePolicy"),
     ("POST", "/split/0"),
