@@ -423,12 +423,12 @@ class AutoScaler:
         return led.decisions
 
     def _remember(self, led: _Led, decisions: History) -> None:
-        led.decisions, before = decisions, led.decisions or History()
+        led.decisions = decisions
         latest = decisions.latest
         assert latest is not None
         if latest.kind in (Kind.SPLIT, Kind.MERGE):
             self._save_after(led, SAVE_SOON_S)
-        elif before.decisions and decisions.is_news_after(led.saved):
+        elif decisions.is_news_after(led.saved) and len(decisions.decisions) > 1:
             # The first word about an idle topic is not worth a write: the next leader would find the same.
             self._save_after(led, SAVE_LATER_S)
 
