@@ -98,6 +98,17 @@ def _heading(found: Explained) -> list[str]:
     return [f"\t{found['topic']} has {count} active segment{'' if count == 1 else 's'}; {switch(found)}"]
 
 
+def in_short(scaling: dict[str, Any] | None, clock: Clock) -> list[str]:
+    """For a topic's stats: whether anything happens by itself, and the last that was decided."""
+    if scaling is None:
+        return []  # Of a classic topic.
+    text = switch(scaling)
+    lines = [text[0].upper() + text[1:]]
+    if (last := scaling["lastDecision"]) is not None:
+        lines.append(f"{_times(last, clock)}  {clock.within(sentence(last, {'segments': {}}))}")
+    return lines
+
+
 def switch(found: Explained) -> str:
     """Whether anything happens by itself, and if not, why not."""
     enabled = found["policy"]["enabled"]

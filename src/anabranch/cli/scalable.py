@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+import time
 from dataclasses import astuple
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -109,6 +110,7 @@ def _print_stats(topic: TopicName, found: dict[str, Any], *, as_json: bool) -> N
     parts = (
         dag_view.heading(str(topic), found, glyphs_for(sys.stdout.encoding)),
         dag_view.segment_table(found),
+        explain_view.in_short(found.get("autoScale"), explain_view.Clock(round(time.time() * 1000))),
         dag_view.subscription_table(found),
     )
     print("\n\n".join("\n".join(part) for part in parts if part))

@@ -126,7 +126,7 @@ def test_refusals_are_one_line_with_advice(
 
 
 @pytest.mark.parametrize(
-    "action", ["create", "split", "merge", "migrate", "watch", "stats", "list", "delete"]
+    "action", ["create", "split", "merge", "migrate", "watch", "explain", "policy", "stats", "list", "delete"]
 )
 def test_every_action_has_help(capsys: Capture, action: str) -> None:
     with pytest.raises(SystemExit) as ended:
