@@ -20,6 +20,7 @@ INDENT: Final = "  "
 
 Explained = dict[str, Any]
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
+_RATE: Final = re.compile(r"\b(msg|bytes)Rate(In|Out) ([\d,.]+)( [kMG]?B)?/s")
 _FIGURE: Final = re.compile(r"(\d) (%|s\b|min\b|h\b|[kMG]?B/s|msg/s)")
 _WHY: Final = {
     "consumers": "for consumers",
@@ -44,8 +45,9 @@ class Clock:
         return f"{at:%H:%M:%S}" if at.date() == self._today else f"{at:%Y-%m-%d %H:%M:%S}"
 
     def within(self, sentence: str) -> str:
-        """The sentence with its moments on this clock."""
-        return _MOMENT.sub(lambda found: self(_ms(found[1])), sentence)
+        """The broker's sentence with its moments on this clock and its rates in words: `12,000 msg/s in`."""
+        sentence = _MOMENT.sub(lambda found: self(_ms(found[1])), sentence)
+        return _RATE.sub(lambda found: f"{found[3]}{found[4] or ' msg'}/s {found[2].lower()}", sentence)
 
 
 def _ms(text: str) -> int:

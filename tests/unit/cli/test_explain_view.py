@@ -60,7 +60,7 @@ def test_a_split_is_told_with_its_time_its_children_and_its_reason() -> None:
     segments = {"0": segment(0, 0xFFFF, (1, 2)), "1": segment(0, 0x7FFF), "2": segment(0x8000, 0xFFFF)}
     assert part(shown(explained(split, segments=segments)), "The last hour") == [
         "The last hour: 1 split",
-        "  11:48:00  Split segment 0 into 1 and 2 for its load: segment 0 has msgRateIn 12,000/s, 120 % of its limit.",
+        "  11:48:00  Split segment 0 into 1 and 2 for its load: segment 0 has 12,000 msg/s in, 120 % of its limit.",
     ]
 
 
@@ -129,6 +129,11 @@ def test_times_are_the_readers_own_also_within_sentences() -> None:
     assert "  13:59:00  Left as it was. No split: a cooldown until 14:00:30." in lines
 
 
+def test_rates_are_told_in_words() -> None:
+    held = decision(1, because="No split: 2 has bytesRateOut 2.5 MB/s, and 3 msgRateIn 1,200/s.")
+    assert "No split: 2 has 2.5 MB/s out, and 3 1,200 msg/s in." in "\n".join(shown(explained(held)))
+
+
 def test_a_moment_of_another_day_has_its_date() -> None:
     held = decision(1, because="No merge: it is left alone until 2023-11-16 08:00:00 UTC.")
     assert "until 2023-11-16 08:00:00." in "\n".join(shown(explained(held)))
@@ -168,7 +173,7 @@ def test_what_was_set_for_the_topic_is_named() -> None:
 
 
 def test_on_a_terminal_sentences_are_broken_between_words_and_figures_keep_their_units() -> None:
-    because = "segment 0 has msgRateIn 12,000/s, 120 % of its split limit of 10,000/s " * 3
+    because = "segment 0 has 12,000 msg/s in, 120 % of its split limit of 10,000/s " * 3
     found = explained(decision(12, "split", because.strip(), segments=[0], rule="load"))
     for width in (40, 61, 62, 63, 64, 65, 80):
         lines = part(shown(found, width=width), "The last hour")
