@@ -12,12 +12,16 @@ from interop import java_program
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 
-GROUPS = ["admin", "producer", "stream", "queue", "checkpoint", "regular", "fault"]
+GROUPS = ["admin", "producer", "stream", "queue", "checkpoint", "regular", "autoscale", "fault"]
 SETTINGS = {
     # The V5 client never says that it leaves; one that merely vanishes keeps its segments until its grace is over.
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
-    # Claims say themselves when a topic splits; the random run takes whatever comes.
+    # Claims say themselves when a topic splits, and those about automation switch it on for their own topics; the
+    # random run takes whatever comes.
     "scalableTopicAutoScaleEnabled": False,
+    "scalableTopicAutoScaleInterval": "1s",
+    "scalableTopicLoadReportInterval": "500ms",
+    "scalableTopicLoadReportWindow": "2s",
 }
 
 
