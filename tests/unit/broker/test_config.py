@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.autoscale.policy import DEFAULT
 from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, load
+from anabranch.broker.scalable.auto_policy import broker_policy
 
 
 def conf(folder: Path, text: str, name: str = "broker.conf") -> Path:
@@ -116,3 +118,115 @@ def test_scalable_topics_are_on_and_pulsars_spelling_of_the_switch_is_understood
 def test_a_topic_starts_with_at_least_one_segment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="scalableTopicDefaultSegments"):
         load(conf(tmp_path, "scalableTopicDefaultSegments=0\n"))
+
+
+# -- topics that scale themselves
+
+
+def test_the_defaults_of_automatic_scaling_are_the_specifications() -> None:
+    settings = BrokerConfig().spelled()
+    assert {name: settings[name] for name in settings if name in SCALING} == SCALING
+
+
+SCALING = {
+    "scalableTopicAutoScaleEnabled": True,
+    "scalableTopicAutoScaleInterval": 60.0,
+    "scalableTopicMaxSegments": 64,
+    "scalableTopicMinSegments": 1,
+    "scalableTopicMaxDagDepth": 10,
+    "scalableTopicMergeDepthWindow": 86_400.0,
+    "scalableTopicSplitCooldown": 60.0,
+    "scalableTopicMergeCooldown": 300.0,
+    "scalableTopicMergeWindow": 300.0,
+    "scalableTopicSplitMsgRateInThreshold": 10_000.0,
+    "scalableTopicSplitBytesRateInThreshold": 50_000_000.0,
+    "scalableTopicSplitMsgRateOutThreshold": 50_000.0,
+    "scalableTopicSplitBytesRateOutThreshold": 250_000_000.0,
+    "scalableTopicMergeMsgRateInThreshold": 1_000.0,
+    "scalableTopicMergeBytesRateInThreshold": 5_000_000.0,
+    "scalableTopicMergeMsgRateOutThreshold": 5_000.0,
+    "scalableTopicMergeBytesRateOutThreshold": 25_000_000.0,
+    "scalableTopicLoadReportInterval": 10.0,
+    "scalableTopicLoadReportRateChangeThreshold": 0.25,
+    "scalableTopicLoadReportWindow": 60.0,
+}
+
+
+def test_the_settings_make_the_policy_of_the_specification() -> None:
+    assert broker_policy(BrokerConfig()) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("scalableTopicAutoScaleInterval=90s", "scalable_topic_auto_scale_interval", 90.0),
+        ("scalableTopicSplitCooldown=2m", "scalable_topic_split_cooldown", 120.0),
+        ("scalableTopicMergeWindow=1h", "scalable_topic_merge_window", 3600.0),
+        ("scalableTopicMergeDepthWindow=2d", "scalable_topic_merge_depth_window", 172_800.0),
+        ("scalableTopicLoadReportInterval=500ms", "scalable_topic_load_report_interval", 0.5),
+        ("scalableTopicMergeCooldown=45", "scalable_topic_merge_cooldown", 45.0),
+        ("scalableTopicAutoScaleIntervalSeconds=30", "scalable_topic_auto_scale_interval", 30.0),
+        ("scalableTopicSplitCooldownSeconds=61", "scalable_topic_split_cooldown", 61.0),
+        ("scalableTopicMergeCooldownSeconds=62", "scalable_topic_merge_cooldown", 62.0),
+        ("scalableTopicMergeWindowSeconds=63", "scalable_topic_merge_window", 63.0),
+        ("scalableTopicLoadReportIntervalSeconds=5", "scalable_topic_load_report_interval", 5.0),
+        (
+            "scalableTopicSplitBytesRateInThreshold=64MB",
+            "scalable_topic_split_bytes_rate_in_threshold",
+            64_000_000.0,
+        ),
+        (
+            "scalableTopicMergeBytesRateOutThreshold=1.5 GB",
+            "scalable_topic_merge_bytes_rate_out_threshold",
+            1.5e9,
+        ),
+        (
+            "scalableTopicMergeBytesRateInThreshold=500000",
+            "scalable_topic_merge_bytes_rate_in_threshold",
+            500_000.0,
+        ),
+        (
+            "scalableTopicSplitMsgRateInThreshold=12000",
+            "scalable_topic_split_msg_rate_in_threshold",
+            12_000.0,
+        ),
+        (
+            "scalableTopicLoadReportRateChangeThreshold=30%",
+            "scalable_topic_load_report_rate_change_threshold",
+            0.3,
+        ),
+        (
+            "scalableTopicLoadReportRateChangeThreshold=0.4",
+            "scalable_topic_load_report_rate_change_threshold",
+            0.4,
+        ),
+        ("scalableTopicMaxSegments=128", "scalable_topic_max_segments", 128),
+        ("scalableTopicAutoScaleEnabled=false", "scalable_topic_auto_scale_enabled", False),
+    ],
+)
+def test_scaling_is_set_with_units_or_in_pulsars_spelling(
+    tmp_path: Path, line: str, field: str, value: object
+) -> None:
+    config, warnings = load(conf(tmp_path, line + "\n"))
+    assert warnings == []
+    assert getattr(config, field) == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scalableTopicSplitCooldown=soon",
+        "scalableTopicSplitCooldown=5 parsecs",
+        "scalableTopicSplitCooldown=-1s",
+        "scalableTopicAutoScaleInterval=0",
+        "scalableTopicLoadReportInterval=0s",
+        "scalableTopicSplitBytesRateInThreshold=50MW",
+        "scalableTopicSplitMsgRateInThreshold=10k",
+        "scalableTopicMergeMsgRateInThreshold=nan",
+        "scalableTopicLoadReportRateChangeThreshold=a quarter",
+        "scalableTopicMinSegments=0",
+    ],
+)
+def test_a_bad_setting_of_scaling_is_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match=line.partition("=")[0]):
+        load(conf(tmp_path, line + "\n"))

@@ -19,11 +19,12 @@ NOTHING: Counters = (0, 0, 0, 0)
 class Rates:
     """`look` at each sampling; times are seconds of one clock."""
 
-    __slots__ = ("_looks", "_seed", "_window_s")
+    __slots__ = ("_looks", "_seed", "_since", "_window_s")
 
     def __init__(self, window_s: float, since: float, seed: Load | None = None) -> None:
         """`since` is when the counters were at zero."""
         self._window_s = window_s
+        self._since = since
         self._looks: deque[tuple[float, Counters]] = deque([(since, NOTHING)])
         self._seed = seed
 
@@ -43,13 +44,15 @@ class Rates:
             self._looks.popleft()
         first = self._looks[0]
         span = now - first[0]
-        if span >= self._window_s:
+        is_old = now - self._since >= self._window_s
+        if is_old:
             self._seed = None
         if self._seed is not None:
             average = _seeded(self._seed, first[1], counters, span, self._window_s)
         else:
-            average = _rates(first[1], counters, max(span, self._window_s / 2))
-        if average is IDLE and self._seed is None and span >= self._window_s:
+            # Of an old one every look within the window is here, but for those at rest before the first.
+            average = _rates(first[1], counters, max(span, self._window_s / (1 if is_old else 2)))
+        if average is IDLE and is_old:
             self._looks = deque([(now, counters)])
         return average, _rates(before[1], counters, max(now - before[0], 1e-3))
 

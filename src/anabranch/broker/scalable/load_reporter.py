@@ -69,7 +69,14 @@ class _Followed:
 
 class LoadReporter:
     def __init__(
-        self, broker: Broker, policies: ScalePolicies, *, interval_s: float, window_s: float, change: float
+        self,
+        broker: Broker,
+        policies: ScalePolicies,
+        *,
+        interval_s: float,
+        window_s: float,
+        change: float,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.history = LoadHistory()
         self.interval_s = interval_s
@@ -82,7 +89,8 @@ class LoadReporter:
         self._followed: dict[TopicName, _Followed] = {}
         # The topics' own overrides, as long as their records do not change.
         self._overrides: dict[TopicName, ScalableTopic | None] = {}
-        self._looked = broker.loop.time()
+        self._clock = clock or broker.loop.time
+        self._looked = self._clock()
         self._rounds = 0
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -103,7 +111,7 @@ class LoadReporter:
 
     async def sample(self) -> None:
         """One look at every segment."""
-        before, self._looked = self._looked, self._broker.loop.time()
+        before, self._looked = self._looked, self._clock()
         now, now_ms = self._looked, self._broker.now_ms()
         work: list[_Followed] = []
         for number, followed in enumerate(self._gathered()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from anabranch.autoscale.policy import problems
 from anabranch.broker.owners import broker_path
 from anabranch.broker.scalable.auto_policy import broker_policy
 from anabranch.broker.scalable.load_reporter import LoadReporter
@@ -16,6 +18,8 @@ from anabranch.model.names import TopicName
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 
 class Scaling:
     """Made with the broker, started and closed with its scalable topics."""
@@ -23,7 +27,13 @@ class Scaling:
     def __init__(self, broker: Broker, topics: ScalableTopics) -> None:
         self._broker = broker
         config = broker.config
-        policies = ScalePolicies(broker_policy(config), broker.resources)
+        policy = broker_policy(config)
+        if found := problems(policy):
+            # Topics and namespaces may set something that makes it whole, so the broker starts all the same.
+            log.error(
+                "the settings of automatic splits and merges contradict each other: %s", "; ".join(found)
+            )
+        policies = ScalePolicies(policy, broker.resources)
         self.reporter = LoadReporter(
             broker,
             policies,
