@@ -1,0 +1,166 @@
+"""Topics of a real broker process that split and merge by themselves, with limits and times made small by settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from anabranch.client import Message, ScalableClient, ScalableProducer
+from harness.broker_process import BrokerProcess, until
+
+pytestmark = pytest.mark.interop
+
+SETTINGS = {
+    "scalableTopicAutoScaleInterval": "200ms",
+    "scalableTopicLoadReportInterval": "100ms",
+    "scalableTopicLoadReportWindow": "600ms",
+    "scalableTopicSplitCooldown": "400ms",
+    "scalableTopicMergeCooldown": "400ms",
+    "scalableTopicMergeWindow": "800ms",
+    "scalableTopicMaxDagDepth": 100,
+    "scalableTopicSplitMsgRateInThreshold": 400,
+    "scalableTopicMergeMsgRateInThreshold": 40,
+    "scalableTopicMaxSegments": 16,
+}
+WITHIN_S = 30.0
+BURST, PAUSE_S = 30, 0.02  # 1,500 messages a second: four segments' worth.
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("quick"), SETTINGS) as process:
+        yield process
+
+
+class Topic:
+    def __init__(self, broker: BrokerProcess, name: str) -> None:
+        self.url = f"topic://public/default/{name}"
+        self.client = ScalableClient(broker.url)
+        self.path = f"scalable/public/default/{name}"
+        self._broker = broker
+        broker.put(f"{self.path}?numInitialSegments=1")
+
+    def active(self) -> int:
+        return sum(s["state"] == "ACTIVE" for s in self._broker.get(self.path)["segments"].values())
+
+    async def until(self, met: Callable[[int], bool]) -> None:
+        """Once the number of active segments is so."""
+        await asyncio.to_thread(until, lambda: met(self.active()), WITHIN_S)
+
+
+@contextlib.asynccontextmanager
+async def load(producer: ScalableProducer, sent: list[int]) -> AsyncIterator[None]:
+    """Keyed messages at a steady pace, until the block ends; then all are stored."""
+    is_over = asyncio.Event()
+
+    async def flow() -> None:
+        receipts = []
+        while not is_over.is_set():
+            for _ in range(BURST):
+                number = len(sent)
+                sent.append(number)
+                receipts.append(await producer.send(b"%d" % number, key=f"key-{number % 97}"))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), PAUSE_S)
+        await asyncio.gather(*receipts)
+
+    flowing = asyncio.create_task(flow())
+    try:
+        yield
+    finally:
+        is_over.set()
+        await flowing
+
+
+def metric(broker: BrokerProcess, name: str, topic: Topic) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=15) as answer:
+        page = answer.read().decode()
+    (line,) = [at for at in page.splitlines() if at.startswith(name + "{") and f'topic="{topic.url}"' in at]
+    return int(line.rsplit(" ", 1)[1])
+
+
+async def test_a_hot_topic_with_producers_only_splits_by_itself_and_returns_to_one_when_it_is_cold(
+    quick: BrokerProcess,
+) -> None:
+    topic = Topic(quick, "hot")
+    client = topic.client
+    producer = await client.producer(topic.url)
+    sent: list[int] = []
+    async with load(producer, sent):
+        await topic.until(lambda active: active >= 4)
+    await topic.until(lambda active: active == 1)
+    # It flows as it did before.
+    await (await producer.send(b"last", key="key-1"))
+    await producer.close()
+    splits = metric(quick, "pulsar_scalable_topic_auto_splits_total", topic)
+    merges = metric(quick, "pulsar_scalable_topic_auto_merges_total", topic)
+    assert splits == merges >= 3
+    assert metric(quick, "pulsar_scalable_topic_active_segments", topic) == 1
+
+
+async def test_readers_of_a_topic_that_scales_itself_get_everything_in_order(quick: BrokerProcess) -> None:
+    topic = Topic(quick, "read")
+    client = topic.client
+    consumer = await client.stream_consumer(topic.url, "all")
+    producer = await client.producer(topic.url)
+    sent: list[int] = []
+    got: list[Message] = []
+
+    async def read() -> None:
+        while True:
+            message = await consumer.receive()
+            got.append(message)
+            await consumer.ack_cumulative(message)
+
+    reading = asyncio.create_task(read())
+    async with load(producer, sent):
+        await topic.until(lambda active: active >= 3)
+    await topic.until(lambda active: active == 1)
+    await asyncio.to_thread(until, lambda: len({m.payload for m in list(got)}) == len(sent), WITHIN_S)
+    reading.cancel()
+    last: dict[str | None, int] = defaultdict(lambda: -1)
+    for message in got:
+        number = int(message.payload)
+        assert number > last[message.key], f"{message.key} is out of order"
+        last[message.key] = number
+    await consumer.close()
+    await producer.close()
+
+
+async def test_a_consumer_that_joins_gets_a_segment_of_its_own(quick: BrokerProcess) -> None:
+    topic = Topic(quick, "joined")
+    client = topic.client
+    first = await client.stream_consumer(topic.url, "team", consumer_name="first")
+    started = time.monotonic()
+    second = await client.stream_consumer(topic.url, "team", consumer_name="second")
+    await topic.until(lambda active: active == 2)
+    took_s = time.monotonic() - started
+    producer = await client.producer(topic.url)
+    for number in range(50):
+        await (await producer.send(b"%d" % number, key=f"key-{number}"))
+    async with asyncio.timeout(WITHIN_S):
+        await asyncio.gather(first.receive(), second.receive())
+    for one in (first, second, producer):
+        await one.close()
+    assert took_s < 5.0
+    told = await asyncio.to_thread(quick.get, f"{topic.path}/explain")
+    assert "consumers" in str(told)
+
+
+async def test_what_it_did_and_why_is_known_after_a_restart(quick: BrokerProcess) -> None:
+    topic = Topic(quick, "told")
+    client = topic.client
+    consumers = [await client.stream_consumer(topic.url, "team", consumer_name=f"c{n}") for n in range(2)]
+    await topic.until(lambda active: active == 2)
+    for one in consumers:
+        await one.close()
+    quick.stop()
+    quick.start()
+    told = str(await asyncio.to_thread(quick.get, f"{topic.path}/explain"))
+    assert "'team' has 2 consumers" in told
