@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -52,9 +53,8 @@ async def scenario() -> None:
     record = await away.scalable.create(TOPIC)
     segment = record.layout.active[0]
     await away.segment_owner.status(TOPIC, segment)  # It has the segment open, without any cursor.
-    await here.scalable.records.register_subscription(
-        TOPIC, SubscriptionRecord("s", SubscriptionKind.QUEUE, record.generation, InitialPosition.EARLIEST)
-    )
+    wanted = SubscriptionRecord("s", SubscriptionKind.QUEUE, record.generation, InitialPosition.EARLIEST)
+    await here.scalable.records.register_subscription(TOPIC, wanted)
     await here.segment_owner.create_subscription(TOPIC, segment, "s", InitialPosition.EARLIEST)
 
     with pytest.raises(SegmentUnavailable):
@@ -62,6 +62,7 @@ async def scenario() -> None:
     assert "s" in (await away.segment_owner.status(TOPIC, segment)).subscriptions
 
     # Now the other one has it open and does not know that it was taken.
+    await away.scalable.records.change_subscription(TOPIC, replace(wanted, is_deleting=True))
     await away.scalable.records.remove_subscription(TOPIC, "s")
     await away.segment_owner.delete_subscription(TOPIC, segment, "s")
     with pytest.raises(SegmentUnavailable):

@@ -34,7 +34,7 @@ from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.model.scalable import scalable_name
@@ -102,6 +102,8 @@ class Broker:
         self._paused: dict[Session, None] = {}
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._was_away = False
+        self._stop_watching_session: Callable[[], None] = lambda: None
         self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
         self.recorder = Recorder(self)
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
@@ -117,6 +119,7 @@ class Broker:
             self.scaling.start(self._keep_up, self._every, self._until_done)
             self.owners.on_change(self.requests.scalable.owners_changed)
         self.owners.on_change(self._owners_changed)
+        self._stop_watching_session = self.metadata.session.on_change(self._session_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
         self._keep_up(self._until_done(self._tell_log_what_lives))
@@ -144,6 +147,7 @@ class Broker:
     async def close(self) -> None:
         """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
         self._is_closing = True
+        self._stop_watching_session()
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
@@ -445,6 +449,20 @@ class Broker:
         for name, topic in self.loaded().items():
             if not self.owners.is_mine(name):
                 self._keep_up(topic.close())
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._was_away = True
+        elif state is SessionState.CONNECTED and self._was_away and not self._is_closing:
+            self._was_away = False
+            self._keep_up(self._until_done(self._close_taken))
+
+    async def _close_taken(self) -> None:
+        """While we were away, others may have taken topics that are ours again by now. What we know of them is old."""
+        async for topic in self._in_turns():
+            if not topic.is_closed and not await topic.log.is_current():
+                log.warning("%s was taken by another broker meanwhile", topic.name)
+                await topic.close()
 
     def on_segment_progress(self, name: TopicName) -> None:
         """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""

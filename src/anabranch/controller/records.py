@@ -6,6 +6,7 @@ another generation is a leftover of a deleted topic of the same name, and counts
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -180,8 +181,31 @@ class Records:
     async def store_subscription(self, topic: TopicName, record: SubscriptionRecord) -> None:
         await self._metadata.put(subscription_path(topic, record.name), record.encode())
 
+    async def change_subscription(self, topic: TopicName, record: SubscriptionRecord) -> None:
+        """Stores it over the subscription of the same topic. One that is gone meanwhile does not come back."""
+        path = subscription_path(topic, record.name)
+        while True:
+            found = await self._metadata.get(path)
+            if found is None or not found.value:
+                return
+            if SubscriptionRecord.decode(found.value).generation != record.generation:
+                return
+            try:
+                await self._metadata.put(path, record.encode(), if_version=found.version)
+                return
+            except VersionConflict:
+                continue
+
     async def remove_subscription(self, topic: TopicName, name: str) -> None:
-        await self._remove_tree(subscription_path(topic, name))
+        """Removes what is marked as deleting, with its sessions. One that was made again since stays."""
+        path = subscription_path(topic, name)
+        found = await self._metadata.get(path)
+        if found is None or (found.value and not SubscriptionRecord.decode(found.value).is_deleting):
+            return
+        for child in await self._metadata.children(path):
+            await self._remove_tree(f"{path}/{child}")
+        with contextlib.suppress(VersionConflict):
+            await self._metadata.delete(path, if_version=found.version)
 
     # -- sessions
 

@@ -369,7 +369,7 @@ class TopicController:
                 await self._delete_segments(gone, best_effort)
             case e.StoreSubscription(record, overwrite):
                 if overwrite:
-                    await records.store_subscription(topic, record)
+                    await records.change_subscription(topic, record)
                 else:
                     record = await records.register_subscription(topic, record)
                 self._completed[record.name] = record

@@ -178,6 +178,12 @@ class TopicLog:
 
     # -- writing
 
+    async def is_current(self) -> bool:
+        """Whether the topic's record still names our ledger last. Who writes nothing does not meet the fence."""
+        found = await self._metadata.get(self._path)
+        ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
+        return bool(ledgers) and ledgers[-1].id == self.ledger
+
     @property
     def ledger(self) -> int:
         return self._record.ledgers[-1].id

@@ -285,6 +285,22 @@ async def test_a_subscription_deleted_while_a_split_or_merge_runs_is_on_none_of_
 
 
 @simulated
+async def test_a_deposed_leader_removes_no_subscription_that_was_made_again(rig: Rig) -> None:
+    broker = await rig.broker()
+    record = await broker.create(TOPIC)
+    made = SubscriptionRecord("a", KIND.QUEUE, record.generation, AT.EARLIEST)
+    late = replace(made, is_deleting=True)
+    await broker.records.change_subscription(TOPIC, late)
+    assert await broker.subscriptions(TOPIC) == {}, "marking what is gone brings it back"
+    await broker.records.register_subscription(TOPIC, made)
+    await broker.records.remove_subscription(TOPIC, "a")
+    assert await broker.subscriptions(TOPIC) == {"a": made}
+    await broker.records.change_subscription(TOPIC, late)
+    await broker.records.remove_subscription(TOPIC, "a")
+    assert await broker.subscriptions(TOPIC) == {}
+
+
+@simulated
 async def test_seek_and_skip_all_reach_every_segment(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)

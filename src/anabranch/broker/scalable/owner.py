@@ -216,10 +216,8 @@ class SegmentOwner:
         return opened
 
     async def _check_current(self, opened: Topic) -> None:
-        """Another broker may have taken the log. Who writes nothing meets no fence, and would answer from the past."""
-        found = await self._metadata.get(topic_record_path(opened.name))
-        ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
-        if not ledgers or ledgers[-1].id != opened.log.ledger:
+        """Another broker may have taken the log, and we would answer from the past."""
+        if not await opened.log.is_current():
             await opened.close()
             raise SegmentUnavailable(f"{opened.name} was taken by another broker: look it up again")
 

@@ -133,3 +133,25 @@ async def take(consumer: QueueConsumer, share: set[bytes]) -> None:
     async for message in consumer:
         assert await consumer.ack(message)
         share.add(message.payload)
+
+
+async def test_a_broker_that_was_away_serves_nothing_from_before_another_had_the_topic(
+    cluster: Cluster,
+) -> None:
+    """It is the owner again when it comes back, and wrote nothing meanwhile: no fence tells it what it missed."""
+    name = TopicName.parse("persistent://public/default/classic")
+    first, second = cluster.nodes
+    await first.publish(name, b"one")
+    await first.read(name, "s", 1)
+    before = first.broker.loaded()[name]
+    first.metadata.disconnect()
+    await first.metadata.expire_session()
+    for owners in cluster.owners:
+        owners.moved[name] = 1  # The broker that is away does not hear of it.
+    await second.publish(name, b"two")
+    for owners in cluster.owners:
+        owners.moved[name] = 0
+    await second.broker.loaded()[name].close()
+    await first.metadata.reconnect()
+    await asyncio.wait_for(before.wait_closed(), 10)
+    assert await first.read(name, "s", 1) == [b"two"]
