@@ -279,7 +279,13 @@ class TopicController:
 
     async def _read_subscriptions(self) -> None:
         assert self._state is not None
-        for record in await self.records.subscriptions(self.topic, self._state.topic.generation):
+        known = list(self._coordinators)
+        records = await self.records.subscriptions(self.topic, self._state.topic.generation)
+        for name in sorted(set(known).difference(record.name for record in records)):
+            # Deleted by another leader. One that is made again under the same name starts with nobody.
+            self._completed.pop(name, None)
+            await self._drop_sessions(name)
+        for record in records:
             if self._completed.get(record.name) == record:
                 continue
             self._completed[record.name] = record

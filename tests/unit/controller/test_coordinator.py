@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -360,3 +361,17 @@ async def test_a_join_that_is_under_way_when_leadership_ends_is_refused_not_lost
     broker.controllers[TOPIC].depose("the test says so")
     with pytest.raises(NotLeader):
         await joining
+
+
+@simulated
+async def test_a_subscription_that_another_leader_deleted_has_no_consumers_here_any_more(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    link, _ = await rig.joined(broker, "one")
+    found = (await broker.subscriptions(TOPIC))["billing"]
+    await broker.records.change_subscription(TOPIC, replace(found, is_deleting=True))
+    await broker.records.remove_subscription(TOPIC, "billing")
+    await rig.until(lambda: "billing" not in broker.controllers[TOPIC].coordinators)
+    assert link.told[-1][1].ids == ()
+    _, again = await rig.joined(broker, "two")
+    assert again.ids == (0,)
