@@ -48,7 +48,12 @@ _FLAGS = [
 ]
 
 # Puts our pipes where the browser looks for them, and becomes the browser.
-_EXEC = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+_EXEC = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 KEYS: Mapping[str, int] = {
     "Tab": 9,

@@ -60,12 +60,17 @@ async def overview_json(
     matching = [name for name in readable if wanted.lower() in str(name).lower()]
     rates = {name: _rate(broker, name) for name in matching}
     busiest = sorted(matching, key=lambda name: (-rates[name], name))[:TOPICS_MAX]
+    consumers = _consumers(broker, busiest)
     return {
         "now": broker.now_ms(),
         "topicCount": len(readable),
         "matching": len(matching),
         "segmentCount": sum(name.domain is Domain.SEGMENT for name in broker.loaded()),
-        "topics": [row for name in busiest if (row := await _topic(broker, name, since_ms)) is not None],
+        "topics": [
+            row | {"consumers": consumers[name]}
+            for name in busiest
+            if (row := await _topic(broker, name, since_ms)) is not None
+        ],
         **await _broker_wide(broker, role, since_ms),
     }
 
@@ -146,7 +151,6 @@ async def _topic(broker: Broker, name: TopicName, since_ms: int) -> dict[str, An
         "msgRateIn": 0.0 if latest is None else round(latest.messages_in, 2),
         "msgRateOut": 0.0 if latest is None else round(latest.messages_out, 2),
         "backlog": 0 if latest is None else latest.backlog,
-        "consumers": _consumers(broker, name),
         "spark": [[total.at_ms, round(total.messages_in, 1)] for total in totals.since(since_ms)],
         **shape,
     }
@@ -201,16 +205,17 @@ def _heats(broker: Broker, name: TopicName, limits: Load) -> dict[SegmentId, flo
     return heats
 
 
-def _consumers(broker: Broker, name: TopicName) -> int:
+def _consumers(broker: Broker, names: Iterable[TopicName]) -> dict[TopicName, int]:
     """Of all subscriptions. Those of a stream are counted by the controller, others where there are most."""
-    counts: dict[str, int] = {}
+    counts: dict[TopicName, dict[str, int]] = {name: {} for name in names}
     for open_name, topic in broker.loaded().items():
-        if shown_name(open_name) == name:
+        found = counts.get(shown_name(open_name))
+        if found is not None:
             for subscription in topic.subscriptions.values():
-                most = max(counts.get(subscription.name, 0), len(subscription.consumers))
-                counts[subscription.name] = most
-    controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
-    for subscribed, coordinator in {} if controller is None else controller.coordinators.items():
-        if coordinator.record.kind is not SubscriptionKind.QUEUE:
-            counts[subscribed] = max(counts.get(subscribed, 0), len(coordinator.group.sessions))
-    return sum(counts.values())
+                found[subscription.name] = max(found.get(subscription.name, 0), len(subscription.consumers))
+    for name, found in counts.items():
+        controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+        for subscribed, coordinator in {} if controller is None else controller.coordinators.items():
+            if coordinator.record.kind is not SubscriptionKind.QUEUE:
+                found[subscribed] = max(found.get(subscribed, 0), len(coordinator.group.sessions))
+    return {name: sum(found.values()) for name, found in counts.items()}

@@ -38,6 +38,7 @@ function route() {
     },
     said,
   );
+  shown.onQuestion = () => feed.soon(150);
   window.anabranch = { page, feed }; // For people with a console, and for tests.
 }
 

@@ -2,7 +2,7 @@
 
 import { h, put, s, set, text } from "./dom.js";
 import { clock } from "./format.js";
-import { roundBelow, ticks } from "./river/geometry.js";
+import { ticks } from "./river/geometry.js";
 
 const LEFT = 58;
 const BOTTOM = 22;
@@ -22,11 +22,12 @@ export function sparkline(svg, values, from, to, { width = 120, height = 26 } = 
   set(second, "d", line || `M0 ${height - 1.5}H${width}`);
 }
 
-/** 0 and up to four round numbers above it. */
-function rulings(most) {
-  const step = roundBelow((most || 1) / 2.2);
-  const found = [];
-  for (let value = 0; value < most + step * 0.98 || found.length < 3; value += step) found.push(value);
+/** 0 and two to four round numbers above it, the last not below `most`. Pure. */
+export function rulings(most) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, most)));
+  const step = [0.2, 0.5, 1, 2, 5].map((one) => one * power).find((one) => Math.max(1, most) / one <= 4);
+  const found = [0, step];
+  while (found[found.length - 1] < most || found.length < 3) found.push(found.length * step);
   return found;
 }
 

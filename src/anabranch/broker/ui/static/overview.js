@@ -20,8 +20,8 @@ const COLUMNS = [
 ];
 
 export const topicHref = (topic) => {
-  const [domain, , tenant, namespace, ...rest] = topic.split("/");
-  return `#/topics/${tenant}/${namespace}/${encodeURIComponent(rest.join("/"))}${domain === "persistent:" ? "?classic" : ""}`;
+  const [, , tenant, namespace, ...rest] = topic.split("/");
+  return `#/topics/${tenant}/${namespace}/${encodeURIComponent(rest.join("/"))}`;
 };
 
 export class OverviewPage {
@@ -36,7 +36,7 @@ export class OverviewPage {
   }
 
   get url() {
-    return `/ui/api/overview?since=${this.since}`;
+    return `/ui/api/overview?since=${this.since}&q=${encodeURIComponent(this.filter)}`;
   }
 
   close() {
@@ -96,6 +96,7 @@ export class OverviewPage {
   filtered() {
     this.filter = this.search.value.trim().toLowerCase();
     this.list();
+    this.onQuestion?.();
   }
 
   take(answer) {
@@ -150,7 +151,7 @@ export class OverviewPage {
     keyed(this.rows, shown, (topic) => topic.name, (topic) => this.row(topic), (row, topic) => this.update(row, topic, now));
     this.table.hidden = !shown.length;
     this.empty.hidden = shown.length > 0;
-    text(this.more, topicCount > topics.length ? `The ${topics.length} busiest of ${topicCount} topics.` : "");
+    text(this.more, this.answer.matching > topics.length ? `The ${topics.length} busiest of ${this.answer.matching} topics.` : "");
     if (!shown.length) this.explain(topicCount);
   }
 

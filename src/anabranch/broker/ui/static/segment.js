@@ -59,7 +59,7 @@ export class SegmentPanel {
     const table = h(
       "table",
       { class: "rates" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Rate"), h("th", { scope: "col", class: "number" }, "now"), h("th", { scope: "col" }, "against its split limit"), h("th", { scope: "col" }))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Rate"), h("th", { scope: "col", class: "number" }, segment.isActive ? "now" : "at its end"), h("th", { scope: "col" }, "against its split limit"), h("th", { scope: "col" }))),
       h("tbody", {}, this.bars.map((bar) => bar.row)),
     );
     put(this.content, this.facts, table, segment.isActive ? this.actions(segment) : null, this.outcome);
@@ -132,7 +132,7 @@ export class SegmentPanel {
       !figures && !segment.gone ? ["Owner", "does not answer"] : null,
     ].filter(Boolean);
     put(this.facts, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-    const rates = segment.isActive ? segment.rate : [0, 0, 0, 0];
+    const rates = segment.rate;
     for (const { bar, value, share: shown, i } of this.bars) {
       const limit = this.model.limits[i];
       const heat = limit ? rates[i] / limit : 0;

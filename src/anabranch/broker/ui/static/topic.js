@@ -12,16 +12,21 @@ import { RiverView } from "./river/view.js";
 import { SegmentPanel } from "./segment.js";
 import { onTheme, theme } from "./theme.js";
 
+// 0 is as much as the topic has lived, up to an hour.
 const SPANS = [
+  [0, "fit"],
   [300_000, "5 min"],
   [900_000, "15 min"],
   [3600_000, "1 h"],
 ];
 
+const FITTING = [60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700].map((seconds) => seconds * 1000);
+
 export class TopicPage {
   /** `path` is tenant/namespace/name as in the address bar, still encoded. */
   constructor(path, tips) {
     this.path = path;
+    this.chosenSpan = 0;
     const [tenant, namespace, local] = path.split("/").map(decodeURIComponent);
     this.model = new TopicModel(`topic://${tenant}/${namespace}/${local}`);
     this.model.rest = `/admin/v2/scalable/${path}`;
@@ -79,6 +84,7 @@ export class TopicPage {
     this.readersLabel = h("label", { class: "readers" }, "mouths of ", this.readers);
     this.legendBar = h("div", { class: "legend", role: "note", "aria-label": "Legend" });
     this.hint = h("div", { class: "hint-card", hidden: true });
+    this.river.body.append(this.hint);
     this.rows = h("tbody", {});
     this.decided = h("ol", { class: "decisions" });
     this.decidedEmpty = h("p", { class: "hint" }, "Nothing decided yet. Every look at the topic, and why it did or did not change, appears here.");
@@ -94,7 +100,6 @@ export class TopicPage {
         { class: "card river-card" },
         h("div", { class: "card-head" }, h("div", {}, h("h2", {}, "River of segments"), h("p", { class: "lead" }, "Each stream is a segment, the home of one range of keys. Thicker: more traffic. Warmer: closer to the limit at which it splits.")), h("div", { class: "controls" }, this.spans, this.measures, this.readersLabel)),
         this.river.element,
-        this.hint,
         this.legendBar,
       )),
       (this.lower = h("div", { class: "columns" }, this.table(), this.panel.element)),
@@ -123,7 +128,7 @@ export class TopicPage {
 
   setSpan(ms) {
     this.chosenSpan = ms;
-    this.river.show({ span: ms });
+    this.river.show({ span: ms || this.fittingSpan() });
     this.pressed();
   }
 
@@ -133,7 +138,7 @@ export class TopicPage {
   }
 
   pressed() {
-    for (const button of this.spans.children) set(button, "aria-pressed", Number(button.dataset.span) === this.river.span);
+    for (const button of this.spans.children) set(button, "aria-pressed", Number(button.dataset.span) === this.chosenSpan);
     for (const button of this.measures.children) set(button, "aria-pressed", Number(button.dataset.measure) === this.river.measure);
   }
 
@@ -141,7 +146,7 @@ export class TopicPage {
   fittingSpan() {
     const now = this.model.latest.now;
     const oldest = Math.min(...[...this.model.segments.values()].map((segment) => segment.created || 0));
-    return SPANS.find(([ms]) => now - oldest < ms)?.[0] ?? 3600_000;
+    return FITTING.find((ms) => now - oldest < ms) ?? 3600_000;
   }
 
   take(answer) {
@@ -151,7 +156,7 @@ export class TopicPage {
     this.riverCard.hidden = this.lower.hidden = this.last.hidden = !isScalable;
     this.summarize(answer);
     if (isScalable) {
-      const span = this.chosenSpan ?? Math.max(this.river.span, this.fittingSpan());
+      const span = this.chosenSpan || this.fittingSpan();
       if (span !== this.river.span) this.river.show({ span });
       this.pressed();
       this.subscriptions(answer.subscriptions ?? []);

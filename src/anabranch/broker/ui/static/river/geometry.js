@@ -12,6 +12,7 @@ const STRETCH = 0.6;
 const FILL = 0.88;
 const THIN_PX = 1.6;
 const STEP_PX = 3;
+const SMOOTHINGS = 6;
 // How far colours run into each other behind a join.
 const COLOUR_PX = 34;
 const JOIN_MIN_PX = 18;
@@ -52,9 +53,9 @@ export function resampled(times, values, xs) {
   return found;
 }
 
-/** Twice a weighted mean with the neighbours: water has no corners. */
+/** A few times a weighted mean with the neighbours: water has no corners. */
 function eased(values) {
-  for (let pass = 0; pass < 3; pass++) {
+  for (let pass = 0; pass < SMOOTHINGS; pass++) {
     let before = values[0];
     for (let i = 1; i + 1 < values.length; i++) {
       const here = values[i];

@@ -24,7 +24,9 @@ export function mouthsOf(subscription, streams, figures) {
   const mouths = subscription.consumers.map((consumer) => {
     const mine = consumer.segments.filter((id) => middle.has(id));
     const sealed = consumer.segments.length - mine.length;
-    const parts = [consumer.connected ? null : "away", count(mine.length, "segment"), sealed ? `${sealed} sealed` : null];
+    // What is sealed comes first, to keep the order; the active segments follow once it is read.
+    const reads = sealed && !mine.length ? `${sealed} sealed first` : count(mine.length, "segment");
+    const parts = [consumer.connected ? null : "away", reads];
     return {
       name: consumer.name,
       note: parts.filter(Boolean).join(", "),
@@ -104,7 +106,7 @@ function label(mouth, y, slot, width, fan) {
   const backlog = `${short(mouth.backlog)} waiting`;
   const full = `${mouth.name}: ${mouth.note}, ${backlog}`;
   const name = s("text", { x: fan + 8, y: y + (two ? -2 : 4), class: "mouth-name" }, clipped(mouth.name, room), s("title", {}, full));
-  return two ? [name, s("text", { x: fan + 8, y: y + 13, class: "mouth-note" }, clipped(width < 150 ? backlog : `${mouth.note}, ${backlog}`, Math.floor((width - fan - 8) / 5.7)))] : [name];
+  return two ? [name, s("text", { x: fan + 8, y: y + 13, class: "mouth-note" }, clipped(width < 150 ? backlog : `${mouth.note}, ${backlog}`, Math.floor((width - fan - 8) / 6.1)))] : [name];
 }
 
 /** What stands at the mouths when nobody reads. */

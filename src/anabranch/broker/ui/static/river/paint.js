@@ -7,8 +7,9 @@ const INK = {
   light: { shore: "rgb(20 60 90 / 0.055)", light: "rgb(255 255 255 / 0.65)", flow: "rgb(255 255 255 / 0.3)", over: "#ffffff", streak: "rgb(255 255 255 / 0.5)", mark: "#10202b" },
 };
 
-// Dashes in a thinner stream would hide it.
+// Dashes in a thinner stream would hide it, and on a shorter stretch they are specks.
 const DASHED_HALF_PX = 4.5;
+const DASHED_LEAST_PX = 10;
 
 export const ink = (theme) => INK[theme];
 
@@ -83,19 +84,14 @@ function paintOver(context, stream, colour) {
   context.strokeStyle = colour;
   context.lineWidth = 1.6;
   context.setLineDash([4, 3]);
-  for (const side of [-1, 1]) {
-    let drawing = false;
-    context.beginPath();
-    for (let i = 0; i < xs.length; i++) {
-      const y = middle[i] + side * Math.max(0, half[i] - 2);
-      if (heat[i] <= 1 || half[i] <= DASHED_HALF_PX) drawing = false;
-      else if (drawing) context.lineTo(xs[i], y);
-      else {
-        context.moveTo(xs[i], y);
-        drawing = true;
-      }
+  context.beginPath();
+  for (let i = 0, end = 0; i < xs.length; i = end + 1) {
+    for (end = i; end < xs.length && heat[end] > 1 && half[end] > DASHED_HALF_PX; ) end++;
+    if (end === i || xs[end - 1] - xs[i] < DASHED_LEAST_PX) continue;
+    for (const side of [-1, 1]) {
+      for (let j = i; j < end; j++) context[j === i ? "moveTo" : "lineTo"](xs[j], middle[j] + side * (half[j] - 2.5));
     }
-    context.stroke();
   }
+  context.stroke();
   context.setLineDash([]);
 }

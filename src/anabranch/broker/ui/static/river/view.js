@@ -15,6 +15,8 @@ import { ink, outline, paintLane, paintStream } from "./paint.js";
 
 const LEFT_PX = 62;
 const PAINT_MS_PER_FRAME = 4;
+// Answers come every second; after so long without one the river stands still.
+const SILENCE_MS = 4000;
 const AHEAD_MIN_MS = 2000;
 const AHEAD_MIN_PX = 4;
 
@@ -46,7 +48,6 @@ export class RiverView {
     this.rail = h("div", { class: "rail", role: "toolbar", "aria-label": "Why nothing was done, in the order of time. Arrow keys walk along it." });
     this.mouths = s("svg", { class: "mouths", role: "img" });
     this.none = h("div", { class: "nobody-place", hidden: true });
-    this.empty = h("div", { class: "river-empty", hidden: true });
     this.slider = h("div", { class: "slide" }, this.canvases, this.marks);
     this.keys = h("div", {
       class: "plot",
@@ -58,7 +59,7 @@ export class RiverView {
     this.keys.append(this.slider, this.live);
     this.now = h("div", { class: "now", "aria-hidden": "true" }, h("span", {}, "now"));
     this.said = h("div", { class: "unseen", "aria-live": "polite" });
-    this.body = h("div", { class: "river-body" }, this.grid, this.keys, this.now, this.rail, this.mouths, this.none, this.empty);
+    this.body = h("div", { class: "river-body" }, this.grid, this.keys, this.now, this.rail, this.mouths, this.none);
     this.element = h("div", { class: "river" }, this.body, this.said);
     roving(this.marks);
     roving(this.rail);
@@ -81,6 +82,7 @@ export class RiverView {
   taken() {
     const { now } = this.model.latest;
     this.clockOffset = now - performance.now();
+    this.heard = performance.now();
     if (this.paintedVersion !== this.model.version) this.change();
     else this.drawAround();
   }
@@ -120,8 +122,13 @@ export class RiverView {
     this.change();
   }
 
+  /** The broker's time. It stands still when the broker does not answer: nobody knows what flows then. */
   get time() {
-    return performance.now() + this.clockOffset;
+    return Math.min(performance.now(), this.heard + SILENCE_MS) + this.clockOffset;
+  }
+
+  get isSilent() {
+    return performance.now() > this.heard + SILENCE_MS;
   }
 
   rated(value) {
@@ -140,7 +147,7 @@ export class RiverView {
     if (this.picture) {
       const seconds = Math.min(0.1, (at - (this.before ?? at)) / 1000);
       this.slide();
-      if (!still.matches || this.needsLight) this.paintLight(still.matches ? 0 : seconds);
+      if (!still.matches || this.needsLight) this.paintLight(still.matches || this.isSilent ? 0 : seconds);
     }
     this.before = at;
     this.spent = performance.now() - began;
@@ -250,7 +257,7 @@ export class RiverView {
     const shift = this.shift();
     const times = ticks(picture.from, picture.madeAt, Math.max(3, Math.floor(width / 110)), zone).map((ms) => {
       const x = LEFT_PX + picture.xOf(ms) - shift;
-      if (x < LEFT_PX + 14 || x > LEFT_PX + width - 34) return null;
+      if (x < LEFT_PX + 14 || x > LEFT_PX + width - 48) return null;
       return [
         s("line", { x1: x, x2: x, y1: 0, y2: height, class: "gridline" }),
         s("text", { x, y: height + 16, class: "tick-label", "text-anchor": "middle" }, clock(ms, this.span < 900_000 && ms % 60_000 !== 0)),
@@ -275,6 +282,7 @@ export class RiverView {
     if (!isRead && !this.none.hasChildNodes()) put(this.none, nobody(model.name));
     set(this.mouths, "aria-label", isRead ? `Subscription ${chosen.name}: ${chosen.consumers.length || chosen.consumerCount} consumers` : "Nobody reads this topic");
     drawChanges(this.marks, changes(picture.joins, model.decisions), picture, tips);
+    this.marks.classList.toggle("dense", picture.joins.length > 24);
     drawStays(this.rail, stays(model.decisions, picture.from, picture.madeAt), picture, tips);
     this.drawn?.(picture);
   }
@@ -282,7 +290,9 @@ export class RiverView {
   /** For the legend: a rate that is easily drawn, and how wide it is. */
   get sample() {
     if (!this.picture?.scale) return null;
-    const rate = roundBelow(26 / this.picture.scale);
+    let widest = 0;
+    for (const { half } of this.picture.streams.values()) for (const one of half) widest = Math.max(widest, one);
+    const rate = roundBelow(Math.min(26, 2 * widest) / this.picture.scale);
     return { rate, px: Math.max(1.6, rate * this.picture.scale) };
   }
 
