@@ -1,5 +1,6 @@
 package anabranch.interop;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
@@ -71,7 +72,7 @@ public final class Exerciser {
         try (Producer<String> inTurnProducer = lab.producer(topic);
                 Producer<String> unbatchedProducer = lab.client.newProducer(
                         org.apache.pulsar.client.api.v5.schema.Schema.string()).topic(topic)
-                        .batchingPolicy(BatchingPolicy.ofDisabled()).create();
+                        .sendTimeout(Duration.ofSeconds(10)).batchingPolicy(BatchingPolicy.ofDisabled()).create();
                 Producer<String> atOnceProducer = lab.producer(topic)) {
             // Every history hears of every confirmed message; order is asked of those sent in turn only.
             History sent = new Shared(stream, queue, alone);

@@ -61,7 +61,7 @@ final class Lab implements AutoCloseable {
     // -- clients
 
     Producer<String> producer(String topic) throws Exception {
-        return client.newProducer(Schema.string()).topic(topic).create();
+        return client.newProducer(Schema.string()).topic(topic).sendTimeout(Duration.ofSeconds(10)).create();
     }
 
     StreamConsumerBuilder<String> stream(String topic, String subscription) {
