@@ -125,7 +125,8 @@ class Segment:
         return f"{self.range}-{self.id}"
 
     def sealed(self, epoch: int, now_ms: int, children: tuple[SegmentId, ...]) -> Segment:
-        return replace(self, sealed_epoch=epoch, sealed_ms=now_ms, children=children)
+        # Its children carry the times of merges on: a topic remembers many sealed segments in one record.
+        return replace(self, sealed_epoch=epoch, sealed_ms=now_ms, children=children, merged_ms=())
 
     def without_relative(self, gone: SegmentId) -> Segment:
         if gone not in self.parents and gone not in self.children:

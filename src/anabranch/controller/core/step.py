@@ -16,6 +16,7 @@ from anabranch.controller.core.events import Effect, Event, Request, Ticket
 from anabranch.controller.errors import OperationRefused, SubscriptionMissing, TooBusy, TopicMissing
 from anabranch.controller.ports import SegmentRefused
 from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import ValueTooLarge
 from anabranch.model.scalable import (
     InitialPosition,
     Plan,
@@ -498,6 +499,14 @@ def _give_up(state: TopicState, error: AnabranchError) -> Result:
 
 
 def _failed(state: TopicState, event: e.EffectFailed) -> Result:
+    if (
+        isinstance(event.error, ValueTooLarge)
+        and isinstance(state.doing, Reshaping)
+        and not state.doing.is_stored
+    ):
+        # Nothing has begun, and trying again cannot help: what would, such as deleting a subscription that keeps sealed
+        # segments, waits behind it.
+        return _give_up(replace(state, failures=0), event.error)
     is_refused = isinstance(event.error, SegmentRefused)
     if not is_refused and not _must_finish(state):
         # What was stored is completed later: an interrupted subscription is found by its record.
