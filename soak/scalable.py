@@ -73,6 +73,8 @@ class Conductor:
         self.figures = Figures()
         self._chance = random.Random(f"{options.seed} conductor")
         self._extra: dict[str, asyncio.Task[None]] = {}
+        # Deletion was asked for, and not answered: asked again until it is. One left behind would keep every segment.
+        self._doomed: set[str] = set()
         self._extra_count = 0
 
     async def rest(self, method: str, path: str, body: object = None) -> Any:
@@ -156,7 +158,9 @@ class Conductor:
     async def subscribe(self) -> None:
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / 3.0))
-            if self._extra and self._chance.random() < 0.5:
+            if self._doomed:
+                await self._delete(min(self._doomed))
+            elif self._extra and self._chance.random() < 0.5:
                 await self._delete(self._chance.choice(sorted(self._extra)))
             elif len(self._extra) < EXTRA_MAX:
                 await self._make()
@@ -167,7 +171,8 @@ class Conductor:
         try:
             await self.rest("PUT", f"scalable/{TOPIC}/subscriptions/{name}?type={kind}")
         except REST_ERRORS as error:
-            self.world.note(f"{name} was not made: {error!r}")
+            self.world.note(f"{name} was perhaps not made: {error!r}")
+            self._doomed.add(name)
             return
         self.figures.made += 1
         self.world.history.subscribed(name, keeps_order=kind == "STREAM")
@@ -176,13 +181,20 @@ class Conductor:
 
     async def _delete(self, name: str) -> None:
         """Its consumer goes first: one that stays would make the subscription again."""
-        await cancel(self._extra.pop(name))
+        if name in self._extra:
+            await cancel(self._extra.pop(name))
         self.world.history.doomed(name)
+        self._doomed.add(name)
         try:
             await self.rest("DELETE", f"scalable/{TOPIC}/subscriptions/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                self.world.note(f"{name} was not deleted: {error!r}")
+                return
         except REST_ERRORS as error:
             self.world.note(f"{name} was perhaps not deleted: {error!r}")
             return
+        self._doomed.discard(name)
         self.figures.deleted += 1
         self.world.history.deleted(name)
 
