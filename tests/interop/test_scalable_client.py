@@ -46,6 +46,8 @@ class Topic:
         self._path = f"scalable/public/default/{name}"
         self._broker = broker
         broker.put(f"{self._path}?numInitialSegments={segments}")
+        # Its layout changes when a test says so, however many consumers join.
+        broker.post(f"{self._path}/autoScalePolicy", {"enabled": False})
 
     async def split(self, number: int) -> None:
         await asyncio.to_thread(self._broker.post, f"{self._path}/split/{number}")
