@@ -143,6 +143,11 @@ class Records:
         record = SubscriptionRecord.decode(found.value)
         return record if record.generation == generation else None
 
+    async def has_subscription(self, topic: TopicName, name: str) -> bool:
+        """Of whatever generation."""
+        found = await self._metadata.get(subscription_path(topic, name))
+        return found is not None and bool(found.value)
+
     async def subscriptions(self, topic: TopicName, generation: int) -> tuple[SubscriptionRecord, ...]:
         folder = f"{topic_path(topic)}/{SUBSCRIPTIONS}"
         records = []

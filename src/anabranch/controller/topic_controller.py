@@ -282,6 +282,8 @@ class TopicController:
         known = list(self._coordinators)
         records = await self.records.subscriptions(self.topic, self._state.topic.generation)
         for name in sorted(set(known).difference(record.name for record in records)):
+            if await self.records.has_subscription(self.topic, name):
+                continue  # A migration has stored it for the topic to come.
             # Deleted by another leader. One that is made again under the same name starts with nobody.
             self._completed.pop(name, None)
             await self._drop_sessions(name)
