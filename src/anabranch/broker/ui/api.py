@@ -19,6 +19,7 @@ from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
 from anabranch.broker.ui.overview import Names, overview_json
 from anabranch.broker.ui.river import classic_json, topic_json
+from anabranch.controller.ports import NotLeader
 from anabranch.model.names import Domain, TopicName
 
 router = APIRouter()
@@ -84,7 +85,14 @@ async def topic(
     _guard(response)
     if broker.scalable is None:
         return await classic_json(broker, name, since)
-    found = await topic_json(broker, name, since, layout)
+    try:
+        found = await topic_json(broker, name, since, layout)
+    except NotLeader as elsewhere:
+        # A redirect would lead the page away from its own origin, which it may not follow: it shows a link instead.
+        web_url = await broker.registry.web_url(elsewhere.leader) if elsewhere.leader else ""
+        if not web_url:
+            raise
+        return {"now": broker.now_ms(), "topic": str(name), "kind": "elsewhere", "url": f"{web_url}/ui"}
     return found | {"may": {"change": True, "because": ""}}
 
 

@@ -125,7 +125,7 @@ class Recorder:
         self.broker_totals.add(_total(now_ms, whole, seconds))
         for shown, amounts in sums.items():
             self._add(shown, _total(now_ms, amounts, seconds))
-        self._forget(sums.keys() | set(), now_ms)
+        self._forget(set(sums), now_ms)
         self._remember_layouts(now_ms)
 
     def _add(self, topic: TopicName, total: Total) -> None:

@@ -150,6 +150,10 @@ export class TopicPage {
   }
 
   take(answer) {
+    if (answer.kind === "elsewhere") {
+      put(this.element, h("h1", {}, this.local), h("p", { class: "lead" }, "Another broker leads this topic and knows what happens in it. ", h("a", { href: `${answer.url}#/topics/${this.path}` }, "Watch it there")));
+      return;
+    }
     this.model.take(answer);
     const isScalable = answer.kind === "scalable";
     text(this.kind, answer.kind);

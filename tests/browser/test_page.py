@@ -1,0 +1,129 @@
+"""The page on a real broker: from no topics at all to splits, policies and a broker that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from browser.told import Told
+from harness.broker_process import BrokerProcess
+from harness.browser import Page
+
+Opened = Callable[..., Page]
+
+# A sample a second, so that tests need not wait ten.
+QUICK = {"scalableTopicLoadReportInterval": "1s"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path, QUICK) as started:
+        yield started
+
+
+def ui(broker: BrokerProcess, path: str = "") -> str:
+    return f"http://127.0.0.1:{broker.http_port}/ui{path}"
+
+
+def test_an_empty_broker_tells_what_to_type_and_a_new_topic_appears_by_itself(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    page = opened(ui(broker))
+    page.shows("No topics yet")
+    page.shows("anabranch topics create orders --scalable")
+    page.shows("Brokers")
+    broker.put("scalable/public/default/orders?numInitialSegments=3")
+    page.shows("3 segments")
+    page.press(".topics tbody a")
+    page.shows("River of segments")
+    page.shows("Nothing flows yet")
+    page.shows("Nobody reads this topic")
+    page.shows("anabranch produce topic://public/default/orders")
+
+
+def test_split_and_merge_from_the_page_are_seen_in_the_river(broker: BrokerProcess, opened: Opened) -> None:
+    broker.put("scalable/public/default/orders")
+    page = opened(ui(broker, "#/topics/public/default/orders"))
+    page.until("anabranch.page.river.picture")
+    page.press(".segments button.link")
+    page.press(".segment-panel .actions .button")
+    page.shows("Split segment 0? Press again")
+    page.press(".segment-panel .actions .button")
+    page.shows("2 active segments")
+    page.until(
+        "document.querySelectorAll('.mark.split').length === 2"
+    )  # One in the river, one in the legend.
+    page.press(".segments tbody tr:first-child button.link")
+    page.evaluate("[...document.querySelectorAll('.segment-panel .button')].at(-1).click()")
+    page.evaluate("[...document.querySelectorAll('.segment-panel .button')].at(-1).click()")
+    page.shows("1 active segment ")
+    page.shows("An operator asked for the merge")
+
+
+def test_a_policy_is_set_refused_and_removed_from_the_page(broker: BrokerProcess, opened: Opened) -> None:
+    broker.put("scalable/public/default/orders")
+    page = opened(ui(broker, "#/topics/public/default/orders"))
+    page.press(".policy .actions .button")
+    page.press("#policy-maxSegments")
+    page.type("8")
+    page.press(".policy .button.main")
+    page.shows("Saved")
+    assert broker.get("scalable/public/default/orders/autoScalePolicy") == {"maxSegments": 8}
+    page.until("document.querySelector('.policy .from.topic')")
+    page.press(".policy .actions .button")
+    page.press("#policy-minSegments")
+    page.type("9")
+    page.press(".policy .button.main")
+    page.until("document.querySelector('.policy .outcome.bad').textContent.includes('inSegments')")
+    page.evaluate("[...document.querySelectorAll('.policy .button')].at(-1).click()")
+    page.until("!document.querySelector('.policy .from.topic') && document.querySelector('.policy .from')")
+    assert broker.get("scalable/public/default/orders/autoScalePolicy") is None
+
+
+def test_a_classic_topic_says_how_it_becomes_scalable(broker: BrokerProcess, opened: Opened) -> None:
+    broker.put("persistent/public/default/old")
+    page = opened(ui(broker, "#/topics/public/default/old"))
+    page.shows("anabranch topics migrate persistent://public/default/old")
+    assert page.evaluate("document.querySelector('.river-card').hidden")
+
+
+def test_names_are_text_whatever_is_in_them(broker: BrokerProcess, opened: Opened) -> None:
+    broker.put("scalable/public/default/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    page = opened(ui(broker))
+    page.shows("<img src=x onerror=alert(1)>")
+    page.press(".topics tbody a")
+    page.shows("River of segments")
+    assert page.evaluate("document.querySelector('h1').textContent") == "<img src=x onerror=alert(1)>"
+    assert page.evaluate("document.querySelectorAll('main img').length") == 0
+
+
+@pytest.mark.complains
+def test_a_broker_that_is_gone_is_said_so_and_found_again(broker: BrokerProcess, opened: Opened) -> None:
+    broker.put("scalable/public/default/orders")
+    page = opened(ui(broker, "#/topics/public/default/orders"))
+    page.until("anabranch.page.river.picture")
+    broker.kill()
+    page.shows("The broker does not answer")
+    page.shows("Trying again")
+    page.shows("River of segments")
+    broker.start()
+    page.until("document.querySelector('#status').textContent === 'live'", 30)
+    page.until("document.querySelector('#banner').hidden")
+
+
+@pytest.mark.complains
+def test_a_topic_that_is_not_there_says_how_to_make_it(broker: BrokerProcess, opened: Opened) -> None:
+    page = opened(ui(broker, "#/topics/public/default/none"))
+    page.shows("There is no such topic")
+    page.shows("anabranch topics create")
+
+
+@pytest.mark.complains
+def test_a_refusal_is_shown_with_the_brokers_reason(opened: Opened) -> None:
+    reason = "somebody without a role may not administer public/default"
+    with Told({"overview": lambda _: (403, {"reason": reason})}) as told:
+        page = opened(told.url)
+        page.shows("The broker refused")
+        page.shows(reason)
