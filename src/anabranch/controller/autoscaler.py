@@ -11,7 +11,6 @@ Times are the store's. Cooldowns lie in the layout, so a new leader keeps those 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -28,9 +27,10 @@ from anabranch.autoscale.decide import (
     Stay,
     Verdict,
 )
-from anabranch.autoscale.decisions import History, Kind
+from anabranch.autoscale.decisions import Kind
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import InvalidPolicy, Resolved, problems, resolve
+from anabranch.controller.decision_log import DecisionLog
 from anabranch.controller.feed import Part
 from anabranch.controller.scaling import (
     Explanation,
@@ -39,7 +39,6 @@ from anabranch.controller.scaling import (
     consumers_of,
     judged,
     named,
-    read_history,
     record_of,
     request_for,
     segments_of,
@@ -53,7 +52,6 @@ from anabranch.model.scalable import (
     BadRecord,
     PlanKind,
     ScalableTopic,
-    decisions_path,
     loads_path,
     scalable_name,
     segment_of_load_path,
@@ -70,9 +68,7 @@ TOPICS_PER_TURN: Final = 20
 TURN_PAUSE_S: Final = 0.002
 # The store's clock and the loop's are not the same: never look again sooner than this.
 LOOK_AGAIN_LEAST_S: Final = 0.01
-# Decisions are written down this long after one that changed the topic, and after one that only tells another reason.
-SAVE_SOON_S: Final = 1.0
-SAVE_LATER_S: Final = 30.0
+SAVED_AT_ONCE: Final = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +76,7 @@ class _Led:
     """A topic that this broker leads."""
 
     controller: TopicController
+    decisions: DecisionLog
     load: dict[SegmentId, LoadReport] = field(default_factory=dict)
     is_load_stale: bool = True
     consumers: Mapping[str, int] = field(default_factory=dict)
@@ -88,9 +85,6 @@ class _Led:
     wants_all: bool = False
     is_looking: bool = False
     timer: asyncio.TimerHandle | None = None
-    decisions: History | None = None  # Once read.
-    saved: History = field(default_factory=History)
-    saving: asyncio.TimerHandle | None = None
     # Automatic operations, and those that a cap alone has stopped.
     done: Counter[str] = field(default_factory=Counter)
     suppressed: Counter[str] = field(default_factory=Counter)
@@ -146,23 +140,29 @@ class AutoScaler:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        unsaved = [led.decisions for led in self._led.values() if led.decisions.is_unsaved]
+        for first in range(0, len(unsaved), SAVED_AT_ONCE):
+            works = (decisions.save() for decisions in unsaved[first : first + SAVED_AT_ONCE])
+            await asyncio.gather(*works, return_exceptions=True)
         for led in list(self._led.values()):
-            if led.saving is not None:
-                with contextlib.suppress(AnabranchError):
-                    await self._save(led)
             self._drop(led)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         # Held in `_tasks`, cancelled by `close`.
         task = self._loop.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("automatic scaling: %r", error, exc_info=error)
 
     def _drop(self, led: _Led) -> None:
-        for timer in (led.timer, led.saving):
-            if timer is not None:
-                timer.cancel()
-        led.timer = led.saving = None
+        if led.timer is not None:
+            led.timer.cancel()
+            led.timer = None
+        led.decisions.close()
         if self._led.get(led.topic) is led:
             del self._led[led.topic]
 
@@ -209,8 +209,15 @@ class AutoScaler:
         if led is None or led.controller is not controller:
             if led is not None:
                 self._drop(led)
-            led = self._led[controller.topic] = _Led(controller)
+            led = self._led[controller.topic] = self._made(controller)
         return led
+
+    def _made(self, controller: TopicController) -> _Led:
+        # Nothing is written below a topic that is going: it would not be empty when its record is removed.
+        decisions = DecisionLog(
+            self._metadata, controller.topic, self._spawn, lambda: record_of(controller) is not None
+        )
+        return _Led(controller, decisions)
 
     def _look_soon(self, led: _Led) -> None:
         if led.wants_look and not led.is_looking and not led.controller.is_busy:
@@ -279,7 +286,7 @@ class AutoScaler:
 
     async def _look(self, led: _Led, now_ms: int | None) -> Verdict | None:
         everything, led.wants_look, led.wants_all = led.wants_all, False, False
-        await self._decisions(led)
+        await led.decisions.read()
         if led.is_load_stale:
             await self._read_load(led)
         record = record_of(led.controller)
@@ -298,7 +305,7 @@ class AutoScaler:
             return None
         seen = Observation(record.layout, load, consumers_of(led.controller), now_ms)
         verdict = judged(seen, resolved.policy, found, everything=everything)
-        self._note(led, verdict, now_ms)
+        self._note(led, verdict, now_ms, everything=everything)
         return verdict
 
     async def _resolved(self, topic: TopicName, record: ScalableTopic) -> tuple[Resolved, tuple[str, ...]]:
@@ -344,8 +351,8 @@ class AutoScaler:
 
     # -- what came of it
 
-    def _note(self, led: _Led, verdict: Verdict, now_ms: int) -> None:
-        if led.timer is not None:
+    def _note(self, led: _Led, verdict: Verdict, now_ms: int, *, everything: bool) -> None:
+        if everything and led.timer is not None:
             led.timer.cancel()
             led.timer = None
         if not isinstance(verdict, Split):
@@ -354,7 +361,7 @@ class AutoScaler:
             self._count(led, "no_split", verdict.no_split.value)
             if verdict.no_merge is not NoMerge.NOT_ASKED:
                 self._count(led, "no_merge", verdict.no_merge.value)
-            self._remember(led, (led.decisions or History()).add(verdict, now_ms))
+            led.decisions.add(verdict, now_ms)
             if verdict.look_again_ms is not None:
                 self._look_again_at(led, verdict.look_again_ms, now_ms)
 
@@ -366,6 +373,11 @@ class AutoScaler:
 
     def _look_again_at(self, led: _Led, at_ms: int, now_ms: int) -> None:
         delay_s = max(LOOK_AGAIN_LEAST_S, (at_ms - now_ms) / 1000)
+        if led.timer is not None:
+            if led.timer.when() <= self._loop.time() + delay_s:
+                return
+            led.timer.cancel()
+            led.timer = None
         if delay_s < self.interval_s:  # Else a tick comes first, and finds out the same.
             led.timer = self._loop.call_later(delay_s, self._look_again, led)
 
@@ -376,24 +388,22 @@ class AutoScaler:
 
     async def _act(self, led: _Led, verdict: Split | Merge) -> None:
         operation, reason = named(verdict)
-        now_ms = await self._metadata.now_ms()
+        now_ms = 0
         try:
+            now_ms = await self._metadata.now_ms()
             await led.controller.request(lambda ticket: request_for(ticket, verdict, now_ms))
         except AnabranchError as error:
             # No cooldown follows. The next tick decides anew, on what there is then.
             log.info("%s: an automatic %s was not done: %s", led.topic, operation, error)
             self._count(led, f"failed_{operation}", reason)
-            if self._is_led(led):
+            if now_ms and self._is_led(led):
                 because = f"{verdict.because}, but the {operation} failed: {error}"
-                decisions = await self._decisions(led)
-                self._remember(
-                    led, decisions.note(Kind.FAILED, because, now_ms, segments_of(verdict), reason)
-                )
+                led.decisions.note(Kind.FAILED, because, now_ms, segments_of(verdict), reason)
             return
         log.info("%s: %s of %s: %s", led.topic, operation, segments_of(verdict), verdict.because)
         led.done[operation] += 1
         self._count(led, operation, reason)
-        self._remember(led, (await self._decisions(led)).add(verdict, now_ms))
+        led.decisions.add(verdict, now_ms)
         # There may be more to do once the cooldown is over: the next look finds out when.
         led.want(everything=True)
 
@@ -405,55 +415,14 @@ class AutoScaler:
 
     async def _note_manual(self, led: _Led, kind: PlanKind, segments: tuple[int, ...]) -> None:
         try:
-            decisions, now_ms = await self._decisions(led), await self._metadata.now_ms()
+            await led.decisions.read()
+            now_ms = await self._metadata.now_ms()
         except AnabranchError as error:
             log.info("%s: a %s by hand was not noted: %s", led.topic, kind.value, error)
             return
         because = f"An operator asked for the {kind.value}"
         numbers = tuple(SegmentId(number) for number in segments)
-        self._remember(led, decisions.note(Kind(kind.value), because, now_ms, numbers, "manual"))
-
-    # -- decisions, kept for whoever asks why
-
-    async def _decisions(self, led: _Led) -> History:
-        if led.decisions is None:
-            found = await self._metadata.get(decisions_path(led.topic))
-            if led.decisions is None:
-                led.decisions = led.saved = read_history(led.topic, found)
-        return led.decisions
-
-    def _remember(self, led: _Led, decisions: History) -> None:
-        led.decisions = decisions
-        latest = decisions.latest
-        assert latest is not None
-        if latest.kind in (Kind.SPLIT, Kind.MERGE):
-            self._save_after(led, SAVE_SOON_S)
-        elif decisions.is_news_after(led.saved) and len(decisions.decisions) > 1:
-            # The first word about an idle topic is not worth a write: the next leader would find the same.
-            self._save_after(led, SAVE_LATER_S)
-
-    def _save_after(self, led: _Led, seconds: float) -> None:
-        if led.saving is not None:
-            if led.saving.when() <= self._loop.time() + seconds:
-                return
-            led.saving.cancel()
-        led.saving = self._loop.call_later(seconds, lambda: self._spawn(self._save_safely(led)))
-
-    async def _save_safely(self, led: _Led) -> None:
-        try:
-            await self._save(led)
-        except AnabranchError as error:
-            log.info("%s: decisions not stored: %s", led.topic, error)
-            if self._is_led(led) and led.saving is None:
-                self._save_after(led, SAVE_LATER_S)
-
-    async def _save(self, led: _Led) -> None:
-        led.saving = None
-        decisions = led.decisions
-        # Never below a topic that is going: it would not be empty when its record is removed.
-        if decisions is not None and self._is_led(led) and record_of(led.controller) is not None:
-            await self._metadata.put(decisions_path(led.topic), decisions.encode())
-            led.saved = decisions
+        led.decisions.note(Kind(kind.value), because, now_ms, numbers, "manual")
 
     # -- asked from outside
 
@@ -464,8 +433,8 @@ class AutoScaler:
         record = record_of(controller)
         if led is None or record is None:
             record = await self._topics.view(topic)
-        led = led or _Led(controller)
-        decisions = await self._decisions(led)
+        led = led or self._made(controller)
+        decisions = await led.decisions.read()
         if led.is_load_stale:
             await self._read_load(led)
         resolved, found = await self._resolved(led.topic, record)

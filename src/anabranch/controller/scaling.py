@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,12 +12,9 @@ from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Policy, Resolved, problems
 from anabranch.controller.core import events as e
 from anabranch.controller.topic_controller import TopicController
-from anabranch.metadata.port import Versioned
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import BadRecord, ScalableTopic, SubscriptionKind
+from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 from anabranch.model.segments import SegmentId
-
-log = logging.getLogger(__name__)
 
 
 class Policies(Protocol):
@@ -79,16 +75,6 @@ def consumers_of(controller: TopicController) -> dict[str, int]:
 def wants_more(controller: TopicController, consumers: Mapping[str, int]) -> bool:
     record = record_of(controller)
     return record is not None and max(consumers.values(), default=0) > len(record.layout.active)
-
-
-def read_history(topic: TopicName, found: Versioned | None) -> History:
-    if found is None or not found.value:
-        return History()
-    try:
-        return History.decode(found.value)
-    except BadRecord as error:
-        log.error("%s: %s", topic, error)
-        return History()
 
 
 def judged(seen: Observation, policy: Policy, found: tuple[str, ...], *, everything: bool = True) -> Verdict:

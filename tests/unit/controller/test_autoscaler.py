@@ -14,6 +14,7 @@ from anabranch.autoscale.decide import Split, Stay
 from anabranch.autoscale.decisions import History, Kind
 from anabranch.autoscale.load import IDLE, Load
 from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.controller.core import events as e
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.ports import NotLeader
 from anabranch.model.layout import SegmentLayout
@@ -219,6 +220,44 @@ async def test_a_topics_load_records_are_read_together_and_only_when_one_has_cha
 
 
 @simulated
+async def test_the_controller_asks_no_owner_about_load(rig: Rig) -> None:
+    async with scaled(rig, collect_every_s=NEVER_S) as broker:
+        await broker.topics.create(TOPIC, 4)
+        broker.topics.touch(TOPIC)
+        await broker.report({n: WARM for n in range(4)})
+        await asyncio.sleep(1)
+        rig.owners.calls.clear()
+        await asyncio.sleep(20 * MINUTE)
+        assert rig.owners.calls == []
+
+
+@simulated
+async def test_what_was_known_of_a_segments_load_goes_with_its_record(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC, 2)
+        await broker.report({0: WARM, 1: HOT})
+        assert set((await broker.scaler.explain(TOPIC)).load) == {0, 1}
+        await broker.topics.metadata.delete(load_path(TOPIC, SegmentId(1)))
+        await asyncio.sleep(1)
+        assert set((await broker.scaler.explain(TOPIC)).load) == {0}
+
+
+@simulated
+async def test_a_consumers_event_does_not_forget_when_a_merge_is_due(rig: Rig) -> None:
+    async with scaled(rig, interval_s=400.0) as broker:
+        await broker.topics.create(TOPIC, 4)
+        broker.topics.touch(TOPIC)
+        await asyncio.sleep(200)
+        await broker.report({n: COLD for n in range(4)})
+        await asyncio.sleep(201)  # A tick: the window ends 100 s later.
+        await rig.joined(broker.topics, "a")
+        await asyncio.sleep(98)
+        assert len(broker.active) == 4
+        await asyncio.sleep(3)
+        assert len(broker.active) == 3
+
+
+@simulated
 async def test_a_record_of_a_segment_without_an_owner_is_no_evidence(rig: Rig) -> None:
     async with scaled(rig) as broker:
         await broker.topics.create(TOPIC, 2)
@@ -369,21 +408,19 @@ async def test_a_failed_operation_starts_no_cooldown_and_is_told(rig: Rig) -> No
         broker.topics.touch(TOPIC)
         await broker.report({0: HOT, 1: WARM})
         await asyncio.sleep(1)
-        # Somebody takes the topic away in the moment of the decision.
+        # Another operation takes its segment away in the moment of the decision.
         store = broker.topics.metadata
         now_ms, asked = store.now_ms, 0
 
-        async def now_ms_then_a_split_by_hand() -> int:
+        async def now_ms_then_a_merge() -> int:
             nonlocal asked
             asked += 1
             if asked == 2:
                 controller = broker.topics.controllers[TOPIC]
-                from anabranch.controller.core import events as e
-
                 controller.remind(e.MergeRequested(0, 0, 1, 1))
             return await now_ms()
 
-        setattr(store, "now_ms", now_ms_then_a_split_by_hand)  # noqa: B010
+        setattr(store, "now_ms", now_ms_then_a_merge)  # noqa: B010
         await asyncio.sleep(MINUTE)
         assert broker.counted("failed_split", "load") == 1
         assert broker.active == [2]

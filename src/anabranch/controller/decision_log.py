@@ -1,0 +1,117 @@
+"""What a leader decided about one topic of late, stored with the topic for the next leader and for whoever asks why.
+
+Written down some time after it has changed, so that many changes are one write. The first word about a topic that stays
+as it is is not worth one: the next leader would find the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from anabranch.autoscale.decide import Verdict
+from anabranch.autoscale.decisions import History, Kind
+from anabranch.errors import AnabranchError
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import BadRecord, decisions_path
+from anabranch.model.segments import SegmentId
+
+log = logging.getLogger(__name__)
+
+# After something was done, and after nothing was done for another reason than before.
+SAVE_SOON_S: Final = 1.0
+SAVE_LATER_S: Final = 30.0
+
+
+class DecisionLog:
+    """`read` before anything is added: what was stored comes first."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        topic: TopicName,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self.is_unsaved = False
+        self._metadata = metadata
+        self._topic = topic
+        self._spawn = spawn
+        self._may_write = may_write
+        self._history: History | None = None  # Once read.
+        self._saved = History()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def read(self) -> History:
+        if self._history is None:
+            found = await self._metadata.get(decisions_path(self._topic))
+            if self._history is None:
+                self._history = self._saved = self._decoded(b"" if found is None else found.value)
+        return self._history
+
+    def _decoded(self, value: bytes) -> History:
+        try:
+            return History.decode(value) if value else History()
+        except BadRecord as error:
+            log.error("%s: %s", self._topic, error)
+            return History()
+
+    def add(self, verdict: Verdict, now_ms: int) -> None:
+        assert self._history is not None
+        self._became(self._history.add(verdict, now_ms))
+
+    def note(self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId], rule: str) -> None:
+        assert self._history is not None
+        self._became(self._history.note(kind, because, now_ms, segments, rule))
+
+    def _became(self, history: History) -> None:
+        self._history = history
+        latest = history.latest
+        assert latest is not None
+        if latest.kind in (Kind.SPLIT, Kind.MERGE):
+            self._save_after(SAVE_SOON_S)
+        elif history.is_news_after(self._saved) and len(history.decisions) > 1:
+            self._save_after(SAVE_LATER_S)
+
+    def close(self) -> None:
+        """Nothing is written any more: another leader may be writing."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- writing
+
+    def _save_after(self, seconds: float) -> None:
+        if self._is_closed:
+            return
+        self.is_unsaved = True
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._save_now)
+
+    def _save_now(self) -> None:
+        self._timer = None
+        self._spawn(self._save_safely())
+
+    async def _save_safely(self) -> None:
+        try:
+            await self.save()
+        except AnabranchError as error:
+            log.info("%s: decisions not stored: %s", self._topic, error)
+            if self._may_write():
+                self._save_after(SAVE_LATER_S)
+
+    async def save(self) -> None:
+        history = self._history
+        if history is not None and not self._is_closed and self._may_write():
+            await self._metadata.put(decisions_path(self._topic), history.encode())
+            self._saved = history
+            self.is_unsaved = self._history is not history

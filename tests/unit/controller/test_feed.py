@@ -1,0 +1,41 @@
+"""The one watch on all scalable topics: who is told of what."""
+
+from __future__ import annotations
+
+import asyncio
+
+from anabranch.controller.feed import Part
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import decisions_path, load_path
+from anabranch.model.segments import SegmentId
+from unit.controller.rig import TOPIC, Rig, simulated
+
+
+@simulated
+async def test_loads_are_told_to_those_who_listen_everywhere_for_them_and_to_nobody_else(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    await asyncio.sleep(1)
+    loads: list[TopicName | None] = []
+    records: list[TopicName | None] = []
+    parts: list[Part] = []
+    stops = [
+        broker.feed.listen_everywhere(loads.append, Part.LOAD),
+        broker.feed.listen_everywhere(records.append),
+        broker.feed.listen(TOPIC, parts.append),
+    ]
+    await broker.metadata.put(load_path(TOPIC, SegmentId(1)), b"{}")
+    await asyncio.sleep(1)
+    assert loads == [TOPIC]
+    assert records == []
+    assert not any(part & Part.ALL for part in parts)
+    await broker.metadata.put(decisions_path(TOPIC), b"{}")
+    await broker.split(TOPIC, 0)
+    await asyncio.sleep(1)
+    assert loads == [TOPIC]
+    assert set(records) == {TOPIC}
+    for stop in stops:
+        stop()
+    await broker.metadata.put(load_path(TOPIC, SegmentId(1)), b"{}")
+    await asyncio.sleep(1)
+    assert loads == [TOPIC]
