@@ -183,25 +183,42 @@ class ScalableTopic:
     # -- JSON
 
     def encode(self) -> bytes:
+        """What is stored. Short: a topic may remember thousands of segments, and stores limit a value's size."""
         self.layout.check()
         value: dict[str, Any] = {
-            **_layout_json(self.layout),
+            **_layout_json(self.layout, self.layout.segments.values()),
             "properties": dict(self.properties),
             "autoScalePolicy": None if self.auto_scale is None else dict(self.auto_scale),
             "generation": self.generation,
         }
         if self.plan is not None:
-            self.plan.result.check()
+            result, before = self.plan.result, self.layout.segments
+            result.check()
+            # Only what it changes.
+            changed = [s for s in result.segments.values() if before.get(s.id) != s]
             value["plan"] = {
                 "kind": self.plan.kind.value,
                 "parentIds": list(self.plan.parents),
-                "result": _layout_json(self.plan.result),
+                "result": _layout_json(result, changed),
             }
         if self.routing:
             value["routing"] = self.routing
         if self.is_deleting:
             value["deleting"] = True
         return json.dumps(value, separators=(",", ":")).encode()
+
+    def metadata(self) -> dict[str, Any]:
+        """The record as administrators see it: with the claims about each segment that Pulsar's JSON carries."""
+        value: dict[str, Any] = json.loads(self.encode())
+        for segment in self.layout.segments.values():
+            value["segments"][str(segment.id)] |= {
+                "active": segment.is_active,
+                "sealed": segment.is_sealed,
+                "root": not segment.parents,
+                "leaf": not segment.children,
+                "legacy": bool(segment.legacy_topic),
+            }
+        return value
 
     @staticmethod
     def decode(data: bytes) -> ScalableTopic:
@@ -218,7 +235,7 @@ class ScalableTopic:
                 else Plan(
                     PlanKind(plan["kind"]),
                     tuple(SegmentId(p) for p in plan["parentIds"]),
-                    _read_layout(plan["result"]),
+                    _read_layout(plan["result"], layout.segments),
                 ),
                 auto_scale=value.get("autoScalePolicy"),
                 routing=value.get("routing", ""),
@@ -232,18 +249,18 @@ class ScalableTopic:
         return topic
 
 
-def _layout_json(layout: SegmentLayout) -> dict[str, Any]:
+def _layout_json(layout: SegmentLayout, segments: Iterable[Segment]) -> dict[str, Any]:
     return {
         "epoch": layout.epoch,
         "nextSegmentId": layout.next_id,
-        "segments": {str(s.id): segment_json(s) for s in layout.segments.values()},
+        "segments": {str(s.id): segment_json(s) for s in segments},
         "lastSplitAtMs": layout.last_split_ms,
         "lastMergeAtMs": layout.last_merge_ms,
     }
 
 
 def segment_json(segment: Segment) -> dict[str, Any]:
-    """As Pulsar writes a segment, with the claims its JSON also carries."""
+    """As Pulsar writes a segment."""
     value: dict[str, Any] = {
         "segmentId": segment.id,
         "hashRange": {"start": segment.range.start, "end": segment.range.end},
@@ -254,11 +271,6 @@ def segment_json(segment: Segment) -> dict[str, Any]:
         "sealedAtEpoch": segment.sealed_epoch,
         "createdAtMs": segment.created_ms,
         "sealedAtMs": segment.sealed_ms,
-        "active": segment.is_active,
-        "sealed": segment.is_sealed,
-        "root": not segment.parents,
-        "leaf": not segment.children,
-        "legacy": bool(segment.legacy_topic),
     }
     if segment.legacy_topic:
         value["legacyTopicName"] = segment.legacy_topic
@@ -273,12 +285,14 @@ def segment_json(segment: Segment) -> dict[str, Any]:
     return value
 
 
-def _read_layout(value: Mapping[str, Any]) -> SegmentLayout:
+def _read_layout(
+    value: Mapping[str, Any], before: Mapping[SegmentId, Segment] | None = None
+) -> SegmentLayout:
     segments = [_read_segment(item) for item in value["segments"].values()]
     return SegmentLayout(
         value["epoch"],
         SegmentId(value["nextSegmentId"]),
-        {segment.id: segment for segment in segments},
+        {**(before or {}), **{segment.id: segment for segment in segments}},
         last_split_ms=value.get("lastSplitAtMs", 0),
         last_merge_ms=value.get("lastMergeAtMs", 0),
     )

@@ -9,7 +9,6 @@ A name that ends like one of the routes (`a/stats`) must have its slashes encode
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -172,8 +171,7 @@ async def metadata(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
     record = await service.get(topic)
     if record is None:
         raise TopicMissing(f"{topic} does not exist; PUT to the same path creates it")
-    value: dict[str, Any] = json.loads(record.encode())
-    return value
+    return record.metadata()
 
 
 @router.delete(TOPIC, status_code=204)
