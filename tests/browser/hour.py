@@ -30,7 +30,7 @@ Traffic = Callable[[float, float], float]
 
 def tide(place: float, at: float) -> float:
     """Rises, falls and rises again, with a bulge in the upper third and a busy spell in the lower quarter."""
-    wave = (0.5 - 0.5 * math.cos(2 * math.pi * (at * 1.4 + 0.02))) ** 1.6
+    wave = math.pow(0.5 - 0.5 * math.cos(2 * math.pi * (at * 1.4 + 0.02)), 1.6)
     bulge = 1 + 1.7 * math.exp(-(((place - 0.3) / 0.09) ** 2))
     spell = 2.6 * math.exp(-(((place - 0.83) / 0.05) ** 2)) * math.exp(-(((at - 0.62) / 0.16) ** 2))
     return 150 * (0.025 + wave) * bulge + 120 * spell

@@ -18,6 +18,13 @@ from anabranch.broker.ui import api
 Answer = tuple[int, Any]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # A browser that is closed resets its connections.
+
+
 class Told:
     """`answers` maps the path of a question to a function that is called each time with the query."""
 
@@ -55,8 +62,7 @@ class Told:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

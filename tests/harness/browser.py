@@ -231,10 +231,13 @@ class Page:
         return answer["result"].get("value")
 
     def until(self, script: str, within_s: float = 15.0) -> Any:
-        """Waits until an expression is true, and returns it."""
+        """Waits until an expression is true, and returns it; true for an element."""
         deadline = time.monotonic() + within_s
         while True:
-            found = self.evaluate(f"(() => {{ try {{ return {script}; }} catch {{ return null; }} }})()")
+            found = self.evaluate(
+                f"(() => {{ try {{ const found = {script}; return found instanceof Node || found; }} "
+                "catch { return null; } })()"
+            )
             if found:
                 return found
             if time.monotonic() > deadline:

@@ -186,10 +186,13 @@ function meet(join) {
   join.half = whole / 2;
 }
 
-/** How far from a join a stream is on its own again. A steep way takes longer; two joins share what there is. */
+/**
+ * How far from a join a stream is on its own again. A steep way takes longer; two joins share what there is, and a
+ * stream that still flows may be on its way.
+ */
 function reach(stream, join, own) {
   const length = last(stream.xs) - stream.xs[0];
-  const room = stream.start && stream.end ? length / 2 : length;
+  const room = stream.isActive ? Infinity : stream.start && stream.end ? length / 2 : length;
   return Math.min(room, Math.max(JOIN_MIN_PX, Math.min(JOIN_MAX_PX, JOIN_STEEPNESS * Math.abs(join.middle - own))));
 }
 

@@ -18,7 +18,7 @@ export function mouthsOf(subscription, streams, figures) {
   if (!subscription.consumers.length) {
     if (!subscription.consumerCount) return [];
     const name = count(subscription.consumerCount, "consumer");
-    return [{ name, note: "every segment, shared", backlog: backlog(ids), ids, isConnected: true }];
+    return [{ name, note: "every segment", backlog: backlog(ids), ids, isConnected: true }];
   }
   const middle = new Map(active.map((stream) => [stream.id, stream.middle[stream.middle.length - 1]]));
   const mouths = subscription.consumers.map((consumer) => {
