@@ -38,7 +38,7 @@ def _changed(draw: Draw, layout: SegmentLayout, now_ms: int, roots_first: bool) 
         one, other = layout.active[at].id, layout.active[at + 1].id
         return layout.merge(one, other, now_ms) if choice == 1 else layout.merge(other, one, now_ms)
     if len(layout.active[at].range) > 1:
-        return layout.split(layout.active[at].id, now_ms)
+        return layout.split(layout.active[at].id, now_ms, lopsided=draw(st.integers(0, 2)))
     return layout.merge(layout.active[0].id, layout.active[1].id, now_ms)
 
 

@@ -229,6 +229,30 @@ def test_the_times_of_merges_outlive_the_pruned_parents_and_are_kept_in_a_bounde
     assert (layout.last_split_ms, layout.last_merge_ms) == (expected[-1] - 1, expected[-1])
 
 
+@given(histories(changes_max=20, roots_first=False), st.integers(0, 250))
+def test_the_merges_since_any_moment_are_counted_along_the_chain_that_has_the_most(
+    history: list[SegmentLayout], since_ms: int
+) -> None:
+    # Reckoned along every chain of parents, over layouts of which nothing is pruned.
+    chains: dict[SegmentId, int] = {}
+    for layout in history:
+        for segment in layout.segments.values():
+            if segment.id not in chains:
+                was_merged = len(segment.parents) == 2
+                longest = max((chains[p] for p in segment.parents), default=0)
+                chains[segment.id] = longest + (was_merged and segment.created_ms >= since_ms)
+    for segment in history[-1].active:
+        assert sum(at >= since_ms for at in segment.merged_ms) == chains[segment.id]
+
+
+def test_a_split_notes_down_how_lopsided_it_was_and_a_merge_keeps_the_larger() -> None:
+    layout = SegmentLayout.initial(2, 0).split(0, 1, lopsided=3)
+    assert [s.lopsided for s in layout.active] == [3, 3, 0]
+    layout = layout.merge(3, 1, 2)
+    assert [s.lopsided for s in layout.active] == [3, 3]
+    assert [s.lopsided for s in layout.split(2, 3).active] == [0, 0, 3]
+
+
 # -- prune
 
 
