@@ -251,7 +251,9 @@ class World:
             self.wrong(f"subscription {name} was deleted and has a record")
         for segment in record.layout.active:
             status = await self._status(segment)
-            if status.is_sealed:
+            now = self.record
+            # Read again: the topic may have split or merged by itself while its owner was asked.
+            if status.is_sealed and now is not None and now.plan is None and now.layout == record.layout:
                 self.wrong(f"segment {segment.id} is active in the layout and sealed")
             for name in status.subscriptions.keys() - known:
                 self.wrong(f"segment {segment.id} has a cursor of {name}, which has no record")
