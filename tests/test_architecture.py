@@ -33,6 +33,8 @@ PURE_MODULES = [
     "broker/state.py",
     "broker/dispatch/selector.py",
     "broker/retention.py",
+    "client/checkpoint.py",
+    "client/reroute.py",
     "storage/format.py",
     "storage/spans.py",
     "storage/topic_record.py",
