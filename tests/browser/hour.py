@@ -170,6 +170,7 @@ def answer(
         },
         "totals": [one for one in played.totals if one[0] >= begin_ms],
         "limits": {"split": policy.split.to_json(), "merge": policy.merge.to_json()},
+        "windowMs": 60_000,
         "policy": resolve(policy, None, None).to_json(),
         "problems": [],
         "decisions": [

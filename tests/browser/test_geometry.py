@@ -106,7 +106,7 @@ def test_width_is_rate_on_one_scale_and_stays_within_the_lane(page: Page) -> Non
         middle = len(stream["xs"]) // 2
         wide = 2 * stream["half"][middle]
         if stream["xs"][-1] - stream["xs"][0] > 300:  # Longer than both its joins: the middle is its own.
-            assert wide == pytest.approx(max(1.6, stream["rate"][middle] * found["scale"]), rel=0.01)
+            assert wide == pytest.approx(max(2.0, stream["rate"][middle] * found["scale"]), rel=0.01)
         fullest = max(fullest, *(2 * half / lane for half in stream["half"]))
     assert 0.8 < fullest <= 1.0
 

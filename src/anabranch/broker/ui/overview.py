@@ -26,7 +26,6 @@ from anabranch.model.segments import HASH_MAX, SegmentId
 TOPICS_MAX: Final = 200
 # How long a list of names is good enough. A topic that carries messages is seen at once, whatever the list says.
 NAMES_FRESH_S: Final = 5.0
-HEAT_WINDOW_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -195,11 +194,12 @@ async def _layout(broker: Broker, name: TopicName) -> tuple[SegmentLayout, Any] 
 
 
 def _heats(broker: Broker, name: TopicName, limits: Load) -> dict[SegmentId, float]:
-    """Over the last minute, as decisions judge it."""
+    """Averaged over as long as decisions average it."""
     if broker.scaling is None or min(limits.rates) <= 0:
         return {}
     heats = {}
-    for number, samples in broker.load_history.since(name, broker.now_ms() - HEAT_WINDOW_MS).items():
+    from_ms = broker.now_ms() - round(broker.config.scalable_topic_load_report_window * 1000)
+    for number, samples in broker.load_history.since(name, from_ms).items():
         sums = [sum(column) / len(samples) for column in zip(*(s.load.rates for s in samples), strict=True)]
         heats[number] = Load(*sums).heat(limits)
     return heats

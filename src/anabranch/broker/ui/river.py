@@ -42,6 +42,8 @@ async def topic_json(broker: Broker, topic: TopicName, since_ms: int, layout: st
         },
         "totals": _totals(broker.recorder, topic, since_ms),
         "limits": {"split": policy.split.to_json(), "merge": policy.merge.to_json()},
+        # Over how long rates are averaged before they are held against the limits.
+        "windowMs": round(broker.config.scalable_topic_load_report_window * 1000),
         "policy": explained.resolved.to_json(),
         "problems": list(explained.problems),
         "decisions": [_decision(one) for one in explained.decisions.since(now_ms - KEPT_MS)],

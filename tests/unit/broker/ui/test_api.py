@@ -12,7 +12,7 @@ from anabranch.broker.ui import api
 from anabranch.client.scalable import ScalableClient
 from anabranch.metadata.memory import MemoryMetadata
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
-from unit.broker.admin.test_scalable import Refusing
+from unit.broker.admin.test_scalable import OneOwner, Refusing
 
 STATIC = Path(api.__file__).parent / "static"
 TOPICS = "/ui/api/topics/public/default"
@@ -194,6 +194,22 @@ async def test_a_topic_that_is_not_there_says_how_to_make_it(rest: Rest) -> None
 async def test_a_name_with_a_slash_is_one_name(rest: Rest) -> None:
     await rest.call("PUT", f"{ADMIN}/a%2Fb", 204)
     assert (await rest.get(f"{TOPICS}/a%2Fb"))["topic"] == "topic://public/default/a/b"
+
+
+async def test_a_topic_that_another_broker_leads_comes_with_a_link_to_it() -> None:
+    store = MemoryMetadata(lambda: NOW_MS)
+    one, other = OneOwner(True), OneOwner(False)
+    async with (
+        serving(store, http_url="http://one:8080", owners=one) as first,
+        serving(store, http_url="http://other:8080", owners=other, remote_segments=other.segments) as second,
+    ):
+        one.first = other.first = first.broker
+        await first.call("PUT", f"{ADMIN}/orders", 204)
+        await first.call("POST", f"{ADMIN}/orders/split/0", 204)
+        found = await second.get(f"{TOPICS}/orders")
+        assert (found["kind"], found["url"]) == ("elsewhere", "http://one:8080/ui")
+        rows = (await second.get("/ui/api/overview"))["topics"]
+        assert [(row["segmentCount"], row["heat"]) for row in rows] == [(2, 0.0)]
 
 
 # -- rights

@@ -290,7 +290,7 @@ export class TopicPage {
   legend() {
     const sample = this.river.sample;
     text(this.widthText, sample ? `${this.river.rated(sample.rate)}` : "no traffic in this time");
-    const px = sample ? sample.px : 1.6;
+    const px = sample ? sample.px : 2;
     put(this.widthSample, s("rect", { x: 0, y: 15 - px / 2, width: 44, height: px, rx: Math.min(3, px / 2), fill: colourOf(0.35, theme()) }));
   }
 }

@@ -10,7 +10,7 @@ export const HASHES = 65536;
 const STRETCH = 0.6;
 // How much of the tightest lane a stream may fill, and the thinnest that an idle one gets.
 const FILL = 0.88;
-const THIN_PX = 1.6;
+const THIN_PX = 2;
 const STEP_PX = 3;
 const SMOOTHINGS = 6;
 // How far colours run into each other behind a join.

@@ -5,8 +5,6 @@
 import { folded } from "./marks.js";
 
 export const KEPT_MS = 3600_000;
-// A stream's heat is judged over a minute, as the broker's own decisions are.
-const HEAT_WINDOW_MS = 60_000;
 export const RATES = ["msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut"];
 
 /** The rates of a sample as shares of their limits; the largest is the heat. */
@@ -32,19 +30,19 @@ class Segment {
     return !this.sealed;
   }
 
-  add(at, rates, limits) {
+  add(at, rates, limits, window) {
     const last = this.times.length - 1;
     if (last >= 0 && at <= this.times[last]) return;
     this.times.push(at);
     this.rates.push(rates);
-    this.heats.push(this.heatAt(this.times.length - 1, limits));
+    this.heats.push(this.heatAt(this.times.length - 1, limits, window));
   }
 
-  /** Over the minute that ends with that sample, or as much of it as there is. */
-  heatAt(index, limits) {
+  /** Over the time that ends with that sample, as the broker's own decisions are, or as much of it as there is. */
+  heatAt(index, limits, window) {
     const sums = [0, 0, 0, 0];
     let count = 0;
-    for (let i = index; i >= 0 && this.times[i] > this.times[index] - HEAT_WINDOW_MS; i--, count++) {
+    for (let i = index; i >= 0 && this.times[i] > this.times[index] - window; i--, count++) {
       for (let j = 0; j < 4; j++) sums[j] += this.rates[i][j];
     }
     return heatOf(sums.map((sum) => sum / count), limits);
@@ -93,7 +91,7 @@ export class TopicModel {
     if (limits.some((limit, i) => limit !== this.limits[i])) {
       this.limits = limits;
       for (const segment of this.segments.values()) {
-        segment.heats = segment.times.map((_, i) => segment.heatAt(i, limits));
+        segment.heats = segment.times.map((_, i) => segment.heatAt(i, limits, answer.windowMs));
       }
       this.version++;
     }
@@ -101,7 +99,7 @@ export class TopicModel {
     for (const [id, samples] of Object.entries(answer.samples ?? {})) {
       const segment = this.segments.get(Number(id));
       for (const [at, ...rates] of samples) {
-        segment?.add(at, rates, limits);
+        segment?.add(at, rates, limits, answer.windowMs);
         this.sampled = Math.max(this.sampled, at);
       }
       this.version++;

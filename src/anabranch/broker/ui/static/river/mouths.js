@@ -26,10 +26,9 @@ export function mouthsOf(subscription, streams, figures) {
     const sealed = consumer.segments.length - mine.length;
     // What is sealed comes first, to keep the order; the active segments follow once it is read.
     const reads = sealed && !mine.length ? `${sealed} sealed first` : count(mine.length, "segment");
-    const parts = [consumer.connected ? null : "away", reads];
     return {
-      name: consumer.name,
-      note: parts.filter(Boolean).join(", "),
+      name: consumer.connected ? consumer.name : `${consumer.name} (away)`,
+      note: reads,
       backlog: backlog(consumer.segments),
       ids: mine,
       isConnected: consumer.connected,

@@ -293,7 +293,7 @@ export class RiverView {
     let widest = 0;
     for (const { half } of this.picture.streams.values()) for (const one of half) widest = Math.max(widest, one);
     const rate = roundBelow(Math.min(26, 2 * widest) / this.picture.scale);
-    return { rate, px: Math.max(1.6, rate * this.picture.scale) };
+    return { rate, px: Math.max(2, rate * this.picture.scale) };
   }
 
   // -- mouse and keys
