@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from anabranch.autoscale.load import Load
@@ -26,20 +26,27 @@ from anabranch.model.segments import HASH_MAX, SegmentId
 TOPICS_MAX: Final = 200
 # How long a list of names is good enough. A topic that carries messages is seen at once, whatever the list says.
 NAMES_FRESH_S: Final = 5.0
+# A list of ten thousand takes longer to read: it is read for a twentieth of the time at most.
+READING_SHARE: Final = 20
+
+
+_Shape = tuple[SegmentLayout, Mapping[str, Any] | None]
 
 
 @dataclass(slots=True)
 class Names:
-    """The names of all topics, read now and then."""
+    """The names of all topics, read now and then, and the layouts of those that no controller here knows."""
 
-    read_at: float = float("-inf")
+    fresh_until: float = float("-inf")
     scalable: tuple[TopicName, ...] = ()
     classic: tuple[TopicName, ...] = ()
+    layouts: dict[TopicName, _Shape | None] = field(default_factory=dict)
 
     async def refresh(self, broker: Broker) -> None:
-        if time.monotonic() - self.read_at < NAMES_FRESH_S:
+        began = time.monotonic()
+        if began < self.fresh_until:
             return
-        self.read_at = time.monotonic()
+        self.fresh_until = began + NAMES_FRESH_S
         scalable: list[TopicName] = []
         classic: set[TopicName] = set()
         for tenant in await broker.resources.tenants():
@@ -48,6 +55,19 @@ class Names:
                 classic |= {name.base for name in await broker.resources.topic_names(namespace)}
                 classic |= set(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
         self.scalable, self.classic = tuple(scalable), tuple(classic)
+        self.layouts.clear()
+        took = time.monotonic() - began
+        self.fresh_until = began + max(NAMES_FRESH_S, took * READING_SHARE)
+
+    async def shape(self, broker: Broker, name: TopicName) -> _Shape | None:
+        """The topic's layout and its own policy; None if it is gone."""
+        controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+        if controller is not None and controller.state is not None:
+            return controller.state.topic.layout, controller.state.topic.auto_scale
+        if name not in self.layouts:
+            stored = await Records(broker.metadata).get(name)
+            self.layouts[name] = None if stored is None else (stored.layout, stored.auto_scale)
+        return self.layouts[name]
 
 
 async def overview_json(
@@ -68,7 +88,7 @@ async def overview_json(
         "topics": [
             row | {"consumers": consumers[name]}
             for name in busiest
-            if (row := await _topic(broker, name, since_ms)) is not None
+            if (row := await _topic(broker, names, name, since_ms)) is not None
         ],
         **await _broker_wide(broker, role, since_ms),
     }
@@ -139,10 +159,12 @@ async def _brokers(broker: Broker) -> list[dict[str, Any]]:
     return found
 
 
-async def _topic(broker: Broker, name: TopicName, since_ms: int) -> dict[str, Any] | None:
+async def _topic(broker: Broker, names: Names, name: TopicName, since_ms: int) -> dict[str, Any] | None:
     totals = broker.recorder.totals(name)
     latest = totals.latest
-    shape = await _scalable(broker, name) if name.domain is Domain.TOPIC else await _classic(broker, name)
+    shape = (
+        await _scalable(broker, names, name) if name.domain is Domain.TOPIC else await _classic(broker, name)
+    )
     if shape is None:
         return None
     return {
@@ -160,9 +182,9 @@ async def _classic(broker: Broker, name: TopicName) -> dict[str, Any]:
     return {"kind": "classic", "segmentCount": max(1, partitions), "section": [[1.0, 0.0]], "heat": 0.0}
 
 
-async def _scalable(broker: Broker, name: TopicName) -> dict[str, Any] | None:
+async def _scalable(broker: Broker, names: Names, name: TopicName) -> dict[str, Any] | None:
     """Of a topic that another broker leads the record is read; its loads are known to that one alone."""
-    found = await _layout(broker, name)
+    found = await names.shape(broker, name)
     if found is None:
         return None
     layout, override = found
@@ -182,15 +204,6 @@ async def _scalable(broker: Broker, name: TopicName) -> dict[str, Any] | None:
         "section": section,
         "heat": max((heat for _, heat in section), default=0.0),
     }
-
-
-async def _layout(broker: Broker, name: TopicName) -> tuple[SegmentLayout, Any] | None:
-    controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
-    if controller is not None and controller.state is not None:
-        record = controller.state.topic
-        return record.layout, record.auto_scale
-    stored = await Records(broker.metadata).get(name)
-    return None if stored is None else (stored.layout, stored.auto_scale)
 
 
 def _heats(broker: Broker, name: TopicName, limits: Load) -> dict[SegmentId, float]:

@@ -53,7 +53,10 @@ function said(state, detail) {
     const tell = () => {
       const seconds = Math.max(0, Math.ceil((detail.at - Date.now()) / 1000));
       const again = seconds ? `Trying again in ${seconds} s.` : "Trying again …";
-      text(banner, `The broker does not answer. What you see is as of the last answer. ${again} Is it running? Start it with: anabranch standalone`);
+      text(
+        banner,
+        `The broker does not answer. What you see is as of the last answer. ${again} Is it running? Start it with: anabranch standalone`,
+      );
     };
     tell();
     countdown = setInterval(tell, 500);
@@ -63,7 +66,16 @@ function said(state, detail) {
     text(banner, detail.message);
     if (!page.element.isConnected) {
       const isMissing = detail.status === 404;
-      put(main, h("div", { class: "page" }, h("h1", {}, isMissing ? "There is no such topic" : "The broker refused"), h("p", { class: "lead" }, detail.message), h("p", {}, h("a", { href: "#/" }, "All topics"))));
+      put(
+        main,
+        h(
+          "div",
+          { class: "page" },
+          h("h1", {}, isMissing ? "There is no such topic" : "The broker refused"),
+          h("p", { class: "lead" }, detail.message),
+          h("p", {}, h("a", { href: "#/" }, "All topics")),
+        ),
+      );
       banner.hidden = true;
     }
   }

@@ -13,12 +13,19 @@ const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(
 /** A line of the last hour for a table's cell: `values` are [ms, value]. */
 export function sparkline(svg, values, from, to, { width = 120, height = 26 } = {}) {
   const most = Math.max(1e-9, ...values.map(([, value]) => value));
-  const points = values.map(([at, value]) => [((at - from) / (to - from)) * width, height - 1.5 - (value / most) * (height - 4)]);
+  const points = values.map(([at, value]) => [
+    ((at - from) / (to - from)) * width,
+    height - 1.5 - (value / most) * (height - 4),
+  ]);
   set(svg, "viewBox", `0 0 ${width} ${height}`);
   const line = points.length > 1 ? path(points) : "";
   const first = svg.firstChild ?? svg.appendChild(s("path", { class: "spark-area" }));
   const second = first.nextSibling ?? svg.appendChild(s("path", { class: "spark-line" }));
-  set(first, "d", line ? `${line}L${points[points.length - 1][0].toFixed(1)} ${height}L${points[0][0].toFixed(1)} ${height}Z` : "");
+  set(
+    first,
+    "d",
+    line ? `${line}L${points[points.length - 1][0].toFixed(1)} ${height}L${points[0][0].toFixed(1)} ${height}Z` : "",
+  );
   set(second, "d", line || `M0 ${height - 1.5}H${width}`);
 }
 
@@ -37,10 +44,24 @@ export class TimeChart {
     Object.assign(this, { format, series, samples: [] });
     this.svg = s("svg", { class: "chart-plot", role: "img" });
     this.reading = h("span", { class: "reading" });
-    const key = series.length > 1 ? h("span", { class: "key" }, series.map((one) => h("span", { class: `key-${one.className}` }, one.name))) : null;
+    const key =
+      series.length > 1
+        ? h(
+            "span",
+            { class: "key" },
+            series.map((one) => h("span", { class: `key-${one.className}` }, one.name)),
+          )
+        : null;
     this.empty = h("p", { class: "chart-empty" }, empty);
     this.title = title;
-    this.element = h("section", { class: "card chart" }, h("h2", {}, title, h("span", { class: "unit" }, unit)), h("div", { class: "chart-head" }, key, this.reading), this.svg, this.empty);
+    this.element = h(
+      "section",
+      { class: "card chart" },
+      h("h2", {}, title, h("span", { class: "unit" }, unit)),
+      h("div", { class: "chart-head" }, key, this.reading),
+      this.svg,
+      this.empty,
+    );
     this.svg.addEventListener("pointermove", (event) => this.point(event));
     this.svg.addEventListener("pointerleave", () => this.point(null));
     this.sizes = new ResizeObserver(() => this.draw());
@@ -94,11 +115,16 @@ export class TimeChart {
     const points = this.samples.map((sample) => [Math.max(LEFT, this.x(sample[0])), this.y(sample[one.at])]);
     const line = path(points);
     const area = `${line}L${points[points.length - 1][0].toFixed(1)} ${ground}L${points[0][0].toFixed(1)} ${ground}Z`;
-    return [s("path", { d: area, class: `area ${one.className}` }), s("path", { d: line, class: `line ${one.className}` })];
+    return [
+      s("path", { d: area, class: `area ${one.className}` }),
+      s("path", { d: line, class: `line ${one.className}` }),
+    ];
   }
 
   said(sample) {
-    return this.series.map((one) => `${this.series.length > 1 ? `${one.name} ` : ""}${this.format(sample[one.at])}`).join(" · ");
+    return this.series
+      .map((one) => `${this.series.length > 1 ? `${one.name} ` : ""}${this.format(sample[one.at])}`)
+      .join(" · ");
   }
 
   point(event) {
@@ -110,7 +136,9 @@ export class TimeChart {
       return;
     }
     const at = event.clientX - this.svg.getBoundingClientRect().left;
-    const sample = this.samples.reduce((best, one) => (Math.abs(this.x(one[0]) - at) < Math.abs(this.x(best[0]) - at) ? one : best));
+    const sample = this.samples.reduce((best, one) =>
+      Math.abs(this.x(one[0]) - at) < Math.abs(this.x(best[0]) - at) ? one : best,
+    );
     set(this.cross, "visibility", "visible");
     set(this.cross, "x1", this.x(sample[0]));
     set(this.cross, "x2", this.x(sample[0]));

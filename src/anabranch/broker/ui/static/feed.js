@@ -19,7 +19,8 @@ async function answer(response) {
 
 /** One request; Refused with the broker's reason, or TypeError when there is no broker. */
 export async function ask(method, path, body) {
-  const json = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  const json =
+    body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   return answer(await fetch(path, { method, signal: AbortSignal.timeout(60000), ...json }));
 }
 

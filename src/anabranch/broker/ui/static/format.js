@@ -13,7 +13,8 @@ export function short(value) {
     scaled /= 1000;
     power += 1;
   }
-  const digits = Math.abs(scaled) >= 99.95 || (power === 0 && Number.isInteger(scaled)) ? 0 : Math.abs(scaled) >= 9.995 ? 1 : 2;
+  const digits =
+    Math.abs(scaled) >= 99.95 || (power === 0 && Number.isInteger(scaled)) ? 0 : Math.abs(scaled) >= 9.995 ? 1 : 2;
   const text = digits ? scaled.toFixed(digits).replace(/\.?0+$/, "") : scaled.toFixed(0);
   return UNITS[power] ? `${text} ${UNITS[power]}` : text;
 }

@@ -62,21 +62,65 @@ export class OverviewPage {
       empty: "Nothing measured yet.",
     });
     this.figures = h("div", { class: "figures" });
-    this.search = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter topics by name", oninput: () => this.filtered() });
+    this.search = h("input", {
+      type: "search",
+      placeholder: "Filter by name",
+      "aria-label": "Filter topics by name",
+      oninput: () => this.filtered(),
+    });
     this.rows = h("tbody", {});
     this.heads = COLUMNS.map((column) => this.head(column));
-    this.table = h("div", { class: "scroll" }, h("table", { class: "topics" }, h("thead", {}, h("tr", {}, this.heads)), this.rows));
+    this.table = h(
+      "div",
+      { class: "scroll" },
+      h("table", { class: "topics" }, h("thead", {}, h("tr", {}, this.heads)), this.rows),
+    );
     this.more = h("p", { class: "quiet" });
     this.empty = h("div", { class: "empty", hidden: true });
     this.brokers = h("tbody", {});
-    this.brokersCard = h("section", { class: "card" }, h("h2", {}, "Brokers"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Broker", "Clients connect to", "Up for", "Connections", "Memory", "Event loop is late by"].map((name, i) => h("th", { scope: "col", class: i > 1 ? "number" : "" }, name)))), this.brokers)));
+    this.brokersCard = h(
+      "section",
+      { class: "card" },
+      h("h2", {}, "Brokers"),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          {},
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              ["Broker", "Clients connect to", "Up for", "Connections", "Memory", "Event loop is late by"].map(
+                (name, i) => h("th", { scope: "col", class: i > 1 ? "number" : "" }, name),
+              ),
+            ),
+          ),
+          this.brokers,
+        ),
+      ),
+    );
     this.element = h(
       "div",
       { class: "page overview" },
       h("h1", {}, "Topics"),
-      h("p", { class: "lead" }, "Topics that scale themselves: a topic is a river of segments that split when they run hot and merge when they run cold. Open one to watch it."),
+      h(
+        "p",
+        { class: "lead" },
+        "Topics that scale themselves: a topic is a river of segments that split when they run hot and merge when they run cold. Open one to watch it.",
+      ),
       this.figures,
-      h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "All topics"), this.search), this.table, this.more, this.empty),
+      h(
+        "section",
+        { class: "card" },
+        h("div", { class: "card-head" }, h("h2", {}, "All topics"), this.search),
+        this.table,
+        this.more,
+        this.empty,
+      ),
       h("div", { class: "columns even" }, this.throughput.element, this.backlog.element),
       this.brokersCard,
     );
@@ -101,7 +145,8 @@ export class OverviewPage {
 
   take(answer) {
     this.answer = answer;
-    for (const total of answer.totals ?? []) if (!this.totals.length || total[0] > this.totals[this.totals.length - 1][0]) this.totals.push(total);
+    for (const total of answer.totals ?? [])
+      if (!this.totals.length || total[0] > this.totals[this.totals.length - 1][0]) this.totals.push(total);
     while (this.totals.length && this.totals[0][0] < answer.now - HOUR) this.totals.shift();
     for (const topic of answer.topics) {
       const spark = this.sparks.get(topic.name) ?? this.sparks.set(topic.name, []).get(topic.name);
@@ -146,12 +191,25 @@ export class OverviewPage {
     const { topics, topicCount, now } = this.answer;
     const { key, down } = this.sort;
     const shown = topics.filter((topic) => topic.name.toLowerCase().includes(this.filter));
-    shown.sort((a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * (down ? -1 : 1) || (a.name < b.name ? -1 : 1));
-    this.heads.forEach((head, i) => set(head, "aria-sort", COLUMNS[i].key && COLUMNS[i].key === key ? (down ? "descending" : "ascending") : null));
-    keyed(this.rows, shown, (topic) => topic.name, (topic) => this.row(topic), (row, topic) => this.update(row, topic, now));
+    shown.sort(
+      (a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * (down ? -1 : 1) || (a.name < b.name ? -1 : 1),
+    );
+    this.heads.forEach((head, i) =>
+      set(head, "aria-sort", COLUMNS[i].key && COLUMNS[i].key === key ? (down ? "descending" : "ascending") : null),
+    );
+    keyed(
+      this.rows,
+      shown,
+      (topic) => topic.name,
+      (topic) => this.row(topic),
+      (row, topic) => this.update(row, topic, now),
+    );
     this.table.hidden = !shown.length;
     this.empty.hidden = shown.length > 0;
-    text(this.more, this.answer.matching > topics.length ? `The ${topics.length} busiest of ${this.answer.matching} topics.` : "");
+    text(
+      this.more,
+      this.answer.matching > topics.length ? `The ${topics.length} busiest of ${this.answer.matching} topics.` : "",
+    );
     if (!shown.length) this.explain(topicCount);
   }
 
@@ -179,7 +237,19 @@ export class OverviewPage {
     const section = h("div", { class: "section" });
     const cells = Array.from({ length: 5 }, () => h("td", { class: "number" }));
     const note = h("span", { class: "quiet" });
-    const element = h("tr", {}, h("th", { scope: "row" }, h("a", { href: topicHref(topic.name) }, local), h("div", { class: "under" }, namespace, note)), h("td", {}, spark), h("td", {}, section), cells);
+    const element = h(
+      "tr",
+      {},
+      h(
+        "th",
+        { scope: "row" },
+        h("a", { href: topicHref(topic.name) }, local),
+        h("div", { class: "under" }, namespace, note),
+      ),
+      h("td", {}, spark),
+      h("td", {}, section),
+      cells,
+    );
     return { element, spark, section, cells, note };
   }
 
@@ -189,12 +259,22 @@ export class OverviewPage {
     const state = JSON.stringify([topic.section, theme()]);
     if (row.state !== state) {
       row.state = state;
-      put(row.section, topic.section.map(([share, heat]) => h("span", { style: { "flex-grow": String(Math.max(0.01, share ** 0.6)), background: colourOf(heat, theme()) } })));
-      const label = topic.kind === "classic" ? count(topic.segmentCount, "partition") : count(topic.segmentCount, "segment");
+      put(
+        row.section,
+        topic.section.map(([share, heat]) =>
+          h("span", {
+            style: { "flex-grow": String(Math.max(0.01, share ** 0.6)), background: colourOf(heat, theme()) },
+          }),
+        ),
+      );
+      const label =
+        topic.kind === "classic" ? count(topic.segmentCount, "partition") : count(topic.segmentCount, "segment");
       row.section.append(h("em", {}, label));
     }
     const heat = topic.kind === "classic" ? "–" : percent(topic.heat);
-    [short(topic.msgRateIn), short(topic.msgRateOut), heat, short(topic.backlog), String(topic.consumers)].forEach((value, i) => text(row.cells[i], value));
+    [short(topic.msgRateIn), short(topic.msgRateOut), heat, short(topic.backlog), String(topic.consumers)].forEach(
+      (value, i) => text(row.cells[i], value),
+    );
   }
 
   listBrokers(answer) {
@@ -211,7 +291,13 @@ export class OverviewPage {
       (row, broker) => {
         text(row.name, broker.name + (broker.isThis ? " (this one)" : ""));
         const unknown = broker.connections === undefined;
-        const values = [broker.serviceUrl, ago(answer.now - broker.started), unknown ? "–" : String(broker.connections), unknown ? "–" : bytes(broker.memory), unknown ? "–" : `${(broker.lag * 1000).toFixed(0)} ms`];
+        const values = [
+          broker.serviceUrl,
+          ago(answer.now - broker.started),
+          unknown ? "–" : String(broker.connections),
+          unknown ? "–" : bytes(broker.memory),
+          unknown ? "–" : `${(broker.lag * 1000).toFixed(0)} ms`,
+        ];
         values.forEach((value, i) => text(row.cells[i], value));
       },
     );

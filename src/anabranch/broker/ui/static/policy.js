@@ -31,13 +31,23 @@ export class PolicyPanel {
     this.content = h("div", {});
     this.outcome = h("p", { class: "outcome", role: "status" });
     this.problems = h("p", { class: "outcome bad" });
-    this.element = h("section", { class: "card policy" }, h("h2", {}, "Policy", h("span", { class: "unit" }, "when it splits and merges by itself")), this.problems, this.content, this.outcome);
+    this.element = h(
+      "section",
+      { class: "card policy" },
+      h("h2", {}, "Policy", h("span", { class: "unit" }, "when it splits and merges by itself")),
+      this.problems,
+      this.content,
+      this.outcome,
+    );
     this.isEditing = false;
   }
 
   update() {
     const { policy, problems, may } = this.model.latest;
-    text(this.problems, problems?.length ? `Switched off, because the policy contradicts itself: ${problems.join("; ")}` : "");
+    text(
+      this.problems,
+      problems?.length ? `Switched off, because the policy contradicts itself: ${problems.join("; ")}` : "",
+    );
     if (this.isEditing) return;
     const state = JSON.stringify([policy, may]);
     if (state === this.shown) return;
@@ -47,10 +57,24 @@ export class PolicyPanel {
       return;
     }
     const rows = FIELDS.filter(([name]) => policy[name]).map(([name, label, , format]) =>
-      h("tr", {}, h("th", { scope: "row" }, label), h("td", { class: "number" }, format(policy[name].value)), h("td", { class: `from ${policy[name].from}` }, policy[name].from)),
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, label),
+        h("td", { class: "number" }, format(policy[name].value)),
+        h("td", { class: `from ${policy[name].from}` }, policy[name].from),
+      ),
     );
-    const change = h("button", { type: "button", class: "button", disabled: !may?.change, onclick: () => this.edit() }, "Change for this topic");
-    put(this.content, table(["Setting", "value", "set by"], rows), h("div", { class: "actions" }, change, may?.change ? null : h("p", { class: "quiet" }, may?.because ?? "")));
+    const change = h(
+      "button",
+      { type: "button", class: "button", disabled: !may?.change, onclick: () => this.edit() },
+      "Change for this topic",
+    );
+    put(
+      this.content,
+      table(["Setting", "value", "set by"], rows),
+      h("div", { class: "actions" }, change, may?.change ? null : h("p", { class: "quiet" }, may?.because ?? "")),
+    );
   }
 
   edit() {
@@ -64,23 +88,45 @@ export class PolicyPanel {
       const id = `policy-${name}`;
       const input =
         name === "enabled"
-          ? h("select", { id }, h("option", { value: "" }, `as set for the ${own ? "namespace or broker" : from}`), h("option", { value: "true" }, "on"), h("option", { value: "false" }, "off"))
+          ? h(
+              "select",
+              { id },
+              h("option", { value: "" }, `as set for the ${own ? "namespace or broker" : from}`),
+              h("option", { value: "true" }, "on"),
+              h("option", { value: "false" }, "off"),
+            )
           : h("input", { id, type: "number", min: "0", step: "any", placeholder: own ? "" : String(value) });
       input.value = own ? String(value) : "";
       this.inputs.set(name, input);
-      return h("tr", {}, h("th", { scope: "row" }, h("label", { for: id }, label)), h("td", {}, input), h("td", { class: "quiet" }, unit));
+      return h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, h("label", { for: id }, label)),
+        h("td", {}, input),
+        h("td", { class: "quiet" }, unit),
+      );
     });
     const form = h(
       "form",
       { novalidate: true, onsubmit: (event) => this.save(event) },
-      h("p", { class: "hint" }, "Fill in what this topic should do differently; what is left empty comes from its namespace or the broker."),
+      h(
+        "p",
+        { class: "hint" },
+        "Fill in what this topic should do differently; what is left empty comes from its namespace or the broker.",
+      ),
       table(["Setting", "for this topic", ""], rows),
       h(
         "div",
         { class: "actions" },
         h("button", { type: "submit", class: "button main" }, "Save"),
         h("button", { type: "button", class: "button", onclick: () => this.done() }, "Cancel"),
-        Object.values(policy).some((one) => one.from === "topic") ? h("button", { type: "button", class: "button", onclick: () => this.store("DELETE") }, "Remove everything set here") : null,
+        Object.values(policy).some((one) => one.from === "topic")
+          ? h(
+              "button",
+              { type: "button", class: "button", onclick: () => this.store("DELETE") },
+              "Remove everything set here",
+            )
+          : null,
       ),
     );
     put(this.content, form);
@@ -119,5 +165,18 @@ export class PolicyPanel {
 }
 
 function table(names, rows) {
-  return h("table", {}, h("thead", {}, h("tr", {}, names.map((name, i) => h("th", { scope: "col", class: i === 1 ? "number" : "" }, name)))), h("tbody", {}, rows));
+  return h(
+    "table",
+    {},
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        names.map((name, i) => h("th", { scope: "col", class: i === 1 ? "number" : "" }, name)),
+      ),
+    ),
+    h("tbody", {}, rows),
+  );
 }

@@ -14,7 +14,12 @@ export class SegmentPanel {
     Object.assign(this, { model, onSelect, id: null });
     this.heading = h("h2", { tabindex: "-1" }, "Segment");
     this.content = h("div", {});
-    this.element = h("section", { class: "card segment-panel", "aria-label": "Numbers of one segment" }, this.heading, this.content);
+    this.element = h(
+      "section",
+      { class: "card segment-panel", "aria-label": "Numbers of one segment" },
+      this.heading,
+      this.content,
+    );
     this.outcome = h("p", { class: "outcome", role: "status" });
     this.show(null);
   }
@@ -35,7 +40,14 @@ export class SegmentPanel {
     const segment = this.model.segments.get(this.id);
     if (!segment) {
       text(this.heading, "Segment");
-      put(this.content, h("p", { class: "hint" }, "Click a stream, or focus the river and press the arrow keys, to see a segment's numbers here."));
+      put(
+        this.content,
+        h(
+          "p",
+          { class: "hint" },
+          "Click a stream, or focus the river and press the arrow keys, to see a segment's numbers here.",
+        ),
+      );
       this.isBuilt = null;
       return;
     }
@@ -54,13 +66,41 @@ export class SegmentPanel {
       const bar = h("span", { class: "bar-fill" });
       const value = h("td", { class: "number" });
       const share = h("td", { class: "number quiet" });
-      return { bar, value, share, row: h("tr", {}, h("th", { scope: "row" }, name), value, h("td", { class: "bar-cell" }, h("span", { class: "bar" }, bar)), share), i };
+      return {
+        bar,
+        value,
+        share,
+        row: h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, name),
+          value,
+          h("td", { class: "bar-cell" }, h("span", { class: "bar" }, bar)),
+          share,
+        ),
+        i,
+      };
     });
     const table = h(
       "table",
       { class: "rates" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Rate"), h("th", { scope: "col", class: "number" }, segment.isActive ? "now" : "at its end"), h("th", { scope: "col" }, "against its split limit"), h("th", { scope: "col" }))),
-      h("tbody", {}, this.bars.map((bar) => bar.row)),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "Rate"),
+          h("th", { scope: "col", class: "number" }, segment.isActive ? "now" : "at its end"),
+          h("th", { scope: "col" }, "against its split limit"),
+          h("th", { scope: "col" }),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        this.bars.map((bar) => bar.row),
+      ),
     );
     put(this.content, this.facts, table, segment.isActive ? this.actions(segment) : null, this.outcome);
   }
@@ -69,7 +109,13 @@ export class SegmentPanel {
     const { may } = this.model.latest;
     const made = [this.action("Split in two", `split/${segment.id}`, `Split segment ${segment.id}?`)];
     for (const other of this.model.neighbours(segment)) {
-      made.push(this.action(`Merge with ${other.id}`, `merge/${segment.id}/${other.id}`, `Merge segments ${segment.id} and ${other.id}?`));
+      made.push(
+        this.action(
+          `Merge with ${other.id}`,
+          `merge/${segment.id}/${other.id}`,
+          `Merge segments ${segment.id} and ${other.id}?`,
+        ),
+      );
     }
     for (const button of made) button.disabled = !may?.change;
     return h("div", { class: "actions" }, made, may?.change ? null : h("p", { class: "quiet" }, may?.because ?? ""));
@@ -108,7 +154,12 @@ export class SegmentPanel {
       await ask("POST", `${this.model.rest}/${path}`);
       text(this.outcome, `${label}: done. The river shows it.`);
     } catch (error) {
-      text(this.outcome, error instanceof Refused ? error.message : "The broker did not answer; look at the river to see whether it was done.");
+      text(
+        this.outcome,
+        error instanceof Refused
+          ? error.message
+          : "The broker did not answer; look at the river to see whether it was done.",
+      );
       set(this.outcome, "class", "outcome bad");
     }
     button.disabled = !this.model.latest.may?.change;
@@ -120,7 +171,10 @@ export class SegmentPanel {
     const waiting = Object.values(figures?.backlog ?? {}).reduce((most, one) => Math.max(most, one), 0);
     const share = (segment.end - segment.start + 1) / 65536;
     const facts = [
-      ["State", segment.sealed ? `sealed ${ago(now - segment.sealed)} ago, at ${clock(segment.sealed, true)}` : "active"],
+      [
+        "State",
+        segment.sealed ? `sealed ${ago(now - segment.sealed)} ago, at ${clock(segment.sealed, true)}` : "active",
+      ],
       ["Hashes", `${range(segment)}, ${percent(share)} of all keys`],
       ["Age", segment.created ? `${ago(now - segment.created)}, since ${clock(segment.created, true)}` : "–"],
       ["Came from", segment.parents.length ? this.links(segment.parents) : "the beginning"],
@@ -131,7 +185,10 @@ export class SegmentPanel {
       figures?.keysOutside ? ["Stray keys", `${messages(figures.keysOutside)} with a key of another range`] : null,
       !figures && !segment.gone ? ["Owner", "does not answer"] : null,
     ].filter(Boolean);
-    put(this.facts, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+    put(
+      this.facts,
+      facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+    );
     const rates = segment.rate;
     for (const { bar, value, share: shown, i } of this.bars) {
       const limit = this.model.limits[i];
@@ -144,6 +201,11 @@ export class SegmentPanel {
   }
 
   links(ids) {
-    return ids.map((id, i) => [i ? ", " : "", this.model.segments.has(id) ? h("button", { type: "button", class: "link", onclick: () => this.onSelect(id) }, String(id)) : String(id)]);
+    return ids.map((id, i) => [
+      i ? ", " : "",
+      this.model.segments.has(id)
+        ? h("button", { type: "button", class: "link", onclick: () => this.onSelect(id) }, String(id))
+        : String(id),
+    ]);
   }
 }

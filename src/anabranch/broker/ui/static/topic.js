@@ -77,34 +77,77 @@ export class TopicPage {
     this.summary = h("p", { class: "summary" });
     this.verdict = h("p", { class: "verdict" });
     this.spans = h("div", { class: "choice", role: "group", "aria-label": "How much time the river shows" });
-    for (const [ms, label] of SPANS) this.spans.append(h("button", { type: "button", "data-span": ms, onclick: () => this.setSpan(ms) }, label));
+    for (const [ms, label] of SPANS)
+      this.spans.append(h("button", { type: "button", "data-span": ms, onclick: () => this.setSpan(ms) }, label));
     this.measures = h("div", { class: "choice", role: "group", "aria-label": "What the width of a stream shows" });
-    ["messages", "bytes"].forEach((label, i) => this.measures.append(h("button", { type: "button", "data-measure": i, onclick: () => this.setMeasure(i) }, label)));
-    this.readers = h("select", { "aria-label": "Subscription whose consumers are shown at the mouths", onchange: () => this.river.show({ subscription: this.readers.value }) });
+    ["messages", "bytes"].forEach((label, i) =>
+      this.measures.append(
+        h("button", { type: "button", "data-measure": i, onclick: () => this.setMeasure(i) }, label),
+      ),
+    );
+    this.readers = h("select", {
+      "aria-label": "Subscription whose consumers are shown at the mouths",
+      onchange: () => this.river.show({ subscription: this.readers.value }),
+    });
     this.readersLabel = h("label", { class: "readers" }, "mouths of ", this.readers);
     this.legendBar = h("div", { class: "legend", role: "note", "aria-label": "Legend" });
     this.hint = h("div", { class: "hint-card", hidden: true });
     this.river.body.append(this.hint);
     this.rows = h("tbody", {});
     this.decided = h("ol", { class: "decisions" });
-    this.decidedEmpty = h("p", { class: "hint" }, "Nothing decided yet. Every look at the topic, and why it did or did not change, appears here.");
+    this.decidedEmpty = h(
+      "p",
+      { class: "hint" },
+      "Nothing decided yet. Every look at the topic, and why it did or did not change, appears here.",
+    );
     this.element = h(
       "div",
       { class: "page topic" },
-      h("nav", { class: "crumbs", "aria-label": "Where you are" }, h("a", { href: "#/" }, "Topics"), " / ", this.namespace),
+      h(
+        "nav",
+        { class: "crumbs", "aria-label": "Where you are" },
+        h("a", { href: "#/" }, "Topics"),
+        " / ",
+        this.namespace,
+      ),
       h("div", { class: "title-row" }, h("h1", {}, this.local), (this.kind = h("span", { class: "chip" }))),
       this.summary,
       this.verdict,
       (this.riverCard = h(
         "section",
         { class: "card river-card" },
-        h("div", { class: "card-head" }, h("div", {}, h("h2", {}, "River of segments"), h("p", { class: "lead" }, "Each stream is a segment, the home of one range of keys. Thicker: more traffic. Warmer: closer to the limit at which it splits.")), h("div", { class: "controls" }, this.spans, this.measures, this.readersLabel)),
+        h(
+          "div",
+          { class: "card-head" },
+          h(
+            "div",
+            {},
+            h("h2", {}, "River of segments"),
+            h(
+              "p",
+              { class: "lead" },
+              "Each stream is a segment, the home of one range of keys. Thicker: more traffic. Warmer: closer to the limit at which it splits.",
+            ),
+          ),
+          h("div", { class: "controls" }, this.spans, this.measures, this.readersLabel),
+        ),
         this.river.element,
         this.legendBar,
       )),
       (this.lower = h("div", { class: "columns" }, this.table(), this.panel.element)),
       h("div", { class: "columns even" }, this.throughput.element, this.backlog.element),
-      (this.last = h("div", { class: "columns" }, h("section", { class: "card" }, h("h2", {}, "Decisions", h("span", { class: "unit" }, "of the last hour, latest first")), this.decidedEmpty, this.decided), this.policy.element)),
+      (this.last = h(
+        "div",
+        { class: "columns" },
+        h(
+          "section",
+          { class: "card" },
+          h("h2", {}, "Decisions", h("span", { class: "unit" }, "of the last hour, latest first")),
+          this.decidedEmpty,
+          this.decided,
+        ),
+        this.policy.element,
+      )),
     );
     this.heatBar();
   }
@@ -115,7 +158,24 @@ export class TopicPage {
       "section",
       { class: "card" },
       h("h2", {}, "Active segments", h("span", { class: "unit" }, "from the top of the river to the bottom")),
-      h("div", { class: "scroll" }, h("table", { class: "segments" }, h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : "" }, name)))), this.rows)),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "segments" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              head.map((name, i) => h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : "" }, name)),
+            ),
+          ),
+          this.rows,
+        ),
+      ),
     );
   }
 
@@ -138,8 +198,10 @@ export class TopicPage {
   }
 
   pressed() {
-    for (const button of this.spans.children) set(button, "aria-pressed", Number(button.dataset.span) === this.chosenSpan);
-    for (const button of this.measures.children) set(button, "aria-pressed", Number(button.dataset.measure) === this.river.measure);
+    for (const button of this.spans.children)
+      set(button, "aria-pressed", Number(button.dataset.span) === this.chosenSpan);
+    for (const button of this.measures.children)
+      set(button, "aria-pressed", Number(button.dataset.measure) === this.river.measure);
   }
 
   /** A young topic fills the picture instead of a corner of it. */
@@ -151,7 +213,16 @@ export class TopicPage {
 
   take(answer) {
     if (answer.kind === "elsewhere") {
-      put(this.element, h("h1", {}, this.local), h("p", { class: "lead" }, "Another broker leads this topic and knows what happens in it. ", h("a", { href: `${answer.url}#/topics/${this.path}` }, "Watch it there")));
+      put(
+        this.element,
+        h("h1", {}, this.local),
+        h(
+          "p",
+          { class: "lead" },
+          "Another broker leads this topic and knows what happens in it. ",
+          h("a", { href: `${answer.url}#/topics/${this.path}` }, "Watch it there"),
+        ),
+      );
       return;
     }
     this.model.take(answer);
@@ -179,9 +250,16 @@ export class TopicPage {
 
   summarize(answer) {
     const total = this.model.totals[this.model.totals.length - 1];
-    const consumers = (answer.subscriptions ?? []).reduce((all, one) => all + (one.consumers.length || one.consumerCount), 0);
+    const consumers = (answer.subscriptions ?? []).reduce(
+      (all, one) => all + (one.consumers.length || one.consumerCount),
+      0,
+    );
     const parts = [
-      answer.kind === "scalable" ? count(this.model.active.length, "active segment") : answer.partitions > 1 ? count(answer.partitions, "partition") : null,
+      answer.kind === "scalable"
+        ? count(this.model.active.length, "active segment")
+        : answer.partitions > 1
+          ? count(answer.partitions, "partition")
+          : null,
       total ? `${messageRate(total[1])} in (${byteRate(total[3])})` : null,
       total ? `${messageRate(total[2])} out` : null,
       total ? `${short(total[5])} waiting` : null,
@@ -189,12 +267,23 @@ export class TopicPage {
     ];
     text(this.summary, parts.filter(Boolean).join("  ·  "));
     if (answer.kind !== "scalable") {
-      put(this.verdict, "A classic topic keeps its partitions for ever. Make it scalable, and it splits and merges by itself:", command(`anabranch topics migrate ${answer.topic}`));
+      put(
+        this.verdict,
+        "A classic topic keeps its partitions for ever. Make it scalable, and it splits and merges by itself:",
+        command(`anabranch topics migrate ${answer.topic}`),
+      );
       return;
     }
     const latest = this.model.decisions[this.model.decisions.length - 1];
-    const operation = answer.operation ? `Now: ${answer.operation.kind === "merge" ? "merging" : "splitting"} ${answer.operation.parents.join(" and ")}. ` : "";
-    const words = { split: "Split.", merge: "Merged.", stay: "Stays as it is.", failed: "Tried to change, and failed." };
+    const operation = answer.operation
+      ? `Now: ${answer.operation.kind === "merge" ? "merging" : "splitting"} ${answer.operation.parents.join(" and ")}. `
+      : "";
+    const words = {
+      split: "Split.",
+      merge: "Merged.",
+      stay: "Stays as it is.",
+      failed: "Tried to change, and failed.",
+    };
     text(this.verdict, operation + (latest ? `${words[latest.kind]} ${latest.because}` : ""));
   }
 
@@ -203,7 +292,10 @@ export class TopicPage {
     const names = all.map((one) => one.name).join("\n");
     if (names !== this.names) {
       const chosen = this.readers.value;
-      put(this.readers, all.map((one) => h("option", { value: one.name }, one.name)));
+      put(
+        this.readers,
+        all.map((one) => h("option", { value: one.name }, one.name)),
+      );
       if (all.some((one) => one.name === chosen)) this.readers.value = chosen;
       this.names = names;
     }
@@ -212,23 +304,42 @@ export class TopicPage {
 
   segments() {
     const { latest } = this.model;
-    const chosen = (latest.subscriptions ?? []).find((one) => one.name === this.river.subscription) ?? latest.subscriptions?.[0];
+    const chosen =
+      (latest.subscriptions ?? []).find((one) => one.name === this.river.subscription) ?? latest.subscriptions?.[0];
     const readers = new Map();
-    for (const consumer of chosen?.consumers ?? []) for (const id of consumer.segments) readers.set(id, [...(readers.get(id) ?? []), consumer.name]);
-    const shared = chosen && !chosen.consumers.length && chosen.consumerCount ? `${count(chosen.consumerCount, "consumer")}, shared` : "nobody";
+    for (const consumer of chosen?.consumers ?? [])
+      for (const id of consumer.segments) readers.set(id, [...(readers.get(id) ?? []), consumer.name]);
+    const shared =
+      chosen && !chosen.consumers.length && chosen.consumerCount
+        ? `${count(chosen.consumerCount, "consumer")}, shared`
+        : "nobody";
     keyed(
       this.rows,
       this.model.active,
       (segment) => segment.id,
       (segment) => {
         const cells = Array.from({ length: 6 }, (_, i) => h("td", { class: i > 0 && i < 5 ? "number" : "" }));
-        const open = h("button", { type: "button", class: "link", onclick: () => this.choose(segment.id) }, String(segment.id));
+        const open = h(
+          "button",
+          { type: "button", class: "link", onclick: () => this.choose(segment.id) },
+          String(segment.id),
+        );
         const swatch = h("span", { class: "swatch" });
         return { element: h("tr", {}, h("th", { scope: "row" }, swatch, open), cells), cells, swatch };
       },
       (row, segment) => {
-        const waiting = Object.values(latest.segments?.[segment.id]?.backlog ?? {}).reduce((most, one) => Math.max(most, one), 0);
-        const values = [range(segment), messageRate(segment.rate[0]), messageRate(segment.rate[2]), percent(segment.heat), short(waiting), readers.get(segment.id)?.join(", ") ?? shared];
+        const waiting = Object.values(latest.segments?.[segment.id]?.backlog ?? {}).reduce(
+          (most, one) => Math.max(most, one),
+          0,
+        );
+        const values = [
+          range(segment),
+          messageRate(segment.rate[0]),
+          messageRate(segment.rate[2]),
+          percent(segment.heat),
+          short(waiting),
+          readers.get(segment.id)?.join(", ") ?? shared,
+        ];
         values.forEach((value, i) => text(row.cells[i], value));
         row.swatch.style.background = colourOf(segment.heat, theme());
         set(row.element, "aria-selected", segment.id === this.river.selected ? "true" : null);
@@ -247,12 +358,31 @@ export class TopicPage {
         const when = h("time", {});
         const what = h("strong", {});
         const why = h("span", {});
-        return { element: h("li", { class: one.kind }, when, one.kind === "split" || one.kind === "merge" ? glyph(one.kind) : h("span", { class: "dot" }), h("div", {}, what, " ", why)), when, what, why };
+        return {
+          element: h(
+            "li",
+            { class: one.kind },
+            when,
+            one.kind === "split" || one.kind === "merge" ? glyph(one.kind) : h("span", { class: "dot" }),
+            h("div", {}, what, " ", why),
+          ),
+          when,
+          what,
+          why,
+        };
       },
       (row, one) => {
         const lasted = one.until - one.at;
         text(row.when, clock(one.at, true));
-        text(row.what, { stay: "Stayed.", failed: "Failed.", split: `Split ${one.segments.join(" and ")}.`, merge: `Merged ${one.segments.join(" and ")}.` }[one.kind]);
+        text(
+          row.what,
+          {
+            stay: "Stayed.",
+            failed: "Failed.",
+            split: `Split ${one.segments.join(" and ")}.`,
+            merge: `Merged ${one.segments.join(" and ")}.`,
+          }[one.kind],
+        );
         text(row.why, `${one.because}${one.kind === "stay" && lasted > 1500 ? ` (for ${ago(lasted)})` : ""}`);
       },
     );
@@ -261,10 +391,16 @@ export class TopicPage {
   /** What to type when nothing flows. */
   advise(answer) {
     const flowed = [...this.model.segments.values()].some((segment) => segment.rates.some((rates) => rates[0] > 0));
-    const isQuiet = !flowed && answer.now - Math.min(...this.model.active.map((segment) => segment.created || 0)) > 3000;
+    const isQuiet =
+      !flowed && answer.now - Math.min(...this.model.active.map((segment) => segment.created || 0)) > 3000;
     this.hint.hidden = !isQuiet;
     if (isQuiet && !this.hint.hasChildNodes()) {
-      put(this.hint, h("h3", {}, "Nothing flows yet"), h("p", {}, "A dry bed: the topic is there, and no message came in the last hour. Send some:"), command(`anabranch produce ${this.model.name} -m hello --key customer-7 -n 1000`));
+      put(
+        this.hint,
+        h("h3", {}, "Nothing flows yet"),
+        h("p", {}, "A dry bed: the topic is there, and no message came in the last hour. Send some:"),
+        command(`anabranch produce ${this.model.name} -m hello --key customer-7 -n 1000`),
+      );
     }
   }
 
@@ -279,10 +415,42 @@ export class TopicPage {
     this.widthText = h("span", {});
     put(
       this.legendBar,
-      h("div", { class: "legend-item" }, h("span", { class: "legend-name" }, "Heat"), h("div", { class: "heat" }, this.bar, h("div", { class: "heat-ticks" }, h("span", {}, "idle"), h("span", {}, "50 %"), h("span", {}, "split limit"))), h("span", { class: "over-sample", "aria-hidden": "true" }), h("span", {}, "dashed: over it")),
-      h("div", { class: "legend-item" }, h("span", { class: "legend-name" }, "Width"), this.widthSample, this.widthText),
-      h("div", { class: "legend-item" }, h("span", { class: "mark split still" }, glyph("split")), "split", h("span", { class: "mark merge still" }, glyph("merge")), "merge; hover or focus for the reason"),
-      h("div", { class: "legend-item" }, h("span", { class: "stay-sample" }), "looked, and left as it is", h("span", { class: "stay-sample failed" }), "tried, and failed"),
+      h(
+        "div",
+        { class: "legend-item" },
+        h("span", { class: "legend-name" }, "Heat"),
+        h(
+          "div",
+          { class: "heat" },
+          this.bar,
+          h("div", { class: "heat-ticks" }, h("span", {}, "idle"), h("span", {}, "50 %"), h("span", {}, "split limit")),
+        ),
+        h("span", { class: "over-sample", "aria-hidden": "true" }),
+        h("span", {}, "dashed: over it"),
+      ),
+      h(
+        "div",
+        { class: "legend-item" },
+        h("span", { class: "legend-name" }, "Width"),
+        this.widthSample,
+        this.widthText,
+      ),
+      h(
+        "div",
+        { class: "legend-item" },
+        h("span", { class: "mark split still" }, glyph("split")),
+        "split",
+        h("span", { class: "mark merge still" }, glyph("merge")),
+        "merge; hover or focus for the reason",
+      ),
+      h(
+        "div",
+        { class: "legend-item" },
+        h("span", { class: "stay-sample" }),
+        "looked, and left as it is",
+        h("span", { class: "stay-sample failed" }),
+        "tried, and failed",
+      ),
     );
     this.legend();
   }
@@ -291,6 +459,16 @@ export class TopicPage {
     const sample = this.river.sample;
     text(this.widthText, sample ? `${this.river.rated(sample.rate)}` : "no traffic in this time");
     const px = sample ? sample.px : 2;
-    put(this.widthSample, s("rect", { x: 0, y: 15 - px / 2, width: 44, height: px, rx: Math.min(3, px / 2), fill: colourOf(0.35, theme()) }));
+    put(
+      this.widthSample,
+      s("rect", {
+        x: 0,
+        y: 15 - px / 2,
+        width: 44,
+        height: px,
+        rx: Math.min(3, px / 2),
+        fill: colourOf(0.35, theme()),
+      }),
+    );
   }
 }

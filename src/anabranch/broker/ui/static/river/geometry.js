@@ -108,7 +108,13 @@ function rough(segment, { from, to, width, height, measure, xOf, yOf }) {
     id: segment.id,
     segment,
     xs: Float32Array.from(xs),
-    rate: eased(resampled(segment.times, segment.rates.map((rates) => rates[measure]), times)),
+    rate: eased(
+      resampled(
+        segment.times,
+        segment.rates.map((rates) => rates[measure]),
+        times,
+      ),
+    ),
     heat: eased(resampled(segment.times, segment.heats, times)),
     top: yOf(segment.start) * height,
     bottom: yOf(segment.end + 1) * height,
@@ -130,7 +136,8 @@ function bed(stream, scale, { from, to, width }) {
   for (let i = 0; i < xs.length; i++) {
     const ms = from + (xs[i] / width) * (to - from);
     const room = Math.min(9, 0.34 * (lane / 2 - stream.half[i]));
-    stream.middle[i] = middle + Math.max(0, room) * (Math.sin(ms * turn + phase) * 0.7 + Math.sin(ms * turn * 2.3 + phase * 3) * 0.3);
+    stream.middle[i] =
+      middle + Math.max(0, room) * (Math.sin(ms * turn + phase) * 0.7 + Math.sin(ms * turn * 2.3 + phase * 3) * 0.3);
   }
 }
 
@@ -142,7 +149,12 @@ function joinsOf(streams, xOf) {
     const heirs = children.map((id) => streams.get(id)).filter(Boolean);
     if (!sealed || !heirs.length) continue;
     const key = heirs.map((heir) => heir.id).join();
-    const join = joins.get(key) ?? { parents: [], children: heirs, at: sealed, x: xOf(heirs[0].segment.created || sealed) };
+    const join = joins.get(key) ?? {
+      parents: [],
+      children: heirs,
+      at: sealed,
+      x: xOf(heirs[0].segment.created || sealed),
+    };
     join.parents.push(stream);
     joins.set(key, join);
   }

@@ -15,7 +15,10 @@ export function changes(joins, decisions) {
   return joins.map((join) => {
     const parents = join.parents.map((stream) => stream.id);
     const decision = decisions.find(
-      (one) => one.kind === join.kind && one.segments.some((id) => parents.includes(id)) && Math.abs(one.at - join.at) < MATCH_MS,
+      (one) =>
+        one.kind === join.kind &&
+        one.segments.some((id) => parents.includes(id)) &&
+        Math.abs(one.at - join.at) < MATCH_MS,
     );
     const children = join.children.map((stream) => stream.id);
     const plural = parents.length > 1 ? "Segments" : "Segment";
@@ -23,7 +26,15 @@ export function changes(joins, decisions) {
       join.kind === "split"
         ? `${plural} ${list(parents)} split into ${list(children)}`
         : `${plural} ${list(parents)} merged into ${list(children)}`;
-    return { key: `${join.kind}-${children.join("-")}`, kind: join.kind, at: join.at, y: join.y, what, why: decision ? decision.because : "No decision about it is remembered, so somebody asked for it.", rule: decision?.rule ?? "" };
+    return {
+      key: `${join.kind}-${children.join("-")}`,
+      kind: join.kind,
+      at: join.at,
+      y: join.y,
+      what,
+      why: decision ? decision.because : "No decision about it is remembered, so somebody asked for it.",
+      rule: decision?.rule ?? "",
+    };
   });
 }
 
@@ -34,7 +45,11 @@ export function folded(decisions) {
   const found = [];
   for (const one of decisions) {
     const before = found[found.length - 1];
-    const isSame = before && one.kind === before.kind && (one.kind === "stay" || one.kind === "failed") && shape(one) === shape(before);
+    const isSame =
+      before &&
+      one.kind === before.kind &&
+      (one.kind === "stay" || one.kind === "failed") &&
+      shape(one) === shape(before);
     if (isSame) Object.assign(before, { until: one.until, because: one.because, times: before.times + one.times });
     else found.push({ ...one });
   }
@@ -45,7 +60,14 @@ export function folded(decisions) {
 export function stays(decisions, from, to) {
   // An answer holds until there is another one.
   return decisions
-    .map((one, i) => ({ key: `${one.kind}-${one.at}`, kind: one.kind, from: one.at, until: decisions[i + 1]?.at ?? to, why: one.because, times: one.times }))
+    .map((one, i) => ({
+      key: `${one.kind}-${one.at}`,
+      kind: one.kind,
+      from: one.at,
+      until: decisions[i + 1]?.at ?? to,
+      why: one.because,
+      times: one.times,
+    }))
     .filter((one) => (one.kind === "stay" || one.kind === "failed") && one.until >= from && one.from <= to);
 }
 
@@ -54,14 +76,22 @@ const GLYPHS = {
   merge: "M12 7 H8 C5.5 7 5.5 3.5 2 3.5 M8 7 C5.5 7 5.5 10.5 2 10.5",
 };
 
-export const glyph = (kind) => s("svg", { viewBox: "0 0 14 14", class: "glyph", "aria-hidden": "true" }, s("path", { d: GLYPHS[kind] }));
+export const glyph = (kind) =>
+  s("svg", { viewBox: "0 0 14 14", class: "glyph", "aria-hidden": "true" }, s("path", { d: GLYPHS[kind] }));
 
 /** Arrow keys walk along the buttons of `row`; one of them is in the order of Tab. */
 export function roving(row) {
   row.addEventListener("keydown", (event) => {
     const all = [...row.querySelectorAll("button")];
     const at = all.indexOf(document.activeElement);
-    const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    const next = {
+      ArrowRight: at + 1,
+      ArrowDown: at + 1,
+      ArrowLeft: at - 1,
+      ArrowUp: at - 1,
+      Home: 0,
+      End: all.length - 1,
+    }[event.key];
     if (next === undefined || at < 0) return;
     event.preventDefault();
     event.stopPropagation();
@@ -99,7 +129,11 @@ export function drawChanges(row, found, picture, tips) {
       tipped(button, tips, () => [
         h("strong", {}, made.change.what),
         h("p", {}, made.change.why),
-        h("p", { class: "quiet" }, `${clock(made.change.at, true)}${made.change.rule ? ` · because of ${made.change.rule}` : ""}`),
+        h(
+          "p",
+          { class: "quiet" },
+          `${clock(made.change.at, true)}${made.change.rule ? ` · because of ${made.change.rule}` : ""}`,
+        ),
       ]);
       return made;
     },
@@ -123,7 +157,11 @@ export function drawStays(row, found, picture, tips) {
       tipped(button, tips, () => [
         h("strong", {}, made.stay.kind === "failed" ? "Tried, and failed" : "Nothing to do"),
         h("p", {}, made.stay.why),
-        h("p", { class: "quiet" }, `${clock(made.stay.from)}, for ${ago(made.stay.until - made.stay.from)}, looked at ${count(made.stay.times, "time")}`),
+        h(
+          "p",
+          { class: "quiet" },
+          `${clock(made.stay.from)}, for ${ago(made.stay.until - made.stay.from)}, looked at ${count(made.stay.times, "time")}`,
+        ),
       ]);
       return made;
     },

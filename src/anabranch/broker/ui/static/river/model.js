@@ -45,7 +45,10 @@ class Segment {
     for (let i = index; i >= 0 && this.times[i] > this.times[index] - window; i--, count++) {
       for (let j = 0; j < 4; j++) sums[j] += this.rates[i][j];
     }
-    return heatOf(sums.map((sum) => sum / count), limits);
+    return heatOf(
+      sums.map((sum) => sum / count),
+      limits,
+    );
   }
 
   forget(before) {

@@ -39,14 +39,17 @@ export function mouthsOf(subscription, streams, figures) {
 }
 
 function clipped(name, room) {
-  return name.length <= room ? name : `${name.slice(0, Math.ceil(room / 2) - 1)}…${name.slice(name.length - Math.floor(room / 2))}`;
+  return name.length <= room
+    ? name
+    : `${name.slice(0, Math.ceil(room / 2) - 1)}…${name.slice(name.length - Math.floor(room / 2))}`;
 }
 
 /** Where each mouth lies: near the middle of its streams, and no two on top of each other. Pure. */
 export function places(mouths, height, slot) {
   const ys = mouths.map((mouth) => (Number.isFinite(mouth.at) ? mouth.at : height / 2));
   for (let i = 0; i < ys.length; i++) ys[i] = Math.max(ys[i], i ? ys[i - 1] + slot : slot / 2);
-  for (let i = ys.length - 1; i >= 0; i--) ys[i] = Math.min(ys[i], i + 1 < ys.length ? ys[i + 1] - slot : height - slot / 2);
+  for (let i = ys.length - 1; i >= 0; i--)
+    ys[i] = Math.min(ys[i], i + 1 < ys.length ? ys[i + 1] - slot : height - slot / 2);
   return ys;
 }
 
@@ -77,7 +80,14 @@ export function drawMouths(svg, { picture, shift, subscription, figures, theme, 
       served.add(stream.id);
       const { y, half, colour } = end(stream);
       const part = thick / arms.length;
-      drawn.push(s("path", { d: ribbon(y, half, at + part / 2, part / 2, fan), fill: colour, class: "arm", opacity: mouth.isConnected ? 0.8 : 0.3 }));
+      drawn.push(
+        s("path", {
+          d: ribbon(y, half, at + part / 2, part / 2, fan),
+          fill: colour,
+          class: "arm",
+          opacity: mouth.isConnected ? 0.8 : 0.3,
+        }),
+      );
       at += part;
     }
     drawn.push(...label(mouth, ys[m], slot, width, fan));
@@ -85,7 +95,9 @@ export function drawMouths(svg, { picture, shift, subscription, figures, theme, 
   for (const stream of active) {
     if (served.has(stream.id)) continue;
     const { y, half, colour } = end(stream);
-    drawn.push(s("path", { d: ribbon(y, half, y, Math.min(half, 0.6), 30), fill: colour, class: "arm", opacity: 0.45 }));
+    drawn.push(
+      s("path", { d: ribbon(y, half, y, Math.min(half, 0.6), 30), fill: colour, class: "arm", opacity: 0.45 }),
+    );
   }
   if (more) drawn.push(s("text", { x: fan + 8, y: height - slot / 2 + 4, class: "mouth-note" }, `and ${more} more`));
   put(svg, drawn);
@@ -104,11 +116,31 @@ function label(mouth, y, slot, width, fan) {
   const two = slot >= TWO_LINES_PX;
   const backlog = `${short(mouth.backlog)} waiting`;
   const full = `${mouth.name}: ${mouth.note}, ${backlog}`;
-  const name = s("text", { x: fan + 8, y: y + (two ? -2 : 4), class: "mouth-name" }, clipped(mouth.name, room), s("title", {}, full));
-  return two ? [name, s("text", { x: fan + 8, y: y + 13, class: "mouth-note" }, clipped(width < 150 ? backlog : `${mouth.note}, ${backlog}`, Math.floor((width - fan - 8) / 6.1)))] : [name];
+  const name = s(
+    "text",
+    { x: fan + 8, y: y + (two ? -2 : 4), class: "mouth-name" },
+    clipped(mouth.name, room),
+    s("title", {}, full),
+  );
+  return two
+    ? [
+        name,
+        s(
+          "text",
+          { x: fan + 8, y: y + 13, class: "mouth-note" },
+          clipped(width < 150 ? backlog : `${mouth.note}, ${backlog}`, Math.floor((width - fan - 8) / 6.1)),
+        ),
+      ]
+    : [name];
 }
 
 /** What stands at the mouths when nobody reads. */
 export function nobody(name) {
-  return h("div", { class: "nobody" }, h("strong", {}, "Nobody reads this topic"), h("p", {}, "Consumers appear here, at the mouths."), h("code", {}, `anabranch consume ${name} -s mine`));
+  return h(
+    "div",
+    { class: "nobody" },
+    h("strong", {}, "Nobody reads this topic"),
+    h("p", {}, "Consumers appear here, at the mouths."),
+    h("code", {}, `anabranch consume ${name} -s mine`),
+  );
 }

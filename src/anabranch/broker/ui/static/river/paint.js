@@ -3,8 +3,22 @@
 import { colourOfStep, stepOf } from "../colour.js";
 
 const INK = {
-  dark: { shore: "rgb(255 255 255 / 0.05)", light: "rgb(255 255 255 / 0.34)", flow: "rgb(255 255 255 / 0.13)", over: "#4a1c00", streak: "rgb(255 255 255 / 0.42)", mark: "#ffffff" },
-  light: { shore: "rgb(20 60 90 / 0.055)", light: "rgb(255 255 255 / 0.65)", flow: "rgb(255 255 255 / 0.3)", over: "#ffffff", streak: "rgb(255 255 255 / 0.5)", mark: "#10202b" },
+  dark: {
+    shore: "rgb(255 255 255 / 0.05)",
+    light: "rgb(255 255 255 / 0.34)",
+    flow: "rgb(255 255 255 / 0.13)",
+    over: "#4a1c00",
+    streak: "rgb(255 255 255 / 0.42)",
+    mark: "#ffffff",
+  },
+  light: {
+    shore: "rgb(20 60 90 / 0.055)",
+    light: "rgb(255 255 255 / 0.65)",
+    flow: "rgb(255 255 255 / 0.3)",
+    over: "#ffffff",
+    streak: "rgb(255 255 255 / 0.5)",
+    mark: "#10202b",
+  },
 };
 
 // Dashes in a thinner stream would hide it, and on a shorter stretch they are specks.
@@ -36,7 +50,8 @@ function along(context, stream, theme) {
   for (let i = 0; i < xs.length; i++) {
     const step = stepOf(heat[i]);
     if (step === before && i + 1 < xs.length) continue;
-    if (before >= 0 && i > 0 && stepOf(heat[i - 1]) === before) gradient.addColorStop((xs[i - 1] - from) / length, colourOfStep(before, theme));
+    if (before >= 0 && i > 0 && stepOf(heat[i - 1]) === before)
+      gradient.addColorStop((xs[i - 1] - from) / length, colourOfStep(before, theme));
     gradient.addColorStop((xs[i] - from) / length, colourOfStep(step, theme));
     before = step;
   }
@@ -48,7 +63,13 @@ export function paintLane(context, stream, theme) {
   const { xs, top, bottom } = stream;
   context.fillStyle = INK[theme].shore;
   context.beginPath();
-  context.roundRect(xs[0] + 0.5, top + 0.75, Math.max(0, xs[xs.length - 1] - xs[0] - 1), Math.max(0.5, bottom - top - 1.5), Math.min(6, (bottom - top) / 3));
+  context.roundRect(
+    xs[0] + 0.5,
+    top + 0.75,
+    Math.max(0, xs[xs.length - 1] - xs[0] - 1),
+    Math.max(0.5, bottom - top - 1.5),
+    Math.min(6, (bottom - top) / 3),
+  );
   context.fill();
 }
 
@@ -86,7 +107,7 @@ function paintOver(context, stream, colour) {
   context.setLineDash([4, 3]);
   context.beginPath();
   for (let i = 0, end = 0; i < xs.length; i = end + 1) {
-    for (end = i; end < xs.length && heat[end] > 1 && half[end] > DASHED_HALF_PX; ) end++;
+    for (end = i; end < xs.length && heat[end] > 1 && half[end] > DASHED_HALF_PX;) end++;
     if (end === i || xs[end - 1] - xs[i] < DASHED_LEAST_PX) continue;
     for (const side of [-1, 1]) {
       for (let j = i; j < end; j++) context[j === i ? "moveTo" : "lineTo"](xs[j], middle[j] + side * (half[j] - 2.5));

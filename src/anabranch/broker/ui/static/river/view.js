@@ -41,11 +41,22 @@ export class RiverView {
   }
 
   build() {
-    this.canvases = [h("canvas", { class: "water", "aria-hidden": "true" }), h("canvas", { class: "water", "aria-hidden": "true" })];
+    this.canvases = [
+      h("canvas", { class: "water", "aria-hidden": "true" }),
+      h("canvas", { class: "water", "aria-hidden": "true" }),
+    ];
     this.live = h("canvas", { class: "light", "aria-hidden": "true" });
     this.grid = s("svg", { class: "grid", "aria-hidden": "true" });
-    this.marks = h("div", { class: "marks", role: "toolbar", "aria-label": "Splits and merges, in the order of time. Arrow keys walk along them." });
-    this.rail = h("div", { class: "rail", role: "toolbar", "aria-label": "Why nothing was done, in the order of time. Arrow keys walk along it." });
+    this.marks = h("div", {
+      class: "marks",
+      role: "toolbar",
+      "aria-label": "Splits and merges, in the order of time. Arrow keys walk along them.",
+    });
+    this.rail = h("div", {
+      class: "rail",
+      role: "toolbar",
+      "aria-label": "Why nothing was done, in the order of time. Arrow keys walk along it.",
+    });
     this.mouths = s("svg", { class: "mouths", role: "img" });
     this.none = h("div", { class: "nobody-place", hidden: true });
     this.slider = h("div", { class: "slide" }, this.canvases, this.marks);
@@ -54,7 +65,8 @@ export class RiverView {
       tabindex: "0",
       role: "application",
       "aria-roledescription": "river of segments",
-      "aria-label": "River of segments. Arrow up and down choose a segment, left and right follow it to its parents and children, Enter shows its numbers.",
+      "aria-label":
+        "River of segments. Arrow up and down choose a segment, left and right follow it to its parents and children, Enter shows its numbers.",
     });
     this.keys.append(this.slider, this.live);
     this.now = h("div", { class: "now", "aria-hidden": "true" }, h("span", {}, "now"));
@@ -96,7 +108,11 @@ export class RiverView {
   select(id) {
     this.selected = id;
     const segment = this.model.segments.get(id);
-    if (segment) text(this.said, `${segment.isActive ? "Segment" : "Sealed segment"} ${id}, ${range(segment)}, ${this.rated(segment.rate[this.measure])}, ${percent(segment.heat)} of its limit`);
+    if (segment)
+      text(
+        this.said,
+        `${segment.isActive ? "Segment" : "Sealed segment"} ${id}, ${range(segment)}, ${this.rated(segment.rate[this.measure])}, ${percent(segment.heat)} of its limit`,
+      );
   }
 
   change() {
@@ -178,7 +194,14 @@ export class RiverView {
     const ahead = Math.max(AHEAD_MIN_MS, (AHEAD_MIN_PX / this.width) * this.span);
     const width = this.width * (1 + ahead / this.span);
     const { height, measure, scale } = this;
-    const picture = braid([...this.model.segments.values()], { from: to - this.span, to: to + ahead, width, height, measure, scale });
+    const picture = braid([...this.model.segments.values()], {
+      from: to - this.span,
+      to: to + ahead,
+      width,
+      height,
+      measure,
+      scale,
+    });
     picture.madeAt = to;
     yield;
     const canvas = this.canvases[1];
@@ -199,11 +222,15 @@ export class RiverView {
   swap(picture, version) {
     const [shown, fresh] = this.canvases;
     // What only moved on is exchanged; a new shape fades in over the old one.
-    const isNewShape = this.picture && !still.matches && (picture.scale !== this.picture.scale || picture.joins.length !== this.picture.joins.length);
+    const isNewShape =
+      this.picture &&
+      !still.matches &&
+      (picture.scale !== this.picture.scale || picture.joins.length !== this.picture.joins.length);
     fresh.style.zIndex = "1";
     shown.style.zIndex = "0";
     fresh.getAnimations().forEach((animation) => animation.cancel());
-    if (isNewShape && this.paintedSpan === this.span) fresh.animate([{ opacity: 0 }, { opacity: 1 }], { duration: 450, easing: "ease-out" });
+    if (isNewShape && this.paintedSpan === this.span)
+      fresh.animate([{ opacity: 0 }, { opacity: 1 }], { duration: 450, easing: "ease-out" });
     fresh.style.visibility = "visible";
     if (!isNewShape) shown.style.visibility = "hidden";
     this.canvases = [fresh, shown];
@@ -226,7 +253,10 @@ export class RiverView {
     context.clearRect(0, 0, this.width, this.height);
     context.translate(-this.shift(), 0);
     if (seconds > 0) this.flow.paint(context, seconds, ink(theme()).streak);
-    for (const [id, weight] of [[this.hovered, 1.25], [this.selected, 2]]) {
+    for (const [id, weight] of [
+      [this.hovered, 1.25],
+      [this.selected, 2],
+    ]) {
       const stream = this.picture.streams.get(id);
       if (!stream) continue;
       outline(context, stream);
@@ -251,7 +281,13 @@ export class RiverView {
       if (at - lastY < 13 && !isEnd) continue;
       lastY = at;
       rows.push(s("line", { x1: LEFT_PX - 5, x2: LEFT_PX, y1: at, y2: at, class: "tick" }));
-      rows.push(s("text", { x: LEFT_PX - 8, y: Math.max(9, Math.min(height - 1, at + 4)), class: "tick-label", "text-anchor": "end" }, hex(isEnd ? HASHES - 1 : hash)));
+      rows.push(
+        s(
+          "text",
+          { x: LEFT_PX - 8, y: Math.max(9, Math.min(height - 1, at + 4)), class: "tick-label", "text-anchor": "end" },
+          hex(isEnd ? HASHES - 1 : hash),
+        ),
+      );
     }
     const zone = -new Date().getTimezoneOffset() * 60_000;
     const shift = this.shift();
@@ -260,14 +296,22 @@ export class RiverView {
       if (x < LEFT_PX + 14 || x > LEFT_PX + width - 48) return null;
       return [
         s("line", { x1: x, x2: x, y1: 0, y2: height, class: "gridline" }),
-        s("text", { x, y: height + 16, class: "tick-label", "text-anchor": "middle" }, clock(ms, this.span < 900_000 && ms % 60_000 !== 0)),
+        s(
+          "text",
+          { x, y: height + 16, class: "tick-label", "text-anchor": "middle" },
+          clock(ms, this.span < 900_000 && ms % 60_000 !== 0),
+        ),
       ];
     });
     put(
       this.grid,
       times,
       rows,
-      s("text", { class: "axis-name", transform: `translate(12 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, "hash of the key"),
+      s(
+        "text",
+        { class: "axis-name", transform: `translate(12 ${height / 2}) rotate(-90)`, "text-anchor": "middle" },
+        "hash of the key",
+      ),
     );
   }
 
@@ -276,11 +320,24 @@ export class RiverView {
     const { picture, model, tips } = this;
     const subscriptions = model.latest.subscriptions ?? [];
     const chosen = subscriptions.find((one) => one.name === this.subscription) ?? subscriptions[0] ?? null;
-    drawMouths(this.mouths, { picture, subscription: chosen, figures: model.latest.segments, theme: theme(), width: this.right, height: this.height });
+    drawMouths(this.mouths, {
+      picture,
+      subscription: chosen,
+      figures: model.latest.segments,
+      theme: theme(),
+      width: this.right,
+      height: this.height,
+    });
     const isRead = chosen && (chosen.consumers.length || chosen.consumerCount);
     this.none.hidden = Boolean(isRead);
     if (!isRead && !this.none.hasChildNodes()) put(this.none, nobody(model.name));
-    set(this.mouths, "aria-label", isRead ? `Subscription ${chosen.name}: ${chosen.consumers.length || chosen.consumerCount} consumers` : "Nobody reads this topic");
+    set(
+      this.mouths,
+      "aria-label",
+      isRead
+        ? `Subscription ${chosen.name}: ${chosen.consumers.length || chosen.consumerCount} consumers`
+        : "Nobody reads this topic",
+    );
     drawChanges(this.marks, changes(picture.joins, model.decisions), picture, tips);
     this.marks.classList.toggle("dense", picture.joins.length > 24);
     drawStays(this.rail, stays(model.decisions, picture.from, picture.madeAt), picture, tips);
@@ -315,7 +372,11 @@ export class RiverView {
     this.tips.showAt(event.clientX, event.clientY, [
       h("strong", {}, `Segment ${stream.id}`),
       h("p", {}, `${this.rated(stream.rate[i])} · ${percent(stream.heat[i])} of its split limit`),
-      h("p", { class: "quiet" }, `${clock(at, true)} · hashes ${range(stream.segment)}${stream.isActive ? "" : " · sealed"}`),
+      h(
+        "p",
+        { class: "quiet" },
+        `${clock(at, true)} · hashes ${range(stream.segment)}${stream.isActive ? "" : " · sealed"}`,
+      ),
     ]);
   }
 
@@ -342,10 +403,12 @@ export class RiverView {
     const active = this.model.active;
     const segment = this.model.segments.get(this.selected);
     const at = active.indexOf(segment);
-    const relatives = (ids) => ids.map((id) => this.model.segments.get(id)).find((one) => one && this.picture.streams.has(one.id));
+    const relatives = (ids) =>
+      ids.map((id) => this.model.segments.get(id)).find((one) => one && this.picture.streams.has(one.id));
     const next = {
       ArrowDown: () => (segment && at < 0 ? relatives(segment.children) : active[Math.min(active.length - 1, at + 1)]),
-      ArrowUp: () => (segment && at < 0 ? relatives(segment.children) : active[Math.max(0, at < 0 ? active.length - 1 : at - 1)]),
+      ArrowUp: () =>
+        segment && at < 0 ? relatives(segment.children) : active[Math.max(0, at < 0 ? active.length - 1 : at - 1)],
       ArrowLeft: () => (segment ? (relatives(segment.parents) ?? segment) : active[0]),
       ArrowRight: () => (segment ? (relatives(segment.children) ?? segment) : active[0]),
       Home: () => active[0],
