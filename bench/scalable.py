@@ -26,6 +26,7 @@ from bench.systems import ROOT, SYSTEMS, Settings, System
 SCALABLE_SUBSCRIBE, SCALABLE_SUBSCRIBED, ASSIGNMENT = 73, 74, 75
 SEGMENTS = 4
 CREATORS = 4
+SETTLE_S = 150.0
 
 
 def create(system: System, names: list[str], segments: int) -> None:
@@ -43,9 +44,6 @@ def create(system: System, names: list[str], segments: int) -> None:
 
 
 # -- many topics
-
-
-SETTLE_S = 150.0
 
 
 def many(system: System, count: int, idle_s: float) -> list[dict[str, Any]]:
