@@ -243,6 +243,24 @@ async def test_what_was_known_of_a_segments_load_goes_with_its_record(rig: Rig) 
 
 
 @simulated
+async def test_a_new_leader_knows_from_the_records_alone_for_how_long_segments_have_been_cold(
+    rig: Rig,
+) -> None:
+    async with scaled(rig) as first, scaled(rig) as second:
+        await first.topics.create(TOPIC, 2)
+        first.topics.touch(TOPIC)
+        await rig.until(lambda: first.active == [0, 1])
+        second.topics.touch(TOPIC)
+        await first.report({0: COLD, 1: COLD})
+        started = rig.loop.time()
+        await asyncio.sleep(4 * MINUTE)
+        await rig.stores[0].expire_session()
+        await rig.until(lambda: second.topics.controllers[TOPIC].is_leader)
+        await second.until(lambda: len(second.active) == 1, within_s=2 * MINUTE)
+        assert 300 <= rig.loop.time() - started < 301
+
+
+@simulated
 async def test_a_consumers_event_does_not_forget_when_a_merge_is_due(rig: Rig) -> None:
     async with scaled(rig, interval_s=400.0) as broker:
         await broker.topics.create(TOPIC, 4)
@@ -399,6 +417,28 @@ async def test_a_manual_merge_starts_the_merge_cooldown_and_counts_as_no_automat
         assert broker.active == [4, 5]
         (figures,) = broker.scaler.figures()
         assert (figures.auto_splits, figures.auto_merges) == (0, 1)
+
+
+@simulated
+async def test_a_split_by_either_rule_holds_back_the_next_by_the_other(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        broker.topics.touch(TOPIC)
+        await broker.report({0: HOT})
+        await broker.until(lambda: broker.active == [1, 2], within_s=61)
+        started = rig.loop.time()
+        await broker.report({1: WARM, 2: WARM})
+        for name in "abc":
+            await rig.joined(broker.topics, name)
+        await broker.until(lambda: len(broker.active) == 3, within_s=61)
+        assert rig.loop.time() - started > 59
+        assert broker.active == [3, 4, 2]
+        started = rig.loop.time()
+        await broker.report({2: HOT, 3: WARM, 4: WARM})
+        await broker.until(lambda: len(broker.active) == 4, within_s=121)
+        assert rig.loop.time() - started > 59
+        assert broker.active[:2] == [3, 4]
+        assert (broker.counted("split", "load"), broker.counted("split", "consumers")) == (2, 1)
 
 
 @simulated

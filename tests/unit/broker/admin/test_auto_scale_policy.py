@@ -145,6 +145,25 @@ async def test_the_namespaces_override_is_a_field_of_its_policies(rest: Rest) ->
     assert await rest.get(f"{policies}/messageTTL") == 60
 
 
+@EITHER
+async def test_a_policy_is_stored_in_one_record_and_nowhere_else(rest: Rest, path: str) -> None:
+    async def stored() -> dict[str, bytes]:
+        return {at: found.value for at, found in await rest.broker.metadata.scan("/")}
+
+    before = await stored()
+    assert topic_path(TOPIC) in before
+    await rest.call("POST", path, 204, json={"maxSegments": 8})
+    after = await stored()
+    (changed,) = [at for at in before.keys() | after.keys() if before.get(at) != after.get(at)]
+    if path == POLICY:
+        assert changed == topic_path(TOPIC)
+    else:
+        assert json.loads(after[changed])["scalableTopicAutoScalePolicy"] == {"maxSegments": 8}
+        assert json.loads(before[changed])
+    await rest.call("DELETE", path, 204)
+    assert (await stored()).keys() == before.keys()
+
+
 async def test_a_namespace_may_be_made_with_an_override(rest: Rest) -> None:
     path = "/admin/v2/namespaces/public/made"
     bad = {"scalableTopicAutoScalePolicy": {"minSegments": 100}}

@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from anabranch.autoscale.load import Load
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.metrics import render
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path
 from anabranch.model.segments import SegmentId
-from unit.broker.scalable.brokers import BrokerLab, broker_lab, topics_of
+from unit.broker.scalable.brokers import BrokerLab, C, broker_lab, topics_of
 
 ORDERS = TopicName.parse("topic://public/default/orders")
 FIVE = (
@@ -112,6 +113,22 @@ async def test_a_tick_of_the_broker_obeys_its_settings() -> None:
             await broker.metadata.put(load_path(ORDERS, SegmentId(number)), value)
         # Once it has split, the store's time stands still within the cooldown, and nothing more comes.
         await met(lambda: any(f.active_segments == 2 for f in broker.autoscaler.figures()), lab)
+
+
+async def test_a_topic_with_nobody_but_a_producer_has_a_leader_and_splits_for_its_load() -> None:
+    async with broker_lab() as lab:
+        maker, broker = [await lab.broker(scalable_topic_auto_scale_enabled=True) for _ in range(2)]
+        (segment,) = (await topics_of(maker).create(ORDERS)).layout.active
+        await topics_of(maker).close()  # Nobody leads it now.
+        assert ORDERS not in topics_of(broker).controllers
+        peer = await lab.peer(broker)
+        answer = await peer.ask(C.PRODUCER, "producer", topic=str(segment.topic(ORDERS)), producer_id=1)
+        assert answer.type == C.PRODUCER_SUCCESS
+        await met(lambda: any(f.active_segments == 1 for f in broker.autoscaler.figures()), lab)
+        hot = Load(msg_rate_in=12_000.0)
+        await broker.metadata.put(load_path(ORDERS, segment.id), hot.encode())
+        await broker.autoscaler.tick()
+        await met(lambda: any(f.auto_splits == 1 for f in broker.autoscaler.figures()), lab)
 
 
 async def test_settings_that_contradict_each_other_are_told_and_the_broker_starts(
