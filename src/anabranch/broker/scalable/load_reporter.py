@@ -88,7 +88,8 @@ class LoadReporter:
         self._change = change
         self._followed: dict[TopicName, _Followed] = {}
         # The topics' own overrides, as long as their records do not change.
-        self._overrides: dict[TopicName, ScalableTopic | None] = {}
+        self._overrides: dict[TopicName, ScalableTopic] = {}
+        self._changes = 0  # Of records that were heard of.
         self._clock = clock or broker.loop.time
         self._looked = self._clock()
         self._rounds = 0
@@ -102,10 +103,16 @@ class LoadReporter:
         self._stop_listening()
 
     def _record_changed(self, topic: TopicName | None) -> None:
+        self._changes += 1
         if topic is None:
             self._overrides.clear()
         else:
             self._overrides.pop(topic, None)
+
+    @property
+    def followed(self) -> frozenset[TopicName]:
+        """The segments that were looked at last, less those that have come to rest since."""
+        return frozenset(self._followed)
 
     # -- a round
 
@@ -165,6 +172,9 @@ class LoadReporter:
                 return
             if should_write(load, followed.stored, await self._policy(followed.of), self._change):
                 await self._write(followed, load)
+            elif followed.topic is None and load == IDLE:
+                # Closed and at rest; the little that its record tells was never news. It may also be gone.
+                self._followed.pop(followed.name, None)
         except MetadataError as error:
             # What was written is in doubt, so it is read before the next time.
             followed.is_known = False
@@ -173,9 +183,13 @@ class LoadReporter:
             log.info("%s: load not reported: %s", followed.name, error)
 
     async def _policy(self, topic: TopicName) -> Policy:
-        if topic not in self._overrides:
-            self._overrides[topic] = await self._records.get(topic)
-        record = self._overrides[topic]
+        record = self._overrides.get(topic)
+        if record is None:
+            changes = self._changes
+            record = await self._records.get(topic)
+            # Not what changed while it was read; and of topics that are gone nothing is kept.
+            if record is not None and changes == self._changes:
+                self._overrides[topic] = record
         try:
             return (
                 await self._policies.resolved(topic, None if record is None else record.auto_scale)

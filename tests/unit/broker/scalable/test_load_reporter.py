@@ -246,6 +246,29 @@ async def test_a_closed_segment_is_followed_until_it_is_at_rest(cluster: Cluster
     assert await version(cluster, segment) == written
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_segment_whose_trickle_is_not_worth_a_write_is_let_go_too_once_it_is_at_rest(
+    cluster: Cluster, is_deleted: bool
+) -> None:
+    (segment,) = await opened(cluster)
+    observer = Observer(cluster)
+    await observer.look(7)
+    await cluster.first.publish(name_of(segment), MESSAGE)
+    await observer.look()
+    written = await load(cluster, segment)
+    assert 0 < written.msg_rate_in < 0.1
+    if is_deleted:
+        await cluster.put(deleting(await cluster.record()))
+        await cluster.segments.delete(TOPIC, segment)
+    else:
+        await (await cluster.first.broker.topic(name_of(segment))).close()
+    await observer.look()
+    assert observer.reporter.followed == {name_of(segment)}
+    await observer.look(8)
+    assert observer.reporter.followed == set()
+    assert (await record(cluster, segment) is None) == is_deleted
+
+
 async def test_a_load_that_an_earlier_run_left_behind_comes_down_though_nobody_opens_the_segment(
     cluster: Cluster,
 ) -> None:
