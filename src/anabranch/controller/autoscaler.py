@@ -47,6 +47,8 @@ from anabranch.controller.scaling import (
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.topic_controller import TopicController
 from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import MetadataError
+from anabranch.metadata.port import SessionState
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.scalable import (
     BadRecord,
@@ -229,6 +231,8 @@ class AutoScaler:
             await asyncio.sleep(self.interval_s)
             try:
                 await self.tick()
+            except MetadataError as error:
+                log.warning("topics not looked at, again in %s s: %s", self.interval_s, error)
             except Exception:
                 log.exception(
                     "looking at all topics failed; they are looked at again in %s s", self.interval_s
@@ -445,7 +449,9 @@ class AutoScaler:
         return Explanation(resolved, decisions, dict(led.load), found, verdict, now_ms)
 
     def figures(self) -> Iterator[Figures]:
-        """Of every topic that this broker leads."""
+        """Of every topic that this broker leads. None while it cannot know: another may lead them already."""
+        if self._metadata.session.state is not SessionState.CONNECTED:
+            return
         for controller in list(self._topics.controllers.values()):
             led = self._led_by(controller)
             if led is None:

@@ -544,6 +544,8 @@ async def test_looks_stop_when_leadership_is_lost_and_when_the_broker_closes(rig
             assert first.counted("no_split") == looks
             assert first.counted("split") == 1
             assert len(second.active) == 3
+            assert list(first.scaler.figures()) == []
+            assert [f.active_segments for f in second.scaler.figures()] == [3]
         before = rig.loop.timers
         await asyncio.sleep(10 * MINUTE)
         assert rig.loop.timers <= before
