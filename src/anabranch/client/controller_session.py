@@ -105,7 +105,9 @@ class ControllerSession:
             consumer_id=registered.number,
             consumer_type=self._kind,
         )
-        self.apply(answer.assignment)
+        # The answer's waiter runs after whatever else came in the same packet.
+        if not registered.is_told:
+            self.apply(answer.assignment)
         if not self._first.done():
             self._first.set_result(None)
 
@@ -185,10 +187,12 @@ class _Registered:
         self.url = url
         self.number = number
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_told = False  # An update has come, which is newer than the answer to the registration.
         self._session = session
 
     def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
         if kind == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            self.is_told = True
             self._session.apply(body.assignment)
         elif kind == C.CLOSE_CONSUMER:
             self.lost(ConnectionLost("the controller ended the session"))

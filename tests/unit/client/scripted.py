@@ -57,6 +57,8 @@ class ScriptedBroker:
         self.consumers: dict[str, tuple[Link, int]] = {}
         self.sessions: list[tuple[Link, pb.CommandScalableTopicSubscribe]] = []
         self.assigned: tuple[int, list[int]] = (0, [])
+        # Sent right behind the answer to a registration.
+        self.assigned_next: tuple[int, list[int]] | None = None
         # What comes next, by segment topic: an error number for the next producers or subscriptions.
         self.refusals: dict[str, list[int]] = {}
         self.sealed: set[str] = set()
@@ -237,6 +239,8 @@ class ScriptedBroker:
             request_id=request.request_id,
             assignment=self._assignment(*self.assigned),
         )
+        if self.assigned_next is not None:
+            self.assign(*self.assigned_next)
 
     def assign(self, epoch: int, segments: list[int]) -> None:
         link, request = self.sessions[-1]

@@ -83,6 +83,18 @@ async def test_an_assignment_of_an_older_layout_is_ignored(
         assert consumer.assigned == {1, 5}
 
 
+async def test_an_update_right_behind_the_answer_to_a_registration_is_the_newer_word(
+    script: ScriptedBroker, client: ScalableClient
+) -> None:
+    script.assigned = (3, [])
+    script.assigned_next = (3, [7])
+    async with await client.stream_consumer(TOPIC, "s") as consumer:
+        await script.until(lambda: segment_topic(7) in script.consumers)
+        assert consumer.assigned == {7}
+        script.deliver(segment_topic(7), 0)
+        await take(consumer, 1)
+
+
 async def test_a_segment_that_its_last_consumer_still_holds_is_tried_again(
     script: ScriptedBroker, client: ScalableClient
 ) -> None:
