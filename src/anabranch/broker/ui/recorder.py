@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from anabranch.broker.ui.memory import LayoutMemory
@@ -81,6 +82,7 @@ class Totals:
         return next((total.at_ms for total in reversed(self._samples) if not total.is_still), 0)
 
 
+@lru_cache(maxsize=20_000)
 def shown_name(name: TopicName) -> TopicName:
     """The topic that people know it as: of a segment its scalable topic, of a partition the whole."""
     return scalable_name(name) if name.domain is Domain.SEGMENT else name.base
@@ -123,7 +125,9 @@ class Recorder:
         self._counted = counted
         whole = [sum(column) for column in zip(*sums.values(), strict=True)] or [0] * 5
         self.broker_totals.add(_total(now_ms, whole, seconds))
-        for shown, amounts in sums.items():
+        for number, (shown, amounts) in enumerate(sums.items()):
+            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
             self._add(shown, _total(now_ms, amounts, seconds))
         self._forget(set(sums), now_ms)
         self._remember_layouts(now_ms)
