@@ -121,13 +121,13 @@ class Cursor:
         """
         if self.is_acked(at):
             return 0
-        before = self.batches.get(at)
-        if before is None:
-            before = (1 << (size or unacked.bit_length())) - 1
+        known = self.batches.get(at)
+        # Of a batch of unknown size, whatever lies behind the last message left is acknowledged.
+        before = (1 << (size or unacked.bit_length())) - 1 if known is None else known
         after = before & unacked
         if after == 0:
             self.ack(at)
-        elif after != before:
+        elif after != before or (known is None and not size):
             self.batches[at] = after
         return before.bit_count() - after.bit_count()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.cursor import Cursor, bits_of_words, words_of_bits
@@ -82,6 +82,7 @@ def test_the_order_of_acknowledgements_does_not_matter(steps: list[tuple[str, Po
     assert cursor.held == 0
 
 
+@example([{1, 2, 3, 4, 5, 6, 7, 8, 9}, {0}], False)
 @given(st.lists(st.sets(st.integers(0, 9)), max_size=8), st.booleans())
 def test_a_batch_is_acknowledged_once_all_its_messages_are(
     steps: list[set[int]], is_size_known: bool
