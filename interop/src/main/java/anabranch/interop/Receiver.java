@@ -26,6 +26,8 @@ final class Receiver implements AutoCloseable {
     final AtomicInteger count = new AtomicInteger();
     private final AutoCloseable consumer;
     private final Thread thread;
+    /** How many of those counted were acknowledged; the very same number unless it happens later. */
+    private volatile AtomicInteger acknowledged = count;
     private volatile boolean ends;
     private volatile Throwable failed;
 
@@ -36,9 +38,11 @@ final class Receiver implements AutoCloseable {
                 while (!ends) {
                     Message<String> message = source.next(Duration.ofMillis(50));
                     if (message != null) {
-                        history.received(message.value());
-                        keys.add(message.key().orElse(""));
+                        // Counted before it is known to have come: whoever waits for it may then ask what is still to
+                        // be acknowledged.
                         count.incrementAndGet();
+                        keys.add(message.key().orElse(""));
+                        history.received(message.value());
                         done.with(message);
                     }
                 }
@@ -53,7 +57,9 @@ final class Receiver implements AutoCloseable {
 
     static Receiver of(StreamConsumer<String> consumer, History history) {
         Lagging lagging = new Lagging(consumer);
-        return new Receiver(consumer, lagging::next, lagging::note, history);
+        Receiver receiver = new Receiver(consumer, lagging::next, lagging::note, history);
+        receiver.acknowledged = lagging.acknowledged;
+        return receiver;
     }
 
     static Receiver of(QueueConsumer<String> consumer, History history) {
@@ -66,13 +72,15 @@ final class Receiver implements AutoCloseable {
 
     /**
      * Acknowledges what came a while ago. An id of this client (5.0.0-M1) can cover a message of another segment that is
-     * still on its way to us; were we to leave right then, nobody would ever see that message.
+     * still on its way to us; were we to leave right then, nobody would ever see that message. So what came last before
+     * we leave stays unacknowledged, and comes again, unless `awaitAcknowledged` was called before.
      */
     private static final class Lagging {
         private static final long LAG_NS = 20_000_000;
 
         private final StreamConsumer<String> consumer;
         private final ArrayDeque<Map.Entry<Long, MessageId>> due = new ArrayDeque<>();
+        final AtomicInteger acknowledged = new AtomicInteger();
 
         Lagging(StreamConsumer<String> consumer) {
             this.consumer = consumer;
@@ -80,11 +88,14 @@ final class Receiver implements AutoCloseable {
 
         Message<String> next(Duration within) throws Exception {
             MessageId last = null;
+            int taken = 0;
             while (!due.isEmpty() && due.peek().getKey() < System.nanoTime()) {
                 last = due.poll().getValue();
+                taken++;
             }
             if (last != null) {
                 consumer.acknowledgeCumulative(last);
+                acknowledged.addAndGet(taken);
             }
             return consumer.receive(due.isEmpty() ? within : Duration.ofMillis(10));
         }
@@ -96,6 +107,12 @@ final class Receiver implements AutoCloseable {
 
     void forgetKeys() {
         keys.clear();
+    }
+
+    /** Waits until what has come so far is acknowledged; closing the consumer then sends it before anything else. */
+    void awaitAcknowledged() throws Exception {
+        int come = count.get();
+        Words.until("what has come is acknowledged", () -> acknowledged.get() >= come);
     }
 
     /** Stops receiving but leaves the consumer as it is. */
