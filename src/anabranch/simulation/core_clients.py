@@ -132,9 +132,11 @@ def direct_subscriber(world: CoreWorld, name: str) -> Turns:
         topic = world.topic
         if topic is None:
             return
-        world.put_subscription(
-            SubscriptionRecord(name, NAMES[name], topic.generation, InitialPosition.EARLIEST)
-        )
+        record = SubscriptionRecord(name, NAMES[name], topic.generation, InitialPosition.EARLIEST)
+        world.put_subscription(record)
+    # Where it begins was said by whoever made it. A cursor elsewhere would never be read: on what was sealed before, a
+    # subscription that began at the latest message counts as drained without one.
+    initial = record.initial or InitialPosition.EARLIEST
     yield
     while True:
         topic = world.topic
@@ -148,7 +150,7 @@ def direct_subscriber(world: CoreWorld, name: str) -> Turns:
         yield
     yield
     try:
-        yield from world.create_cursor(segment, name, InitialPosition.EARLIEST)
+        yield from world.create_cursor(segment, name, initial)
     except (SegmentRefused, SegmentGone, SegmentUnavailable):
         return
     world.note(f"a client subscribed to segment {segment.id} as {name}")

@@ -81,6 +81,7 @@ class Leader:
             if kind is not SubscriptionKind.QUEUE and world.subscription(name) is not None:
                 yield from self._restore(name)
         while not state.is_over:
+            self.is_idle = False
             for effect in effects:
                 event = yield from self._perform(effect, state)
                 if event is not None:
@@ -99,7 +100,6 @@ class Leader:
                 else:
                     self.is_idle = True
                     yield
-                    self.is_idle = False
                     yield from self._ask_about_drained()
 
     def _is_behind(self, state: TopicState) -> bool:
@@ -318,6 +318,7 @@ class Leader:
             yield
             # What was learned before a seek counts for nothing after it.
             if known and seeks == self.seeks:
+                self.is_idle = False
                 self.world.note(f"L{self.number} learns that {name} has drained {sorted(known)}")
                 yield from self._session_event(name, s.Drained(known))
 

@@ -94,6 +94,18 @@ async def test_where_a_subscription_begins_was_said_by_whoever_made_it(cluster: 
     assert (await consumer.receive()).payload == b"old"
 
 
+async def test_a_latest_subscription_has_drained_what_was_sealed_before_whoever_comes_later(
+    cluster: Cluster,
+) -> None:
+    """Its controller has handed out the children by then, and would never hand out the parent."""
+    (parent,) = await cluster.topic()
+    await cluster.first.publish(name_of(parent), b"old")
+    await cluster.subscription("s", initial=InitialPosition.LATEST)
+    await cluster.split()
+    await subscribe(cluster, parent, "s", EXCLUSIVE, earliest=True)
+    assert (await cluster.segments.status(TOPIC, parent)).subscriptions["s"].is_drained
+
+
 async def test_a_stream_consumer_says_where_it_begins_after_it_has_registered(cluster: Cluster) -> None:
     segments = await cluster.topic(2)
     await cluster.subscription("s", kind=SubscriptionKind.STREAM, initial=None)
