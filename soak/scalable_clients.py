@@ -16,12 +16,12 @@ from functools import partial
 from anabranch.client import (
     Checkpoint,
     CheckpointConsumer,
+    Client,
     Edge,
     Message,
+    Producer,
     QueueConsumer,
     Receipt,
-    ScalableClient,
-    ScalableProducer,
     StreamConsumer,
 )
 from anabranch.errors import AnabranchError
@@ -47,8 +47,8 @@ class World:
     crashes: int = 0
     leaves: int = 0
 
-    def client(self) -> ScalableClient:
-        return ScalableClient(self.url, chance=random.Random(self.chance.getrandbits(64)))
+    def client(self) -> Client:
+        return Client(self.url, chance=random.Random(self.chance.getrandbits(64)))
 
 
 # -- messages: a key follows from producer and number, so that they can be made again
@@ -93,7 +93,7 @@ class Producing:
                     if world.is_calm and number >= self._sent:
                         async with asyncio.timeout(FLUSH_SECONDS_MAX):
                             await producer.flush()
-                        await producer.close()
+                        await self._client.close()
                         return
                     await asyncio.sleep(burst / self._per_second)
             except EXPECTED as error:
@@ -103,21 +103,23 @@ class Producing:
             world.crashes += 1
             producer.crash()
 
-    async def _open(self) -> ScalableProducer:
+    async def _open(self) -> Producer:
         while True:
             try:
+                self._client = self._world.client()
                 async with asyncio.timeout(OPEN_SECONDS_MAX):
-                    return await self._world.client().producer(
+                    return await self._client.producer(
                         self._world.topic,
                         name=self.name if self._is_restless else None,
                         pending_max=IN_FLIGHT,
                         create=False,
                     )
             except EXPECTED as error:
+                self._client.crash()
                 self._world.note(f"{self.name} cannot open: {error!r}")
                 await asyncio.sleep(0.2)
 
-    async def _send(self, producer: ScalableProducer, number: int) -> None:
+    async def _send(self, producer: Producer, number: int) -> None:
         key = key_of(self.name, number)
         if number >= self._sent:
             self._world.history.sent(self.name, number, key)
@@ -204,10 +206,10 @@ class Member:
             return
         world.leaves += 1
         async with asyncio.timeout(30):
-            await consumer.close()
+            await self._client.close()
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
-        client = self._world.client()
+        client = self._client = self._world.client()
         how = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(OPEN_SECONDS_MAX):
             return await how(

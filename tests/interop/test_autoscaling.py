@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from anabranch.client import Message, ScalableClient, ScalableProducer
+from anabranch.client import Client, Message, Producer
 from harness.broker_process import BrokerProcess, until
 
 pytestmark = pytest.mark.interop
@@ -38,10 +38,24 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
+@pytest.fixture
+async def closing() -> AsyncIterator[Callable[[Client], Client]]:
+    """Closes a test's client in the end."""
+    opened: list[Client] = []
+
+    def keep(client: Client) -> Client:
+        opened.append(client)
+        return client
+
+    yield keep
+    for client in opened:
+        await client.close()
+
+
 class Topic:
     def __init__(self, broker: BrokerProcess, name: str) -> None:
         self.url = f"topic://public/default/{name}"
-        self.client = ScalableClient(broker.url)
+        self.client = Client(broker.url)
         self.path = f"scalable/public/default/{name}"
         self._broker = broker
         broker.put(f"{self.path}?numInitialSegments=1")
@@ -55,7 +69,7 @@ class Topic:
 
 
 @contextlib.asynccontextmanager
-async def load(producer: ScalableProducer, sent: list[int]) -> AsyncIterator[None]:
+async def load(producer: Producer, sent: list[int]) -> AsyncIterator[None]:
     """Keyed messages at a steady pace, until the block ends; then all are stored."""
     is_over = asyncio.Event()
 
@@ -86,10 +100,10 @@ def metric(broker: BrokerProcess, name: str, topic: Topic) -> int:
 
 
 async def test_a_hot_topic_with_producers_only_splits_by_itself_and_returns_to_one_when_it_is_cold(
-    quick: BrokerProcess,
+    quick: BrokerProcess, closing: Callable[[Client], Client]
 ) -> None:
     topic = Topic(quick, "hot")
-    client = topic.client
+    client = closing(topic.client)
     producer = await client.producer(topic.url)
     sent: list[int] = []
     async with load(producer, sent):
@@ -104,9 +118,11 @@ async def test_a_hot_topic_with_producers_only_splits_by_itself_and_returns_to_o
     assert metric(quick, "pulsar_scalable_topic_active_segments", topic) == 1
 
 
-async def test_readers_of_a_topic_that_scales_itself_get_everything_in_order(quick: BrokerProcess) -> None:
+async def test_readers_of_a_topic_that_scales_itself_get_everything_in_order(
+    quick: BrokerProcess, closing: Callable[[Client], Client]
+) -> None:
     topic = Topic(quick, "read")
-    client = topic.client
+    client = closing(topic.client)
     consumer = await client.stream_consumer(topic.url, "all")
     producer = await client.producer(topic.url)
     sent: list[int] = []
@@ -133,9 +149,11 @@ async def test_readers_of_a_topic_that_scales_itself_get_everything_in_order(qui
     await producer.close()
 
 
-async def test_a_consumer_that_joins_gets_a_segment_of_its_own(quick: BrokerProcess) -> None:
+async def test_a_consumer_that_joins_gets_a_segment_of_its_own(
+    quick: BrokerProcess, closing: Callable[[Client], Client]
+) -> None:
     topic = Topic(quick, "joined")
-    client = topic.client
+    client = closing(topic.client)
     first = await client.stream_consumer(topic.url, "team", consumer_name="first")
     started = time.monotonic()
     second = await client.stream_consumer(topic.url, "team", consumer_name="second")
@@ -153,9 +171,11 @@ async def test_a_consumer_that_joins_gets_a_segment_of_its_own(quick: BrokerProc
     assert "consumers" in str(told)
 
 
-async def test_what_it_did_and_why_is_known_after_a_restart(quick: BrokerProcess) -> None:
+async def test_what_it_did_and_why_is_known_after_a_restart(
+    quick: BrokerProcess, closing: Callable[[Client], Client]
+) -> None:
     topic = Topic(quick, "told")
-    client = topic.client
+    client = closing(topic.client)
     consumers = [await client.stream_consumer(topic.url, "team", consumer_name=f"c{n}") for n in range(2)]
     await topic.until(lambda active: active == 2)
     for one in consumers:

@@ -12,12 +12,12 @@ import pytest
 from anabranch.client import (
     Checkpoint,
     CheckpointConsumer,
+    Client,
     Edge,
     Message,
+    Producer,
     QueueConsumer,
     Receipt,
-    ScalableClient,
-    ScalableProducer,
     StreamConsumer,
     TopicDeleted,
 )
@@ -37,17 +37,37 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield process
 
 
+clients: list[Client] = []
+
+
+def client_of(broker: BrokerProcess) -> Client:
+    clients.append(Client(broker.url))
+    return clients[-1]
+
+
+@pytest.fixture(autouse=True)
+async def closing_clients() -> AsyncIterator[None]:
+    yield
+    while clients:
+        async with asyncio.timeout(WITHIN_S):
+            await clients.pop().close()
+
+
 class Topic:
     """A scalable topic and what REST does to it."""
 
     def __init__(self, broker: BrokerProcess, name: str, segments: int = 1) -> None:
         self.url = f"topic://public/default/{name}"
-        self.client = ScalableClient(broker.url)
         self._path = f"scalable/public/default/{name}"
         self._broker = broker
         broker.put(f"{self._path}?numInitialSegments={segments}")
         # Its layout changes when a test says so, however many consumers join.
         broker.post(f"{self._path}/autoScalePolicy", {"enabled": False})
+
+    @property
+    def client(self) -> Client:
+        """One more client, with connections of its own."""
+        return client_of(self._broker)
 
     async def split(self, number: int) -> None:
         await asyncio.to_thread(self._broker.post, f"{self._path}/split/{number}")
@@ -74,7 +94,7 @@ async def closing() -> AsyncIterator[Callable[[Any], Any]]:
             await one.close()
 
 
-async def send(producer: ScalableProducer, numbers: range, keys: int = 23) -> list[asyncio.Future[Receipt]]:
+async def send(producer: Producer, numbers: range, keys: int = 23) -> list[asyncio.Future[Receipt]]:
     """Number n with the key of n modulo `keys`, all in flight at once."""
     return [await producer.send(b"%d" % n, key=f"key-{n % keys}") for n in numbers]
 
@@ -342,7 +362,7 @@ async def test_a_partitioned_classic_topic_is_read_in_order_by_the_same_client(
     broker: BrokerProcess, topic: str, closing: Callable[[Any], Any]
 ) -> None:
     await asyncio.to_thread(broker.put, f"persistent/public/default/{topic}/partitions", 3)
-    client = ScalableClient(broker.url)
+    client = client_of(broker)
     name = f"persistent://public/default/{topic}"
     consumer = closing(await client.stream_consumer(name, "s", earliest=True))
     producer = closing(await client.producer(name))
@@ -352,7 +372,7 @@ async def test_a_partitioned_classic_topic_is_read_in_order_by_the_same_client(
 
 
 async def test_a_missing_topic_is_made_only_when_asked_for(broker: BrokerProcess, topic: str) -> None:
-    client = ScalableClient(broker.url)
+    client = client_of(broker)
     with pytest.raises(TopicDeleted):
         await client.producer(f"topic://public/default/{topic}", create=False)
     producer = await client.producer(f"topic://public/default/{topic}")

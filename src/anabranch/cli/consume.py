@@ -13,9 +13,9 @@ from typing import Any
 
 from anabranch.cli.options import UsageError
 from anabranch.cli.reach import check_reachable
-from anabranch.client import Client, Consumer, Message
-from anabranch.client.scalable import ScalableClient
-from anabranch.client.simple import EndOfTopic
+from anabranch.client import Message, connect
+from anabranch.client.simple import Client as PlainClient
+from anabranch.client.simple import Consumer, EndOfTopic
 from anabranch.model.names import Domain, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -52,16 +52,16 @@ async def _consume(arguments: argparse.Namespace) -> int:
 async def _consume_scalable(arguments: argparse.Namespace) -> None:
     """Exclusive and failover keep the order of keys, which is a stream; shared does not, which is a queue."""
     await check_reachable(arguments.service_url)
-    client = ScalableClient(arguments.service_url)
     options = {"earliest": arguments.initial_position == "earliest"}
-    if arguments.type == "shared":
-        async with await client.queue_consumer(arguments.topic, arguments.subscription, **options) as queue:
-            await _print_each(arguments, queue, queue.ack)
-    elif arguments.type == "key_shared":
+    if arguments.type == "key_shared":
         raise UsageError("--type key_shared is for classic topics; exclusive keeps the order of keys here")
-    else:
-        async with await client.stream_consumer(arguments.topic, arguments.subscription, **options) as stream:
-            await _print_each(arguments, stream, stream.ack_cumulative)
+    async with connect(arguments.service_url) as client:
+        if arguments.type == "shared":
+            async with client.queue_consumer(arguments.topic, arguments.subscription, **options) as queue:
+                await _print_each(arguments, queue, queue.ack)
+        else:
+            async with client.stream_consumer(arguments.topic, arguments.subscription, **options) as stream:
+                await _print_each(arguments, stream, stream.ack_cumulative)
 
 
 async def _print_each(
@@ -78,7 +78,7 @@ async def _print_each(
 
 async def _consume_classic(arguments: argparse.Namespace) -> None:
     queue: asyncio.Queue[Message | Exception] = asyncio.Queue()
-    async with Client(arguments.service_url) as client:
+    async with PlainClient(arguments.service_url) as client:
         consumers = {
             topic: await client.consumer(
                 topic,

@@ -12,8 +12,8 @@ from itertools import cycle
 
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.reach import check_reachable
-from anabranch.client import Client
-from anabranch.client.scalable import ScalableClient
+from anabranch.client import connect
+from anabranch.client.simple import Client as PlainClient
 from anabranch.model.keyhash import partition_of
 from anabranch.model.names import Domain, TopicName
 
@@ -39,7 +39,7 @@ async def _produce(arguments: argparse.Namespace) -> int:
 async def _to_scalable(arguments: argparse.Namespace, properties: dict[str, str]) -> int:
     count = 0
     await check_reachable(arguments.service_url)
-    async with await ScalableClient(arguments.service_url).producer(arguments.topic) as producer:
+    async with connect(arguments.service_url) as client, client.producer(arguments.topic) as producer:
         async for payload in _messages(arguments):
             await producer.send(payload, key=arguments.key, properties=properties)
             count += 1
@@ -49,7 +49,7 @@ async def _to_scalable(arguments: argparse.Namespace, properties: dict[str, str]
 
 async def _to_classic(arguments: argparse.Namespace, properties: dict[str, str]) -> int:
     count = 0
-    async with Client(arguments.service_url) as client:
+    async with PlainClient(arguments.service_url) as client:
         topics = await client.partitions(arguments.topic)
         if arguments.key is not None:
             # As Pulsar's clients choose by default, so that a key stays in its partition whoever sends it.

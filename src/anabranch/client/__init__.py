@@ -1,35 +1,55 @@
-"""An asyncio client: plain topics in `simple`, scalable ones in `scalable`; the full client grows from here."""
+"""The client: producers and consumers on any event loop. `anabranch.blocking` is its face for threads."""
 
 from anabranch.client.checkpoint import Checkpoint, Edge
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
-from anabranch.client.connection import ClientConnection, ConnectionLost, RequestRefused
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
+from anabranch.client.client import Client, connect
+from anabranch.client.connection import ClientConnection
+from anabranch.client.errors import (
+    BadArgument,
+    BadCheckpoint,
+    Closed,
+    ConnectionLost,
+    CryptoFailed,
+    DataLost,
+    MemoryFull,
+    RequestRefused,
+    SchemaMismatch,
+    TimedOut,
+    TopicDeleted,
+    Unsupported,
+)
+from anabranch.client.lanes import Routing
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
+from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.reroute import Routing
-from anabranch.client.scalable import ScalableClient
-from anabranch.client.scalable_producer import ScalableProducer
 from anabranch.client.segment_producer import Receipt
-from anabranch.client.simple import Client, Consumer, Producer
 from anabranch.client.stream_consumer import StreamConsumer
 
 __all__ = [
+    "BadArgument",
+    "BadCheckpoint",
     "Checkpoint",
     "CheckpointConsumer",
     "Client",
     "ClientConnection",
+    "Closed",
     "ConnectionLost",
-    "Consumer",
+    "CryptoFailed",
+    "DataLost",
     "Edge",
     "LayoutWatch",
+    "MemoryFull",
     "Message",
     "Producer",
     "QueueConsumer",
     "Receipt",
     "RequestRefused",
     "Routing",
-    "ScalableClient",
-    "ScalableProducer",
+    "SchemaMismatch",
     "StreamConsumer",
+    "TimedOut",
     "TopicDeleted",
+    "Unsupported",
+    "connect",
 ]

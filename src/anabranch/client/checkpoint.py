@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from anabranch.errors import AnabranchError
+from anabranch.client.errors import BadCheckpoint
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 
@@ -16,10 +16,6 @@ from anabranch.model.segments import SegmentId
 Position = tuple[int, int, int]
 
 VERSION: Final = 1
-
-
-class BadCheckpoint(AnabranchError):
-    """These bytes are no checkpoint, or one of a later release."""
 
 
 class Edge(Enum):

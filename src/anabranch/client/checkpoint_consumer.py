@@ -13,7 +13,8 @@ from collections.abc import Callable
 from anabranch.client.checkpoint import Checkpoint, Edge, Position, Start, readable, start_of
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.controller_session import Assigned, ControllerSession
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
+from anabranch.client.errors import TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
 from anabranch.client.segment_consumer import BEFORE_ALL, Inbox, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
@@ -21,7 +22,7 @@ from anabranch.wire import pulsar_pb2 as pb
 
 
 class CheckpointConsumer:
-    """Made by `ScalableClient.checkpoint_consumer`."""
+    """Made by `Client.checkpoint_consumer`."""
 
     def __init__(
         self,
@@ -32,7 +33,9 @@ class CheckpointConsumer:
         group: str | None,
         start: Start,
         chance: random.Random,
+        closed: Callable[[CheckpointConsumer], None] = lambda _: None,
     ) -> None:
+        self._closed = closed
         self.consumer_name = consumer_name
         self._connections = connections
         self._watch = watch
@@ -213,10 +216,10 @@ class CheckpointConsumer:
             await self._session.leave()
         await asyncio.gather(*self._closing)
         await self._watch.close()
-        await self._connections.close()
+        self._closed(self)
 
     def crash(self) -> None:
-        """Drops every connection without a word, as a process that dies would."""
+        """Drops every connection of its client without a word, as a process that dies would."""
         self._stop_listening()
         ends: list[Callable[[], object]] = [one.abort for one in self._readers.values()]
         if self._reporting is not None:

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anabranch
-from anabranch.errors import AnabranchError, PeerError
+from anabranch.client.errors import ConnectionLost, RequestRefused
+from anabranch.errors import PeerError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import Beat, Connection, Role
 from anabranch.wire.frames import Frame
@@ -23,20 +24,6 @@ C = pb.BaseCommand
 DEFAULT_PORT = 6650
 CONNECT_MAX_S = 10.0
 TICK_S = 5.0
-
-
-class ConnectionLost(AnabranchError):
-    """The broker went away, or could not be reached."""
-
-    retryable = True
-
-
-class RequestRefused(AnabranchError):
-    """The broker's error answer; `error` is the protocol's number for it."""
-
-    def __init__(self, error: int, message: str) -> None:
-        super().__init__(f"{pb.ServerError.Name(error)}: {message}")
-        self.error = error
 
 
 class PartKind(Enum):

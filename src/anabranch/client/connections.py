@@ -9,7 +9,8 @@ import asyncio
 import random
 from typing import Any
 
-from anabranch.client.connection import ClientConnection, ConnectionLost
+from anabranch.client.connection import ClientConnection
+from anabranch.client.errors import ConnectionLost
 from anabranch.wire import pulsar_pb2 as pb
 
 C = pb.BaseCommand

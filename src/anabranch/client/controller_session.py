@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections
+from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
@@ -35,12 +36,6 @@ FINAL_ERRORS = frozenset(
         pb.UnsupportedVersionError,
     }
 )
-
-
-class TopicDeleted(AnabranchError):
-    """The topic is gone. One of the same name, made later, is another topic."""
-
-    code = 11  # TopicNotFound
 
 
 class LayoutWatch:

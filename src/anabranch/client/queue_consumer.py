@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from anabranch.client.connections import Connections
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
+from anabranch.client.errors import TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
 from anabranch.client.segment_consumer import Inbox, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
@@ -18,7 +20,7 @@ from anabranch.wire import pulsar_pb2 as pb
 
 
 class QueueConsumer:
-    """Made by `ScalableClient.queue_consumer`."""
+    """Made by `Client.queue_consumer`."""
 
     def __init__(
         self,
@@ -29,7 +31,9 @@ class QueueConsumer:
         *,
         earliest: bool,
         chance: random.Random,
+        closed: Callable[[QueueConsumer], None] = lambda _: None,
     ) -> None:
+        self._closed = closed
         self.subscription = subscription
         self.consumer_name = consumer_name
         self._connections = connections
@@ -145,10 +149,10 @@ class QueueConsumer:
             self._release(number)
         await asyncio.gather(*self._closing)
         await self._watch.close()
-        await self._connections.close()
+        self._closed(self)
 
     def crash(self) -> None:
-        """Drops every connection without a word, as a process that dies would."""
+        """Drops every connection of its client without a word, as a process that dies would."""
         self._stop_listening()
         for one in self._segments.values():
             one.abort()

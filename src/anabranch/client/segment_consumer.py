@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.message import Message, signed, take_apart
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId

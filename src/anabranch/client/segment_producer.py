@@ -7,11 +7,12 @@ import logging
 import random
 from typing import Any, Final, NamedTuple, Protocol
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.errors import ConnectionLost, RequestRefused
+from anabranch.client.lanes import Lanes
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import signed
-from anabranch.client.reroute import Lanes
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.client.connection import ClientConnection, ConnectionLost, PartKind, RequestRefused
+from anabranch.client.connection import ClientConnection, PartKind
+from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.message import Message, take_apart
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.controller_session import Assigned, ControllerSession
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
+from anabranch.client.errors import TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
 from anabranch.client.segment_consumer import Inbox, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
@@ -20,7 +22,7 @@ from anabranch.wire import pulsar_pb2 as pb
 
 
 class StreamConsumer:
-    """Made by `ScalableClient.stream_consumer`."""
+    """Made by `Client.stream_consumer`."""
 
     def __init__(
         self,
@@ -31,7 +33,9 @@ class StreamConsumer:
         *,
         earliest: bool,
         chance: random.Random,
+        closed: Callable[[StreamConsumer], None] = lambda _: None,
     ) -> None:
+        self._closed = closed
         self.subscription = subscription
         self.consumer_name = consumer_name
         self._connections = connections
@@ -167,10 +171,10 @@ class StreamConsumer:
     async def close(self) -> None:
         await self.leave()
         await self._watch.close()
-        await self._connections.close()
+        self._closed(self)
 
     def crash(self) -> None:
-        """Drops every connection without a word, as a process that dies would."""
+        """Drops every connection of its client without a word, as a process that dies would."""
         self._stop_listening()
         self._session.abort()
         for one in self._segments.values():

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
-from anabranch.client.scalable import ScalableClient
+from anabranch.client.client import Client
 from anabranch.controller.ports import SegmentStatus
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
@@ -124,8 +124,8 @@ class World:
         value = self.cluster.metadata.peek(topic_path(NAME))
         return ScalableTopic.decode(value) if value else None
 
-    def client(self) -> ScalableClient:
-        return ScalableClient(
+    def client(self) -> Client:
+        return Client(
             self.cluster.service_url,
             chance=random.Random(self.chance.random()),
             now_ms=self.loop.now_ms,

@@ -63,7 +63,7 @@ async def produce(world: World, name: str, count: int) -> None:
         if not world.is_calm:
             await asyncio.sleep(chance.expovariate(1 / world.pace_s))
     await producer.flush()
-    await producer.close()
+    await client.close()
 
 
 def _receipt(world: World, name: str, number: int, future: asyncio.Future[Receipt]) -> None:
@@ -125,10 +125,10 @@ class Reader:
             return
         world.note(f"{self._id} leaves")
         async with asyncio.timeout(CLOSING_MAX_S):
-            await consumer.close()
+            await self._client.close()
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
-        client = self._world.client()
+        client = self._client = self._world.client()
         open_ = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(20):
             return await open_(TOPIC, self._subscription, consumer_name=name, earliest=True, create=False)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.client import ScalableClient
+from anabranch.client import Client
 from anabranch.model.layout import SegmentLayout
 from unit.client.scripted import ScriptedBroker
 
@@ -23,5 +23,6 @@ async def script() -> AsyncIterator[ScriptedBroker]:
 
 
 @pytest.fixture
-def client(script: ScriptedBroker) -> ScalableClient:
-    return ScalableClient(script.url, chance=random.Random(1), now_ms=lambda: 1)
+async def client(script: ScriptedBroker) -> AsyncIterator[Client]:
+    async with Client(script.url, chance=random.Random(1), now_ms=lambda: 1) as client:
+        yield client

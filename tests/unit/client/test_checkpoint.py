@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.checkpoint import BadCheckpoint, Checkpoint, Edge, readable, start_of
+from anabranch.client.checkpoint import Checkpoint, Edge, readable, start_of
+from anabranch.client.errors import BadCheckpoint
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Edge, Message, ScalableClient, StreamConsumer, TopicDeleted
+from anabranch.client import Client, Edge, Message, StreamConsumer, TopicDeleted
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
 from unit.client.scripted import ScriptedBroker, segment_topic
@@ -21,7 +21,7 @@ async def take(consumer: StreamConsumer, count: int) -> list[Message]:
         return [await consumer.receive() for _ in range(count)]
 
 
-async def open_stream(script: ScriptedBroker, client: ScalableClient, segments: list[int]) -> StreamConsumer:
+async def open_stream(script: ScriptedBroker, client: Client, segments: list[int]) -> StreamConsumer:
     script.assigned = (0, segments)
     consumer = await client.stream_consumer(TOPIC, "s", consumer_name="one")
     await script.until(lambda: len(script.consumers) == len(segments))
@@ -29,7 +29,7 @@ async def open_stream(script: ScriptedBroker, client: ScalableClient, segments: 
 
 
 async def test_one_acknowledgement_covers_a_position_in_each_segment(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     async with await open_stream(script, client, [1, 2]) as consumer:
         for segment, entry in ((1, 0), (2, 0), (1, 1), (2, 1), (1, 2)):
@@ -41,9 +41,7 @@ async def test_one_acknowledgement_covers_a_position_in_each_segment(
         assert sorted(script.acks) == [(segment_topic(1), 1, 2, True), (segment_topic(2), 1, 1, True)]
 
 
-async def test_what_was_delivered_later_is_not_acknowledged(
-    script: ScriptedBroker, client: ScalableClient
-) -> None:
+async def test_what_was_delivered_later_is_not_acknowledged(script: ScriptedBroker, client: Client) -> None:
     async with await open_stream(script, client, [1, 2]) as consumer:
         script.deliver(segment_topic(1), 0)
         (first,) = await take(consumer, 1)
@@ -54,7 +52,7 @@ async def test_what_was_delivered_later_is_not_acknowledged(
 
 
 async def test_a_segment_taken_away_is_freed_and_its_messages_are_not_delivered(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     async with await open_stream(script, client, [1, 2]) as consumer:
         script.deliver(segment_topic(1), 0)
@@ -72,9 +70,7 @@ async def test_a_segment_taken_away_is_freed_and_its_messages_are_not_delivered(
         assert not await consumer.ack_cumulative(held)
 
 
-async def test_an_assignment_of_an_older_layout_is_ignored(
-    script: ScriptedBroker, client: ScalableClient
-) -> None:
+async def test_an_assignment_of_an_older_layout_is_ignored(script: ScriptedBroker, client: Client) -> None:
     script.assigned = (3, [1])
     async with await client.stream_consumer(TOPIC, "s") as consumer:
         script.assign(2, [1, 2])
@@ -84,7 +80,7 @@ async def test_an_assignment_of_an_older_layout_is_ignored(
 
 
 async def test_an_update_right_behind_the_answer_to_a_registration_is_the_newer_word(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.assigned = (3, [])
     script.assigned_next = (3, [7])
@@ -96,7 +92,7 @@ async def test_an_update_right_behind_the_answer_to_a_registration_is_the_newer_
 
 
 async def test_a_segment_that_its_last_consumer_still_holds_is_tried_again(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.refusals[segment_topic(1)] = [pb.ConsumerBusy] * 3
     async with await open_stream(script, client, [1]) as consumer:
@@ -105,7 +101,7 @@ async def test_a_segment_that_its_last_consumer_still_holds_is_tried_again(
 
 
 async def test_leaving_is_said_to_the_controller_and_frees_the_segments(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     consumer = await open_stream(script, client, [1, 2])
     session = script.sessions[-1][1].consumer_id
@@ -116,7 +112,7 @@ async def test_leaving_is_said_to_the_controller_and_frees_the_segments(
 
 
 async def test_a_lost_connection_registers_again_under_the_same_name(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     async with await open_stream(script, client, [1]) as consumer:
         script.deliver(segment_topic(1), 0)
@@ -132,14 +128,14 @@ async def test_a_lost_connection_registers_again_under_the_same_name(
         assert await consumer.ack_cumulative(after)
 
 
-async def test_a_crash_says_nothing(script: ScriptedBroker, client: ScalableClient) -> None:
+async def test_a_crash_says_nothing(script: ScriptedBroker, client: Client) -> None:
     consumer = await open_stream(script, client, [1])
     consumer.crash()
     await asyncio.sleep(0)
     assert script.closed == []
 
 
-async def test_a_deleted_topic_ends_the_stream(script: ScriptedBroker, client: ScalableClient) -> None:
+async def test_a_deleted_topic_ends_the_stream(script: ScriptedBroker, client: Client) -> None:
     consumer = await open_stream(script, client, [1])
     script.is_deleted = True
     for link in script.links:
@@ -150,7 +146,7 @@ async def test_a_deleted_topic_ends_the_stream(script: ScriptedBroker, client: S
 
 
 async def test_a_queue_consumer_attaches_to_active_and_sealed_segments_and_to_new_ones(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     async with await client.queue_consumer(TOPIC, "q") as consumer:
         assert consumer.attached == {0}
@@ -169,7 +165,7 @@ async def test_a_queue_consumer_attaches_to_active_and_sealed_segments_and_to_ne
 
 
 async def test_a_group_member_reports_a_segment_once_its_application_comes_back_for_more(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.assigned = (0, [0])
     consumer = await client.checkpoint_consumer(TOPIC, group="g", start=Edge.EARLIEST, consumer_name="m")

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.client.connections import Backoff, Connections
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted, read_layout
+from anabranch.client.errors import TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch, read_layout
 from anabranch.errors import PeerError
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId

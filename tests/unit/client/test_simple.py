@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.client import Client, RequestRefused
-from anabranch.client.connection import ConnectionLost
+from anabranch.client import RequestRefused
+from anabranch.client.errors import ConnectionLost
+from anabranch.client.simple import Client
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch

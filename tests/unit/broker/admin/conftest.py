@@ -19,7 +19,7 @@ from anabranch.broker.owners import Owner, Owners
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
-from anabranch.client import Client
+from anabranch.client.simple import Client
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.position import Incarnation

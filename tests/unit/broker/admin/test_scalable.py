@@ -13,7 +13,7 @@ from anabranch.broker.admin import create_app
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
-from anabranch.client.scalable import ScalableClient
+from anabranch.client.client import Client
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
@@ -363,9 +363,10 @@ async def test_a_consumer_attached_to_every_segment_counts_once(rest: Rest) -> N
 
 async def test_stats_show_stream_consumers_what_they_read_and_whether_they_are_there(rest: Rest) -> None:
     await made(rest, 2)
-    client = ScalableClient(rest.broker.service_url)
+    client = Client(rest.broker.service_url)
     here = await client.stream_consumer(TOPIC, "s", consumer_name="here")
-    away = await client.stream_consumer(TOPIC, "s", consumer_name="away")
+    elsewhere = Client(rest.broker.service_url)
+    await elsewhere.stream_consumer(TOPIC, "s", consumer_name="away")
     found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
     assert (found["type"], found["consumerCount"]) == ("STREAM", 2)
     reads = {
@@ -374,7 +375,7 @@ async def test_stats_show_stream_consumers_what_they_read_and_whether_they_are_t
     assert reads.keys() == {"here", "away"}
     assert sorted(n for _, _, numbers in reads.values() for n in numbers) == [0, 1]
     assert all(kind == "STREAM" and connected for kind, connected, _ in reads.values())
-    away.crash()
+    elsewhere.crash()
     while all(c["connected"] for c in found["consumers"]):
         # The broker notices a moment later; each request gives it a turn.
         found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
@@ -382,6 +383,8 @@ async def test_stats_show_stream_consumers_what_they_read_and_whether_they_are_t
     await here.leave()
     found = (await rest.get(f"{T}/stats"))["subscriptions"]["s"]
     assert [c["consumerName"] for c in found["consumers"]] == ["away"]
+    await elsewhere.close()
+    await client.close()
     await rest.call("DELETE", f"{T}/subscriptions/s", 204)
     assert (await rest.get(f"{T}/stats"))["subscriptions"] == {}
 
@@ -413,7 +416,7 @@ async def test_unloading_the_namespace_gives_up_its_controllers_until_the_topic_
 
 async def test_consumers_keep_their_segments_when_their_topic_is_unloaded(rest: Rest) -> None:
     await made(rest, 2)
-    client = ScalableClient(rest.broker.service_url)
+    client = Client(rest.broker.service_url)
     async with (
         await client.stream_consumer(TOPIC, "s", consumer_name="one") as one,
         await client.stream_consumer(TOPIC, "s", consumer_name="two"),
@@ -524,6 +527,9 @@ class Refusing:
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
         return self._answer("administer", where)
 
+    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
+        return self._answer("list topics", namespace)
+
     async def may_lookup(self, role: str, topic: TopicName) -> bool:
         return self._answer("look up", topic)
 
@@ -543,9 +549,12 @@ async def test_without_admin_rights_on_the_topic_every_call_is_refused() -> None
     assert authorizer.asked == [f"administer {TOPIC}"] * len(calls)
 
 
-async def test_without_admin_rights_on_the_namespace_its_topics_are_not_listed() -> None:
+async def test_topics_are_listed_for_whom_the_namespace_allows_it() -> None:
+    authorizer = Refusing("list topics")
+    async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=authorizer) as rest:
+        assert "list the topics of" in await rest.refused("GET", NS, 403)
     async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=Refusing("administer")) as rest:
-        await rest.refused("GET", NS, 403)
+        await rest.get(NS)
 
 
 # -- two brokers

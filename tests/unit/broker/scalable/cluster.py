@@ -22,8 +22,9 @@ from anabranch.broker.owners import Owner
 from anabranch.broker.policies import Cluster as ClusterRecord
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
-from anabranch.client import Client, ClientConnection
+from anabranch.client import ClientConnection
 from anabranch.client.connection import PartKind
+from anabranch.client.simple import Client
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.model.layout import SegmentLayout

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from anabranch.client.client import Client
 from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.scalable import ScalableClient
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 from anabranch.model.segments import Segment
@@ -98,7 +98,7 @@ async def test_queue_consumers_share_every_segment_without_a_controller(cluster:
     leading = topics_of(cluster.first.broker)
     cluster.move(LOWER, 1)
     await leading.create(TOPIC)
-    client = ScalableClient(cluster.first.broker.service_url)
+    client = Client(cluster.first.broker.service_url)
     one = await client.queue_consumer(ORDERS, "q", earliest=True)
     two = await client.queue_consumer(ORDERS, "q", earliest=True)
     producer = await client.producer(ORDERS)
@@ -119,8 +119,7 @@ async def test_queue_consumers_share_every_segment_without_a_controller(cluster:
     assert leading.controllers[TOPIC].coordinators == {}
     for taker in takers:
         taker.cancel()
-    for each in (one, two, producer):
-        await each.close()
+    await client.close()
 
 
 async def until(cluster: Cluster, met: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.ui import api
-from anabranch.client.scalable import ScalableClient
+from anabranch.client.client import Client
 from anabranch.metadata.memory import MemoryMetadata
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 from unit.broker.admin.test_scalable import OneOwner, Refusing
@@ -137,9 +137,9 @@ async def test_a_layout_that_the_page_has_is_not_sent_again(rest: Rest) -> None:
 
 async def test_consumers_stand_at_the_mouths_with_what_they_read(rest: Rest) -> None:
     await rest.call("PUT", f"{ADMIN}/orders?numInitialSegments=2", 204)
-    client = ScalableClient(rest.broker.service_url)
-    stream = await client.stream_consumer("topic://public/default/orders", "billing", consumer_name="eu-1")
-    queue = await client.queue_consumer("topic://public/default/orders", "audit")
+    client = Client(rest.broker.service_url)
+    await client.stream_consumer("topic://public/default/orders", "billing", consumer_name="eu-1")
+    await client.queue_consumer("topic://public/default/orders", "audit")
     found = {s["name"]: s for s in (await rest.get(f"{TOPICS}/orders"))["subscriptions"]}
     assert found["billing"]["consumers"] == [{"name": "eu-1", "connected": True, "segments": [0, 1]}]
     assert (found["audit"]["kind"], found["audit"]["consumers"], found["audit"]["consumerCount"]) == (
@@ -149,14 +149,15 @@ async def test_consumers_stand_at_the_mouths_with_what_they_read(rest: Rest) -> 
     )
     overview = (await rest.get("/ui/api/overview"))["topics"]
     assert [topic["consumers"] for topic in overview] == [2]
-    await stream.close()
-    await queue.close()
+    await client.close()
 
 
 async def test_what_flows_through_a_segment_is_sampled_for_the_page(rest: Rest) -> None:
     await rest.call("PUT", f"{ADMIN}/orders", 204)
-    client = ScalableClient(rest.broker.service_url)
-    async with await client.producer("topic://public/default/orders") as producer:
+    async with (
+        Client(rest.broker.service_url) as client,
+        client.producer("topic://public/default/orders") as producer,
+    ):
         for number in range(5):
             await producer.send(b"hello", key=f"k{number}")
     assert rest.broker.scaling is not None

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Receipt, RequestRefused, ScalableClient, ScalableProducer
+from anabranch.client import Client, Producer, Receipt, RequestRefused
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -23,7 +23,7 @@ LOW = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) <= 0x7FFF)
 HIGH = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) > 0x7FFF)
 
 
-async def send(producer: ScalableProducer, *keys: str) -> list[asyncio.Future[Receipt]]:
+async def send(producer: Producer, *keys: str) -> list[asyncio.Future[Receipt]]:
     return [await producer.send(b"x", key=key) for key in keys]
 
 
@@ -32,7 +32,7 @@ async def results(receipts: list[asyncio.Future[Receipt]]) -> list[Receipt]:
         return [await receipt for receipt in receipts]
 
 
-async def test_receipts_say_where_a_message_lies(script: ScriptedBroker, client: ScalableClient) -> None:
+async def test_receipts_say_where_a_message_lies(script: ScriptedBroker, client: Client) -> None:
     script.layout = TWO
     async with await client.producer(TOPIC) as producer:
         receipts = await send(producer, LOW, HIGH, LOW)
@@ -40,7 +40,7 @@ async def test_receipts_say_where_a_message_lies(script: ScriptedBroker, client:
 
 
 async def test_what_a_sealed_segment_refuses_goes_to_its_children_in_order(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     async with await client.producer(TOPIC) as producer:
         await results(await send(producer, LOW))
@@ -55,7 +55,7 @@ async def test_what_a_sealed_segment_refuses_goes_to_its_children_in_order(
 
 
 async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_is_sent_again(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
     async with await client.producer(TOPIC) as producer:
@@ -73,7 +73,7 @@ async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_
 
 
 async def test_a_broker_that_does_not_know_the_question_gets_everything_in_doubt_again(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
     async with await client.producer(TOPIC) as producer:
@@ -88,7 +88,7 @@ async def test_a_broker_that_does_not_know_the_question_gets_everything_in_doubt
 
 
 async def test_a_lost_connection_to_an_active_segment_sends_the_whole_lane_again(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
     async with await client.producer(TOPIC) as producer:
@@ -103,15 +103,13 @@ async def test_a_lost_connection_to_an_active_segment_sends_the_whole_lane_again
         assert script.sent[3:] == [(ROOT, 1), (ROOT, 2)]
 
 
-async def test_a_busy_or_unready_segment_is_tried_again(
-    script: ScriptedBroker, client: ScalableClient
-) -> None:
+async def test_a_busy_or_unready_segment_is_tried_again(script: ScriptedBroker, client: Client) -> None:
     script.refusals[ROOT] = [pb.ProducerBusy, pb.ServiceNotReady]
     async with await client.producer(TOPIC) as producer:
         assert await results(await send(producer, LOW)) == [(0, 1, 0)]
 
 
-async def test_a_producer_that_may_not_write_says_so(script: ScriptedBroker, client: ScalableClient) -> None:
+async def test_a_producer_that_may_not_write_says_so(script: ScriptedBroker, client: Client) -> None:
     script.refusals[ROOT] = [pb.AuthorizationError]
     producer = await client.producer(TOPIC)
     receipt = await producer.send(b"x", key=LOW)
@@ -122,9 +120,7 @@ async def test_a_producer_that_may_not_write_says_so(script: ScriptedBroker, cli
     await producer.close()
 
 
-async def test_sends_wait_while_too_many_have_no_receipt(
-    script: ScriptedBroker, client: ScalableClient
-) -> None:
+async def test_sends_wait_while_too_many_have_no_receipt(script: ScriptedBroker, client: Client) -> None:
     script.receipts = False
     producer = await client.producer(TOPIC, pending_max=2)
     await send(producer, LOW, LOW)
@@ -139,7 +135,7 @@ async def test_sends_wait_while_too_many_have_no_receipt(
 
 
 async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
-    script: ScriptedBroker, client: ScalableClient
+    script: ScriptedBroker, client: Client
 ) -> None:
     script.layout = TWO
     script.sealed.add(ROOT)
@@ -152,7 +148,7 @@ async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
         assert script.sent == [(LEFT, 7)]
 
 
-async def test_closing_flushes_and_detaches(script: ScriptedBroker, client: ScalableClient) -> None:
+async def test_closing_flushes_and_detaches(script: ScriptedBroker, client: Client) -> None:
     producer = await client.producer(TOPIC)
     receipts = await send(producer, LOW)
     await producer.close()

@@ -1,6 +1,6 @@
 """A producer to a scalable topic: routes by key, follows the layout, keeps every key in order, loses nothing.
 
-`reroute.Lanes` decides which message goes where and when; here are the connections. Each segment in use has an
+`lanes.Lanes` decides which message goes where and when; here are the connections. Each segment in use has an
 attached producer. When its connection is lost it attaches again and sends its whole lane again; the broker drops what
 it has already if deduplication is on. A segment that turns out to be sealed is asked for its last sequence id first
 wherever a receipt may have been lost, so that nothing is stored twice; then the rest of its lane goes to its children.
@@ -13,10 +13,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from anabranch.client.connection import ConnectionLost
 from anabranch.client.connections import Connections
-from anabranch.client.layout_watch import LayoutWatch, TopicDeleted
-from anabranch.client.reroute import Lanes, Routing, keyless_hash
+from anabranch.client.errors import ConnectionLost, TopicDeleted
+from anabranch.client.lanes import Lanes, Routing, keyless_hash
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.segment_producer import Pending, Receipt, SegmentProducer
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.model.segments import SegmentId
@@ -28,8 +28,8 @@ PENDING_MAX: Final = 1000
 RECALL_MAX: Final = 50
 
 
-class ScalableProducer:
-    """Made by `ScalableClient.producer`. One loop, no locks: everything happens between two awaits."""
+class Producer:
+    """Made by `Client.producer`. One loop, no locks: everything happens between two awaits."""
 
     def __init__(
         self,
@@ -39,9 +39,13 @@ class ScalableProducer:
         *,
         chance: random.Random,
         now_ms: Callable[[], int],
+        is_named: bool = False,
         routing: Routing = Routing.HIGH,
         pending_max: int = PENDING_MAX,
+        closed: Callable[[Producer], None] = lambda _: None,
     ) -> None:
+        self._is_named = is_named
+        self._closed = closed
         self.name = name
         self.watch = watch
         self.connections = connections
@@ -61,7 +65,7 @@ class ScalableProducer:
         self._empty.set()
         self._stop_listening = watch.listen(self._layout_changed)
 
-    async def __aenter__(self) -> ScalableProducer:
+    async def __aenter__(self) -> Producer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -78,7 +82,11 @@ class ScalableProducer:
 
     # -- what an earlier life of this producer has stored
 
-    async def recall(self) -> None:
+    async def open(self) -> None:
+        if self._is_named:
+            await self._recall()
+
+    async def _recall(self) -> None:
         """Finds out what the topic holds already of a producer with this name, so that nothing is sent twice."""
         asking = asyncio.Semaphore(RECALL_MAX)
 
@@ -185,10 +193,10 @@ class ScalableProducer:
             self._end(ConnectionLost("the producer is closed"))
             await asyncio.gather(*(one.close() for one in self._segments.values()))
             await self.watch.close()
-            await self.connections.close()
+            self._closed(self)
 
     def crash(self) -> None:
-        """Drops everything without a word, as a process that dies would."""
+        """Drops every connection of its client without a word, as a process that dies would."""
         self._end(ConnectionLost("the producer crashed"))
         for one in self._segments.values():
             one.abort()

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from anabranch.client.reroute import Lanes, Routing, keyless_hash, segment_for
+from anabranch.client.lanes import Lanes, Routing, keyless_hash, segment_for
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId

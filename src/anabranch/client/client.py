@@ -1,0 +1,233 @@
+"""The client: one pool of connections, and the producers and consumers that share it, on any event loop.
+
+Chance and the clock are passed in; time-outs and pauses follow the event loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from anabranch.client.checkpoint import Edge, Start
+from anabranch.client.checkpoint_consumer import CheckpointConsumer
+from anabranch.client.connections import Backoff, Connections
+from anabranch.client.errors import Closed, TimedOut
+from anabranch.client.lanes import Routing
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.opening import Opening
+from anabranch.client.producer import PENDING_MAX, Producer
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.stream_consumer import StreamConsumer
+
+OPERATION_TIMEOUT_S: Final = 30.0
+
+
+class Part(Protocol):
+    """A producer or consumer of a client."""
+
+    async def close(self) -> None: ...
+
+
+class OpenPart(Part, Protocol):
+    async def open(self) -> None: ...
+
+
+P = TypeVar("P", bound=OpenPart)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def connect(service_url: str, *, operation_timeout_s: float = OPERATION_TIMEOUT_S) -> Client:
+    """A client of the brokers at `pulsar://host:port`, or several as `pulsar://one:6650,two:6650`.
+
+    Nothing is opened yet: a broker that cannot be reached shows when the first producer or consumer is made.
+    """
+    return Client(service_url, operation_timeout_s=operation_timeout_s)
+
+
+class Client:
+    """Made by `connect`. Closing it closes all that was made with it."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        chance: random.Random | None = None,
+        now_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
+        self._connections = Connections(service_url)
+        self._operation_timeout_s = operation_timeout_s
+        self._chance = chance or random.Random()
+        self._now_ms = now_ms
+        self._parts: set[Part] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes every producer, which flushes it, and every consumer, then the connections."""
+        self._is_closed = True
+        try:
+            await asyncio.gather(*(part.close() for part in list(self._parts)))
+        finally:
+            await self._connections.close()
+
+    def crash(self) -> None:
+        """Drops every connection without a word, as a process that dies would. For tests of the other side."""
+        self._is_closed = True
+        self._connections.abort()
+
+    # -- parts
+
+    async def _in_time(self, what: str, opening: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._operation_timeout_s):
+                await opening
+        except TimedOut:
+            raise
+        except TimeoutError:
+            raise TimedOut(
+                f"{what} was not opened within {self._operation_timeout_s:g} s; is the broker reachable? "
+                "operation_timeout_s allows more time"
+            ) from None
+
+    async def _watch(self, topic: str, *, create: bool) -> LayoutWatch:
+        if self._is_closed:
+            raise Closed("the client is closed: make another with connect()")
+        watch = LayoutWatch(self._connections, topic, Backoff(self._chance))
+        await self._in_time(topic, watch.open(create=create))
+        return watch
+
+    async def _opened(self, part: P) -> P:
+        self._parts.add(part)
+        try:
+            await self._in_time(type(part).__name__, part.open())
+        except BaseException:
+            await part.close()
+            raise
+        return part
+
+    def _name(self, what: str) -> str:
+        return f"{what}-{self._chance.getrandbits(40):010x}"
+
+    # -- what users make
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        routing: Routing = Routing.HIGH,
+        pending_max: int = PENDING_MAX,
+        create: bool = True,
+    ) -> Opening[Producer]:
+        """With a name, sequence ids go on behind what the topic holds of it, and nothing of that is stored again."""
+
+        async def open_() -> Producer:
+            watch = await self._watch(topic, create=create)
+            return await self._opened(
+                Producer(
+                    self._connections,
+                    watch,
+                    name or self._name("producer"),
+                    chance=self._chance,
+                    now_ms=self._now_ms,
+                    is_named=name is not None,
+                    routing=routing,
+                    pending_max=pending_max,
+                    closed=self._parts.discard,
+                )
+            )
+
+        return Opening(open_)
+
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_name: str | None = None,
+        earliest: bool = False,
+        create: bool = True,
+    ) -> Opening[StreamConsumer]:
+        """In order, acknowledged cumulatively; several of one subscription share its segments."""
+
+        async def open_() -> StreamConsumer:
+            watch = await self._watch(topic, create=create)
+            return await self._opened(
+                StreamConsumer(
+                    self._connections,
+                    watch,
+                    subscription,
+                    consumer_name or self._name("stream"),
+                    earliest=earliest,
+                    chance=self._chance,
+                    closed=self._parts.discard,
+                )
+            )
+
+        return Opening(open_)
+
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_name: str | None = None,
+        earliest: bool = False,
+        create: bool = True,
+    ) -> Opening[QueueConsumer]:
+        """Without order, acknowledged one by one; several of one subscription share every segment."""
+
+        async def open_() -> QueueConsumer:
+            watch = await self._watch(topic, create=create)
+            return await self._opened(
+                QueueConsumer(
+                    self._connections,
+                    watch,
+                    subscription,
+                    consumer_name or self._name("queue"),
+                    earliest=earliest,
+                    chance=self._chance,
+                    closed=self._parts.discard,
+                )
+            )
+
+        return Opening(open_)
+
+    def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Start = Edge.LATEST,
+        group: str | None = None,
+        consumer_name: str | None = None,
+        create: bool = True,
+    ) -> Opening[CheckpointConsumer]:
+        """In order, from a checkpoint on or an end of the topic; in a group, its share of the segments."""
+
+        async def open_() -> CheckpointConsumer:
+            watch = await self._watch(topic, create=create)
+            return await self._opened(
+                CheckpointConsumer(
+                    self._connections,
+                    watch,
+                    consumer_name or self._name("checkpoint"),
+                    group=group,
+                    start=start,
+                    chance=self._chance,
+                    closed=self._parts.discard,
+                )
+            )
+
+        return Opening(open_)

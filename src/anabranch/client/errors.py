@@ -1,0 +1,102 @@
+"""What can go wrong for an application, and what it can do about it.
+
+    AnabranchError             anything below; `retryable` says whether the same call may succeed later
+    ├── ConnectionLost         the broker went away, or could not be reached           retryable
+    ├── TimedOut               something took longer than its time-out allows          retryable
+    ├── MemoryFull             the client's memory budget is used up (`when_full="refuse"`)  retryable
+    ├── RequestRefused         the broker's answer is an error; `error` is its number
+    ├── TopicDeleted           the topic is gone
+    ├── Closed                 the client, producer or consumer was closed
+    ├── Unsupported            the broker, or this installation, cannot do that
+    ├── BadArgument            a call that cannot be meant
+    ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release
+    ├── DataLost               messages that were to be read next are gone; names the gap
+    ├── SchemaMismatch         a value or a message that does not fit the schema
+    └── CryptoFailed           a message that cannot be encrypted or decrypted
+
+Each message says what to do. Connections come back by themselves: the first two reach an application only when a
+time-out passes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anabranch.errors import AnabranchError
+from anabranch.wire import pulsar_pb2 as pb
+
+
+class ConnectionLost(AnabranchError):
+    """The broker went away, or could not be reached."""
+
+    retryable = True
+
+
+class TimedOut(AnabranchError, TimeoutError):
+    """The time allowed for a call has passed. What was asked may still happen."""
+
+    retryable = True
+
+
+class MemoryFull(AnabranchError):
+    """The client holds as many bytes as it may. Receipts make room: wait for some, or allow more."""
+
+    retryable = True
+
+
+# Answers that a later try may change.
+_PASSING: Final = frozenset(
+    {
+        pb.ServiceNotReady,
+        pb.MetadataError,
+        pb.PersistenceError,
+        pb.TooManyRequests,
+        pb.ProducerBusy,
+        pb.ConsumerBusy,
+        pb.ProducerBlockedQuotaExceededError,
+        pb.ProducerBlockedQuotaExceededException,
+    }
+)
+
+
+class RequestRefused(AnabranchError):
+    """The broker's error answer; `error` is the protocol's number for it."""
+
+    def __init__(self, error: int, message: str) -> None:
+        super().__init__(f"{pb.ServerError.Name(error)}: {message}")
+        self.error = error
+        self.retryable = error in _PASSING  # type: ignore[misc]  # Of the answer, not of the class.
+
+
+class TopicDeleted(AnabranchError):
+    """The topic is gone. One of the same name, made later, is another topic."""
+
+    code = 11  # TopicNotFound
+
+
+class Closed(AnabranchError):
+    """The client, producer or consumer was closed: make another."""
+
+
+class Unsupported(AnabranchError):
+    """The broker, or this installation, cannot do that; the message says what is missing."""
+
+
+class BadArgument(AnabranchError, ValueError):
+    """A call that cannot be meant, refused before anything is sent."""
+
+
+class BadCheckpoint(AnabranchError):
+    """These bytes are no checkpoint, or one of a later release."""
+
+
+class DataLost(AnabranchError):
+    """Messages that were to be read next are gone. The message names the gap."""
+
+
+class SchemaMismatch(AnabranchError):
+    """A value, or a message, that does not fit the schema."""
+
+
+class CryptoFailed(AnabranchError):
+    """A message that cannot be encrypted or decrypted; the message says which key is missing."""

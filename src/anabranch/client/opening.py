@@ -1,0 +1,36 @@
+"""What `client.producer(…)` and its kin give: opened by `await`, or by `async with`, and then closed too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+class Opening(Generic[T]):
+    """`p = await client.producer(…)`, or `async with client.producer(…) as p:`. Opens nothing until then."""
+
+    def __init__(self, open_: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._open = open_
+        self._opened: list[T] = []
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened.append(await self._open())
+        return self._opened[-1]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.pop().__aexit__(kind, error, trace)
