@@ -288,6 +288,36 @@ async def test_a_node_made_again_starts_a_new_life(store: MetadataStore) -> None
     assert (await store.create("/a", b"three")).version == 0
 
 
+async def test_a_read_after_a_write_that_was_given_up_is_the_last_word_on_it(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    await store.put("/a", b"before")
+    for turns in range(4):
+        write = asyncio.ensure_future(store.put("/a", b"%d" % turns))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        write.cancel()
+        found = await store.get("/a")
+        await asyncio.gather(write, return_exceptions=True)
+        await other.put("/later", b"")
+        assert await store.get("/a") == await other.get("/a") == found
+
+
+async def test_what_one_session_was_told_is_what_the_others_read(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    assert await other.get("/f/a") is None
+    assert await other.children("/f") == []
+    for number in range(20):
+        written = await store.put("/f/a", b"%d" % number)
+        assert await other.get("/f/a") == written
+    assert await other.children("/f") == ["a"]
+    await store.delete("/f/a")
+    assert await other.get("/f/a") is None
+    assert await other.children("/f") == []
+    assert await other.exists("/f")
+
+
 # Children and scans.
 
 

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from anabranch.metadata.errors import StoreClosed, StoreUnavailable
-from anabranch.metadata.paths import check_path, check_prefix
+from anabranch.metadata.kept import UNKNOWN, Unknown
+from anabranch.metadata.paths import ROOT, check_path, check_prefix
 from anabranch.metadata.port import SessionState, Versioned
 from anabranch.metadata.tree import Tree
 from anabranch.metadata.watches import MergingWatch, WatchTable
@@ -67,16 +68,37 @@ class EmbeddedMetadata(ABC):
         self._stores: dict[EmbeddedStore, None] = {}
 
     @abstractmethod
-    async def run(self, op: Op[T], *, always: bool = False) -> T:
+    async def run(
+        self,
+        op: Op[T],
+        *,
+        node: str | None = None,
+        folder: str | None = None,
+        writes: str | None = None,
+        always: bool = False,
+    ) -> T:
         """The operation's result, once its writes are as durable as the adapter makes them.
 
-        `always`: also when so many operations wait that others are refused.
+        What it does is said for adapters that keep what they have read: the result is the `node` at that path, or the
+        names of that `folder`'s children; it `writes` the node at that path, perhaps with its parents, or anything if
+        that is the root. `always`: also when so many operations wait that others are refused.
         """
+
+    # What an adapter can answer at once for a session, as `run` would answer it. By default nothing.
+
+    def kept_node(self, session: str, path: str) -> Versioned | Unknown | None:
+        return UNKNOWN
+
+    def kept_children(self, session: str, path: str) -> list[str] | Unknown:
+        return UNKNOWN
+
+    def kept_time(self, session: str) -> int | Unknown:
+        return UNKNOWN
 
     async def end_session(self, session: str) -> None:
         # A disk that refuses the removal now gets it again before every later operation: the session is over.
         with suppress(StoreUnavailable):
-            await self.run(lambda tree: tree.end_session(session), always=True)
+            await self.run(lambda tree: tree.end_session(session), writes=ROOT, always=True)
 
     async def connect(self) -> EmbeddedStore:
         """A handle with a new session."""
@@ -110,8 +132,12 @@ class EmbeddedStore:
         return self._session
 
     async def get(self, path: str) -> Versioned | None:
+        session = self._reachable()
+        known = self._service.kept_node(session, path)
+        if known is not UNKNOWN:
+            return known
         check_path(path)
-        return await self._ask(lambda tree: tree.get(path))
+        return await self._ask(lambda tree: tree.get(path), node=path)
 
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
@@ -119,17 +145,20 @@ class EmbeddedStore:
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> Versioned:
         owner = self._session.id if ephemeral else None
         kept = bytes(value)  # Free for bytes; a buffer that its owner may change later is copied.
-        return await self._ask(lambda tree: tree.create(path, kept, owner))
+        return await self._ask(lambda tree: tree.create(path, kept, owner), writes=path)
 
     async def put(self, path: str, value: bytes, *, if_version: int | None = None) -> Versioned:
         kept = bytes(value)
-        return await self._ask(lambda tree: tree.put(path, kept, if_version))
+        return await self._ask(lambda tree: tree.put(path, kept, if_version), writes=path)
 
     async def delete(self, path: str, *, if_version: int | None = None) -> bool:
-        return await self._ask(lambda tree: tree.delete(path, if_version))
+        return await self._ask(lambda tree: tree.delete(path, if_version), writes=path)
 
     async def children(self, path: str) -> list[str]:
-        return await self._ask(lambda tree: tree.children(path))
+        known = self._service.kept_children(self._reachable(), path)
+        return (
+            known if known is not UNKNOWN else await self._ask(lambda tree: tree.children(path), folder=path)
+        )
 
     async def scan(self, prefix: str) -> list[tuple[str, Versioned]]:
         return await self._ask(lambda tree: tree.scan(prefix))
@@ -138,7 +167,7 @@ class EmbeddedStore:
         return (await self.next_ids(path, 1)).start
 
     async def next_ids(self, path: str, count: int) -> range:
-        return await self._ask(lambda tree: tree.next_ids(path, count))
+        return await self._ask(lambda tree: tree.next_ids(path, count), writes=path)
 
     def watch(self, prefix: str) -> MergingWatch:
         if self._is_closed:
@@ -146,7 +175,8 @@ class EmbeddedStore:
         return self._watches.open(check_prefix(prefix))
 
     async def now_ms(self) -> int:
-        return await self._ask(lambda tree: tree.now_ms())
+        known = self._service.kept_time(self._reachable())
+        return known if known is not UNKNOWN else await self._ask(lambda tree: tree.now_ms())
 
     async def close(self) -> None:
         if self._is_closed:
@@ -186,23 +216,27 @@ class EmbeddedStore:
         if self._session.state is SessionState.CONNECTED:
             self._watches.changed(paths)
 
-    async def _ask(self, op: Op[T]) -> T:
-        session = self._session.id
-        self._check_reachable(session)
+    async def _ask(
+        self, op: Op[T], *, node: str | None = None, folder: str | None = None, writes: str | None = None
+    ) -> T:
+        session = self._reachable()
 
         def checked(tree: Tree) -> T:
             tree.check_session(session)
             return op(tree)
 
-        result = await self._service.run(checked)
-        self._check_reachable(session)
+        result = await self._service.run(checked, node=node, folder=folder, writes=writes)
+        if self._reachable() != session:
+            raise StoreUnavailable("the metadata session was replaced before the answer came")
         return result
 
-    def _check_reachable(self, session: str) -> None:
+    def _reachable(self) -> str:
+        """The session's id."""
         if self._is_closed:
             raise StoreClosed
-        if self._session.state is not SessionState.CONNECTED or self._session.id != session:
+        if self._session.state is not SessionState.CONNECTED:
             raise StoreUnavailable(f"the metadata session is {self._session.state.value}")
+        return self._session.id
 
 
 def void(_: object) -> None:

@@ -91,14 +91,22 @@ class MemoryMetadata(EmbeddedMetadata):
         super().__init__()
         self._tree = MemoryTree(clock_ms)
 
-    async def run(self, op: Op[T], *, always: bool = False) -> T:
+    async def run(
+        self,
+        op: Op[T],
+        *,
+        node: str | None = None,
+        folder: str | None = None,
+        writes: str | None = None,
+        always: bool = False,
+    ) -> T:
         # Other tasks run before the request arrives and before its reply does, as with a store behind a
         # socket: without these two turns a race between callers could never show in a test.
         await asyncio.sleep(0)
         try:
             result = op(self._tree)
         finally:
-            paths, self._tree.changed = self._tree.changed, []
+            paths, self._tree.changed = self._tree.changed, {}
             self._tree.ending.clear()
             if paths:
                 self.publish(paths)

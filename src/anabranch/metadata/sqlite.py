@@ -2,7 +2,8 @@
 
 Operations queue; the thread takes all that wait and runs them in one transaction, so one sync serves them all. An
 operation that the rules refuse fails alone. When SQLite itself fails, the transaction is undone and each operation
-runs in one of its own: on a full disk reads still answer, and each write gets its own error.
+runs in one of its own: on a full disk reads still answer, and each write gets its own error. What was read or written
+of late is read again without the thread: a question to it takes some 130 us, and far longer while the loop is busy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, TypeVar
 
 from anabranch.metadata.embedded import EmbeddedMetadata, Op
 from anabranch.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
+from anabranch.metadata.kept import UNKNOWN, Kept, Unknown
+from anabranch.metadata.port import Versioned
 from anabranch.metadata.sqlite_tree import SqliteTree, open_tree
 from anabranch.metadata.tree import Tree
 
@@ -34,11 +37,14 @@ PENDING_OPS_MAX = 100_000
 class _Request:
     op: Callable[[Tree], Any]
     reply: asyncio.Future[Any]
+    node: str | None
+    folder: str | None
+    writes: str | None
 
 
 @dataclass(slots=True)
 class _Outcome:
-    reply: asyncio.Future[Any]
+    request: _Request
     result: Any = None
     error: Exception | None = None
 
@@ -52,6 +58,10 @@ class SqliteMetadata(EmbeddedMetadata):
         self._pending = 0
         self._pending_max = pending_ops_max
         self._is_closed = False
+        self._kept = Kept()
+        self._tree: SqliteTree | None = (
+            None  # Once open. The loop only asks it which sessions live, and the time.
+        )
         # An error is the future's result: as its exception it would go unread when the opener is cancelled.
         self._opened: asyncio.Future[Exception | None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -80,15 +90,40 @@ class SqliteMetadata(EmbeddedMetadata):
             raise error
         return service
 
-    async def run(self, op: Op[T], *, always: bool = False) -> T:
+    async def run(
+        self,
+        op: Op[T],
+        *,
+        node: str | None = None,
+        folder: str | None = None,
+        writes: str | None = None,
+        always: bool = False,
+    ) -> T:
         if self._is_closed:
             raise StoreClosed
         if self._pending >= self._pending_max and not always:
             raise StoreUnavailable(f"{self._pending} metadata operations are waiting already")
         self._pending += 1
         reply: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Request(op, reply))
+        if writes is not None:
+            self._kept.begin(writes)
+        self._queue.put(_Request(op, reply, node, folder, writes))
         return await reply
+
+    def kept_node(self, session: str, path: str) -> Versioned | Unknown | None:
+        return self._kept.node(path) if self._is_live(session) else UNKNOWN
+
+    def kept_children(self, session: str, path: str) -> list[str] | Unknown:
+        return self._kept.children(path) if self._is_live(session) else UNKNOWN
+
+    def kept_time(self, session: str) -> int | Unknown:
+        assert self._tree is not None
+        shown = self._tree.time.shown_ms() if self._is_live(session) else None
+        return UNKNOWN if shown is None else shown
+
+    def _is_live(self, session: str) -> bool:
+        assert self._tree is not None
+        return session in self._tree.live and not self._is_closed
 
     async def close(self) -> None:
         """End every session, finish what waits and give the file back. May be called twice."""
@@ -104,31 +139,45 @@ class SqliteMetadata(EmbeddedMetadata):
             self._is_closed = True
             self._queue.put(None)
 
-    def _deliver(self, outcomes: list[_Outcome], paths: list[str]) -> None:
+    def _deliver(self, outcomes: list[_Outcome], changes: dict[str, Versioned | None]) -> None:
         self._pending -= len(outcomes)
-        if paths:
-            self.publish(paths)
+        self._keep(outcomes, changes)
+        if changes:
+            self.publish(changes)
         for outcome in outcomes:
-            if outcome.reply.done():
+            reply = outcome.request.reply
+            if reply.done():
                 continue  # The caller was cancelled; its operation was carried out all the same.
             if outcome.error is not None:
-                outcome.reply.set_exception(outcome.error)
+                reply.set_exception(outcome.error)
             else:
-                outcome.reply.set_result(outcome.result)
+                reply.set_result(outcome.result)
+
+    def _keep(self, outcomes: list[_Outcome], changes: dict[str, Versioned | None]) -> None:
+        # First what was read, then what was changed: in the batch either may have come before the other.
+        for outcome in outcomes:
+            if outcome.error is None:
+                if (path := outcome.request.node) is not None:
+                    self._kept.found(path, outcome.result)
+                elif (path := outcome.request.folder) is not None:
+                    self._kept.listed(path, outcome.result)
+        self._kept.changed(changes)
+        for outcome in outcomes:
+            if (path := outcome.request.writes) is not None:
+                self._kept.end(path)
 
     # From here on: the thread.
 
     def _live(self, path: Path, clock_ms: Callable[[], int]) -> None:
         try:
-            tree = open_tree(path, clock_ms)
+            tree = self._tree = open_tree(path, clock_ms)
         except Exception as error:
             self._on_loop(self._opened.set_result, error)
             return
         self._on_loop(self._opened.set_result, None)
         try:
             while (batch := self._next_batch()) is not None:
-                outcomes, paths = _execute(tree, batch)
-                self._on_loop(self._deliver, outcomes, paths)
+                self._on_loop(self._deliver, *_execute(tree, batch))
         finally:
             with suppress(sqlite3.Error):  # Closing tidies up; everything acked is in the write-ahead file.
                 tree.close()
@@ -155,22 +204,22 @@ class SqliteMetadata(EmbeddedMetadata):
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _execute(tree: SqliteTree, batch: list[_Request]) -> tuple[list[_Outcome], list[str]]:
-    """Each request's outcome, and the paths that changed."""
-    paths = _finish_endings(tree)
+def _execute(tree: SqliteTree, batch: list[_Request]) -> tuple[list[_Outcome], dict[str, Versioned | None]]:
+    """Each request's outcome, and what became of the nodes that changed."""
+    changes = _finish_endings(tree)
     try:
         outcomes = _transact(tree, batch)
     except Exception as error:
         if len(batch) == 1:
-            return [_Outcome(batch[0].reply, error=tree.translated(error))], paths
+            return [_Outcome(batch[0], error=tree.translated(error))], changes
     else:
-        return outcomes, paths + _taken_changes(tree)
+        return outcomes, changes | _taken_changes(tree)
     outcomes = []
     for request in batch:
         alone, touched = _execute(tree, [request])
         outcomes += alone
-        paths += touched
-    return outcomes, paths
+        changes |= touched
+    return outcomes, changes
 
 
 def _transact(tree: SqliteTree, batch: list[_Request]) -> list[_Outcome]:
@@ -178,16 +227,16 @@ def _transact(tree: SqliteTree, batch: list[_Request]) -> list[_Outcome]:
     with tree.transaction():
         for request in batch:
             try:
-                outcomes.append(_Outcome(request.reply, request.op(tree)))
+                outcomes.append(_Outcome(request, request.op(tree)))
             except MetadataError as refusal:
-                outcomes.append(_Outcome(request.reply, error=refusal))
+                outcomes.append(_Outcome(request, error=refusal))
     return outcomes
 
 
-def _finish_endings(tree: SqliteTree) -> list[str]:
+def _finish_endings(tree: SqliteTree) -> dict[str, Versioned | None]:
     """Remove what sessions left behind when they ended while the disk refused writes."""
     if not tree.ending:
-        return []
+        return {}
     with suppress(sqlite3.Error):
         with tree.transaction():
             tree.finish_endings()
@@ -195,6 +244,6 @@ def _finish_endings(tree: SqliteTree) -> list[str]:
     return _taken_changes(tree)
 
 
-def _taken_changes(tree: Tree) -> list[str]:
-    paths, tree.changed = tree.changed, []
-    return paths
+def _taken_changes(tree: Tree) -> dict[str, Versioned | None]:
+    changes, tree.changed = tree.changed, {}
+    return changes

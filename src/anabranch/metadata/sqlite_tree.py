@@ -23,6 +23,7 @@ from anabranch.metadata.errors import (
 )
 from anabranch.metadata.paths import ROOT, below, name, parent
 from anabranch.metadata.port import Versioned
+from anabranch.metadata.store_time import StoreTime
 from anabranch.metadata.tree import Tree
 
 APPLICATION_ID = 0x416E6142  # "AnaB", in the file's header.
@@ -52,9 +53,7 @@ class SqliteTree(Tree):
         super().__init__()
         self._db = connection
         self._path = path
-        self._clock_ms = clock_ms
-        self._stored_ms = self._fact("time_ms")
-        self._last_ms = self._stored_ms
+        self.time = StoreTime(clock_ms, self._fact("time_ms"))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -66,20 +65,28 @@ class SqliteTree(Tree):
         self._db.execute("BEGIN")
         try:
             yield
-            # The time goes to disk with whatever first showed it, so a restart cannot show an earlier one.
-            if self._last_ms > self._stored_ms:
-                self._db.execute("UPDATE fact SET number = ? WHERE name = 'time_ms'", (self._last_ms,))
+            mark_ms = self.time.next_mark_ms(is_writing=bool(self.changed))
+            if mark_ms is not None:
+                self._store_mark(mark_ms)
             self._db.execute("COMMIT")
         except BaseException:
-            self.changed = []
+            self.changed = {}
             # SQLite has rolled back by itself after some errors, such as a full disk.
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self._stored_ms = self._last_ms
+        if mark_ms is not None:
+            self.time.mark_ms = mark_ms
 
     def close(self) -> None:
-        self._db.close()
+        try:
+            # Nobody asks any more: the exact time will do, and the next opening need not wait for a mark ahead.
+            self._store_mark(self.time.last_ms)
+        finally:
+            self._db.close()
+
+    def _store_mark(self, mark_ms: int) -> None:
+        self._db.execute("UPDATE fact SET number = ? WHERE name = 'time_ms'", (mark_ms,))
 
     def translated(self, error: Exception) -> Exception:
         return error if not isinstance(error, sqlite3.Error) else translate(error, self._path)
@@ -147,8 +154,7 @@ class SqliteTree(Tree):
         return str(number)
 
     def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, self._clock_ms())
-        return self._last_ms
+        return self.time.now_ms()
 
     def _fact(self, fact: str) -> int:
         row = self._db.execute("SELECT number FROM fact WHERE name = ?", (fact,)).fetchone()

@@ -25,10 +25,10 @@ COUNTER_MAX = 2**63 - 1
 
 
 class Tree(ABC):
-    """Nodes, sessions and time. `changed` collects touched paths until the adapter has made them durable."""
+    """Nodes, sessions and time. `changed` collects what became of nodes until the adapter has made it durable."""
 
     def __init__(self) -> None:
-        self.changed: list[str] = []
+        self.changed: dict[str, Versioned | None] = {}  # None for a node that is gone.
         self.live: set[str] = set()
         # Sessions that ended while their ephemerals could not be removed yet (a full disk).
         self.ending: set[str] = set()
@@ -82,7 +82,7 @@ class Tree(ABC):
         for session in sorted(self.ending):
             for path in self._owned_by(session):
                 self._remove(path)
-                self.changed.append(path)
+                self.changed[path] = None
 
     def check_session(self, session: str) -> None:
         """A request that arrives after its session's end is refused, as a server refuses it."""
@@ -113,7 +113,7 @@ class Tree(ABC):
         if self._has_children(path):
             raise NotEmpty(path)
         self._remove(path)
-        self.changed.append(path)
+        self.changed[path] = None
         return True
 
     def children(self, path: str) -> list[str]:
@@ -149,17 +149,17 @@ class Tree(ABC):
             above = parent(above)
         now = self.now_ms()
         for folder in reversed(missing):
-            self._insert(folder, Versioned(b"", 0, now, now))
-            self.changed.append(folder)
+            made = self.changed[folder] = Versioned(b"", 0, now, now)
+            self._insert(folder, made)
         node = Versioned(value, 0, now, now, owner)
         self._insert(path, node)
-        self.changed.append(path)
+        self.changed[path] = node
         return node
 
     def _change(self, path: str, old: Versioned, value: bytes) -> Versioned:
         node = Versioned(value, old.version + 1, old.created_ms, self.now_ms(), old.owner)
         self._update(path, node)
-        self.changed.append(path)
+        self.changed[path] = node
         return node
 
 

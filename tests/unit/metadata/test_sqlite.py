@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from anabranch.metadata.errors import (
     StoreUnavailable,
 )
 from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.metadata.store_time import AHEAD_MS
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -131,6 +133,17 @@ async def test_time_never_runs_back_across_restarts(file: Path) -> None:
         assert (await store.create("/b", b"")).created_ms == 9_000
 
 
+async def test_time_never_runs_back_across_kill_9_under_a_clock_set_back(file: Path) -> None:
+    async with program("metadata_clock.py", file, 5_000) as teller:
+        said = [int(await anext(lines(teller))) for _ in range(3)]
+        assert said == [5_000, 15_000, 25_000]
+        teller.send_signal(signal.SIGKILL)
+        await teller.wait()
+    async with opened(file, now_ms=100) as service:
+        store = await service.connect()
+        assert 25_000 <= await store.now_ms() <= 25_000 + AHEAD_MS
+
+
 # Files that cannot be used.
 
 
@@ -229,6 +242,73 @@ async def test_cancelled_callers_leave_the_thread_at_work(file: Path) -> None:
         assert any(isinstance(result, asyncio.CancelledError) for result in results[::2])
         assert not any(isinstance(result, BaseException) for result in results[1::2])
         assert (await store.put("/after", b"")).version == 0
+
+
+async def test_what_was_read_or_written_is_read_again_without_the_thread(file: Path) -> None:
+    async with opened(file) as service:
+        store, other = await service.connect(), await service.connect()
+        made = await store.put("/f/a", b"1")
+        await store.children("/f")
+        reads = [
+            (other.get("/f/a"), made),
+            (other.children("/f"), ["a"]),
+            (other.now_ms(), 0),
+        ]
+        for read, expected in reads:
+            with pytest.raises(StopIteration) as answered:
+                read.send(None)  # To the first wait, of which there is none.
+            assert answered.value.value == expected
+
+
+async def test_reads_sent_among_unanswered_writes_see_what_was_sent_before_them(file: Path) -> None:
+    async with opened(file) as service:
+        store, other = await service.connect(), await service.connect()
+        await store.put("/f/a", b"0")
+        await store.children("/f")
+        sent: list[asyncio.Future[Any]] = []
+        for number in range(1, 50):
+            sent.append(asyncio.ensure_future(store.put("/f/a", b"%d" % number)))
+            sent.append(asyncio.ensure_future(other.get("/f/a")))
+            sent.append(asyncio.ensure_future(other.create(f"/f/{number}/deep", b"")))
+            sent.append(asyncio.ensure_future(store.get(f"/f/{number}")))
+            sent.append(asyncio.ensure_future(store.children("/f")))
+            sent.append(asyncio.ensure_future(store.delete("/f/gone")))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*sent)
+        for number in range(1, 50):
+            _, found, _, folder, names, _ = results[6 * (number - 1) : 6 * number]
+            assert found.value == b"%d" % number
+            assert folder is not None
+            assert len(names) == number + 1
+
+
+async def test_a_read_that_shares_its_transaction_with_a_later_write_is_not_what_is_kept(file: Path) -> None:
+    async with opened(file) as service:
+        store = await service.connect()
+        for number in range(20):
+            names = await store.children("/f")
+            await asyncio.gather(
+                store.put("/f/a", b"%d" % number),
+                store.get("/f/a"),
+                store.children("/f"),
+                store.put("/f/a", b"again"),
+                store.create(f"/f/{number}", b""),
+            )
+            found = await store.get("/f/a")
+            assert found is not None
+            assert found.value == b"again"
+            assert set(await store.children("/f")) == {*names, "a", str(number)}
+
+
+async def test_a_session_that_ended_is_told_so_even_of_what_is_known(file: Path) -> None:
+    async with opened(file) as service:
+        store = await service.connect()
+        await store.put("/a", b"1")
+        await service.end_session(store.session.id)
+        with pytest.raises(StoreUnavailable):
+            await store.get("/a")
+        with pytest.raises(StoreUnavailable):
+            await store.now_ms()
 
 
 async def test_beyond_the_limit_of_waiting_operations_more_are_refused_as_retryable(file: Path) -> None:
