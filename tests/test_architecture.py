@@ -16,6 +16,7 @@ LAYERS = [
     "model",
     "autoscale",
     "wire",
+    "columns",
     "metadata",
     "storage",
     "controller",
@@ -27,6 +28,11 @@ LAYERS = [
 
 PURE_FOLDERS = ["model", "autoscale", "wire"]
 PURE_MODULES = [
+    *(
+        f"columns/{name}.py"
+        for name in ("arrow", "decode", "decode_rows", "encode", "hashing", "memory", "pool")
+    ),
+    *(f"columns/{name}.py" for name in ("protobuf", "recut", "routing", "scan", "singles", "warmup")),
     "broker/cursor.py",
     "broker/dedup.py",
     "broker/policies.py",
@@ -36,6 +42,7 @@ PURE_MODULES = [
     "broker/scalable/membership.py",
     "client/checkpoint.py",
     "client/lanes.py",
+    "client/topic_set.py",
     "storage/format.py",
     "storage/spans.py",
     "storage/topic_record.py",
@@ -91,6 +98,31 @@ def test_imports_point_to_lower_layers_only(path: Path) -> None:
 def test_pure_code_has_no_clock_no_chance_and_no_io(path: Path) -> None:
     touched = {name.split(".")[0] for name in imports(path)} & IMPURE
     assert not touched, f"pure code imports {sorted(touched)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_column_kernels_load_numba_and_arrow(path: Path) -> None:
+    if path.relative_to(SOURCE).parts[0] == "columns":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # What a function imports, it imports when it is called.
+    loaded = {
+        name
+        for node in tree.body
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    slow = [
+        name
+        for name in loaded
+        if name.split(".")[0] in {"numba", "pyarrow"} or name.startswith("anabranch.columns")
+    ]
+    assert not slow, f"{slow} take half a second to load: import them in the function that needs them"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))

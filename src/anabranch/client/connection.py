@@ -32,6 +32,7 @@ class PartKind(Enum):
     PRODUCER = "producer_id"
     CONSUMER = "consumer_id"
     WATCH = "session_id"
+    NAMESPACE_WATCH = "watch_id"
 
 
 class Part(Protocol):
@@ -55,6 +56,7 @@ _TO_PART = {
     C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", PartKind.CONSUMER),
     C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: ("scalableTopicAssignmentUpdate", PartKind.CONSUMER),
     C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH),
+    C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH),
 }
 _ANSWERS = {
     field.number: field.name
@@ -173,6 +175,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def peer_name(self) -> str:
         """What the broker calls itself and its release."""
         return self._wire.peer_name
+
+    @property
+    def supports_scalable_topics(self) -> bool:
+        """Whether the broker knows layouts and watches of them."""
+        return bool(self._wire.peer_features.supports_scalable_topics)
 
     @property
     def is_closed(self) -> bool:
