@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anabranch.controller import election
-from anabranch.controller.coordinator import is_drained
+from anabranch.controller.collection import Collection
 from anabranch.controller.core import events as e
 from anabranch.controller.errors import ControllerError, OperationRefused, TopicExists, TopicMissing
 from anabranch.controller.feed import TopicFeed
@@ -22,7 +22,6 @@ from anabranch.controller.ports import (
     Assignment,
     AssignmentLink,
     NotLeader,
-    SegmentGone,
     Segments,
     SegmentStatus,
 )
@@ -114,6 +113,7 @@ class ScalableTopics:
         self.records = Records(metadata)
         self.feed = TopicFeed(metadata)
         self._classic = classic or NoClassic()
+        self._collection = Collection(segments, self.records, self.settings, now_ms)
         self._now_ms = now_ms
         self._controllers: dict[TopicName, TopicController] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -480,25 +480,8 @@ class ScalableTopics:
         state = controller.state
         if state is not None and state.is_classic:
             await self._look_at_classic(controller, state.topic.layout)
-            return
-        if state is None or not state.topic.layout.sealed:
-            return
-        layout = state.topic.layout
-        keep_ms = await self.settings.retention_ms(controller.topic.namespace)
-        if keep_ms is None:
-            return
-        now_ms = self._now_ms()
-        records = await self.records.subscriptions(controller.topic, state.topic.generation)
-        expired: list[SegmentId] = []
-        for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
-            if segment.is_deleting or segment.sealed_ms + keep_ms > now_ms:
-                continue
-            if all(parent in expired for parent in segment.parents) and await self._is_unneeded(
-                controller.topic, segment, records
-            ):
-                expired.append(segment.id)
-        if expired:
-            controller.remind(e.SegmentsExpired(tuple(expired)))
+        elif expired := await self._collection.unneeded(controller):
+            controller.remind(e.SegmentsExpired(expired))
 
     async def _look_at_classic(self, controller: TopicController, known: SegmentLayout) -> None:
         """Nothing below `/topics` tells that a classic topic has got more partitions, or is gone."""
@@ -509,22 +492,6 @@ class ScalableTopics:
             return
         if found.generation == 0 and found.layout.epoch != known.epoch:
             controller.classic_changed(found)
-
-    async def _is_unneeded(
-        self, topic: TopicName, segment: Segment, records: Sequence[SubscriptionRecord]
-    ) -> bool:
-        try:
-            status = await self.segments.status(topic, segment)
-        except SegmentGone:
-            return True
-        for record in records:
-            if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
-                continue
-            # A subscription that never said where it begins was promised nothing of what it has no cursor in.
-            promised = record.initial is not None or record.name in status.subscriptions
-            if promised and not is_drained(record, status, segment.id):
-                return False
-        return True
 
 
 async def _quietly(work: Awaitable[object]) -> None:

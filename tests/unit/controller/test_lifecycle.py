@@ -349,6 +349,31 @@ async def test_a_sealed_segment_goes_after_retention_once_every_subscription_has
 
 
 @simulated
+async def test_a_segment_is_kept_for_producers_in_doubt_however_long_its_split_waited_for_the_seal(
+    rig: Rig,
+) -> None:
+    """They learn of the seal when it happens, and then ask the segment what it holds."""
+
+    async def a_minute(namespace: object) -> int:
+        return 60_000
+
+    async def seal_late(what: str, segment: Segment) -> None:
+        if what == "seal" and rig.loop.time() < ready:
+            raise SegmentUnavailable("its owner is away")
+
+    broker = await rig.broker(retention_ms=a_minute)
+    await broker.create(TOPIC)
+    ready = rig.loop.time() + 630  # Not at the moment of a look.
+    rig.owners.before = seal_late
+    await broker.split(TOPIC, 0)
+    assert rig.loop.time() >= ready
+    await asyncio.sleep(59)
+    assert SegmentId(0) in (await broker.view(TOPIC)).layout.segments
+    await asyncio.sleep(120)
+    assert SegmentId(0) not in (await broker.view(TOPIC)).layout.segments
+
+
+@simulated
 async def test_parents_are_collected_before_their_children_so_that_lineage_has_no_holes(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)
