@@ -33,6 +33,10 @@ class Authorizer(Protocol):
         """Make, change, look into and delete the topic, or any topic of the namespace."""
         ...
 
+    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
+        """See the names of the topics in it, and follow them as they come and go."""
+        ...
+
     async def may_lookup(self, role: str, topic: TopicName) -> bool: ...
 
     async def may_produce(self, role: str, topic: TopicName) -> bool: ...
@@ -47,6 +51,9 @@ class AllowAll:
         return True
 
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
+        return True
+
+    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
         return True
 
     async def may_lookup(self, role: str, topic: TopicName) -> bool:
@@ -72,6 +79,10 @@ class Rights:
     async def administer(self, role: str, where: NamespaceName | TopicName) -> None:
         if not await self._authorizer.may_administer(role, where):
             raise _refusal(role, f"administer {where}")
+
+    async def list_topics(self, role: str, namespace: NamespaceName) -> None:
+        if not await self._authorizer.may_list_topics(role, namespace):
+            raise _refusal(role, f"list the topics of {namespace}")
 
     async def lookup(self, role: str, topic: TopicName) -> None:
         if not await self._authorizer.may_lookup(role, topic):

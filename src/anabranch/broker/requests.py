@@ -20,6 +20,7 @@ from anabranch.broker.session import Session
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
 from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
@@ -123,8 +124,10 @@ class Requests:
     async def _topics_of_namespace(self, session: Session, request: pb.CommandGetTopicsOfNamespace) -> None:
         modes = pb.CommandGetTopicsOfNamespace
         topics: list[str] = []
+        namespace = NamespaceName.parse(request.namespace)
+        await self._broker.rights.list_topics(session.role, namespace)
         if request.mode in (modes.PERSISTENT, modes.ALL):
-            topics = await self._broker.topics(NamespaceName.parse(request.namespace))
+            topics = await self._broker.topics(namespace)
         answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         response = answer.getTopicsOfNamespaceResponse
         response.request_id = request.request_id
@@ -137,8 +140,10 @@ class Requests:
             else:
                 topics = [t for t in topics if pattern.fullmatch(_without_partition(_without_domain(t)))]
                 response.filtered = True
-        response.topics.extend(topics)
-        response.changed = True
+        response.topics_hash = topic_hash(topics)
+        response.changed = response.topics_hash != request.topics_hash
+        if response.changed:
+            response.topics.extend(topics)
         session.send(answer)
 
     # -- producers

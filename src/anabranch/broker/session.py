@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.scalable.consumer_sessions import ConsumerSession
     from anabranch.broker.scalable.dag_watch import DagWatch
+    from anabranch.broker.scalable.namespace_watch import NamespaceWatch
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ class Session(asyncio.BufferedProtocol):
         self.consumers: dict[int, Consumer | None] = {}
         # For consumers that are still being made.
         self.early_acks: dict[int, list[pb.CommandAck]] = {}
-        # Of scalable topics: layouts that are watched, and consumers registered with controllers, which share the id
-        # space of `consumers`.
+        # Of scalable topics: layouts and namespaces that are watched, and consumers registered with controllers, which
+        # share the id space of `consumers`.
         self.watches: dict[int, DagWatch] = {}
+        self.namespace_watches: dict[int, NamespaceWatch] = {}
         self.sessions: dict[int, ConsumerSession] = {}
         self.address = ""
         self.role = ANONYMOUS
@@ -169,6 +171,8 @@ class Session(asyncio.BufferedProtocol):
         self.is_writable = True
         for subscription in dict.fromkeys(c.subscription for c in self.consumers.values() if c is not None):
             subscription.link_writable(self)
+        if self.namespace_watches:
+            self.broker.requests.scalable.link_writable(self)
 
     def pause_reading(self) -> None:
         self._is_paused = True

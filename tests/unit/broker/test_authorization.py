@@ -20,6 +20,9 @@ class AllowNothing:
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
         return False
 
+    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
+        return False
+
     async def may_lookup(self, role: str, topic: TopicName) -> bool:
         return False
 
@@ -35,6 +38,7 @@ DEMANDS: list[tuple[Demand, str]] = [
     (lambda rights, role: rights.super_user(role), "super user"),
     (lambda rights, role: rights.administer(role, PUBLIC_DEFAULT), "administer public/default"),
     (lambda rights, role: rights.administer(role, TOPIC), "administer topic://public/default/t"),
+    (lambda rights, role: rights.list_topics(role, PUBLIC_DEFAULT), "list the topics of public/default"),
     (lambda rights, role: rights.lookup(role, TOPIC), "look up topic://public/default/t"),
     (lambda rights, role: rights.produce(role, TOPIC), "produce to topic://public/default/t"),
     (

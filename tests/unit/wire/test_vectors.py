@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from anabranch.errors import UnsupportedCompression
+from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import batch
 from anabranch.wire import entry as wire_entry
 from anabranch.wire import pulsar_pb2 as pb
@@ -64,8 +65,12 @@ def entries(name: str) -> list[bytes]:
 @pytest.mark.parametrize("name", FILES)
 def test_each_file_says_how_it_was_captured(name: str) -> None:
     how = (FOLDER / f"{name}.hex").read_text().splitlines()[0]
-    clients = ("capture.py: pulsar-client 3.13", "capture_scalable.py: pulsar-client-v5")
-    assert how.startswith(tuple(f"# Captured by {client}" for client in clients))
+    clients = (
+        "Captured by capture.py: pulsar-client 3.13",
+        "Captured by capture_scalable.py: pulsar-client-v5",
+        "Written by NamespaceWatch.java: pulsar-client-v5",
+    )
+    assert how.startswith(tuple(f"# {client}" for client in clients))
     assert "Apache Pulsar 5.0.0-M1" in how
 
 
@@ -223,3 +228,23 @@ def test_a_captured_split_is_told_to_watchers_and_to_the_consumer() -> None:
     assert {s.segment_topic for s in assignment.segments} == {
         f"segment://public/default/golden/{name}" for name in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2")
     }
+
+
+def test_a_namespaces_watch_is_read_as_pulsar_writes_it() -> None:
+    first, again = (c.watchScalableTopics for c in commands("namespace_watch", 76))
+    assert (first.watch_id, first.namespace, len(first.property_filters)) == (7, "public/default", 0)
+    assert not first.HasField("current_hash")
+    assert [(pair.key, pair.value) for pair in again.property_filters] == [("owner", "billing")]
+    snapshot, diff, empty, error = (c.watchScalableTopicsUpdate for c in commands("namespace_watch", 77))
+    names = ["topic://public/default/a", "topic://public/default/b"]
+    assert (snapshot.watch_id, list(snapshot.snapshot.topics)) == (7, names)
+    assert again.current_hash == topic_hash(names)
+    assert (list(diff.diff.added), list(diff.diff.removed)) == (names[:1], names)
+    assert (empty.WhichOneof("event"), len(empty.snapshot.topics)) == ("snapshot", 0)
+    assert (error.WhichOneof("event"), error.error, error.message) == (
+        None,
+        pb.AuthorizationError,
+        "not allowed",
+    )
+    (close,) = commands("namespace_watch", 78)
+    assert close.watchScalableTopicsClose.watch_id == 7

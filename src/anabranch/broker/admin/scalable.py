@@ -45,7 +45,7 @@ async def _administered(broker: BrokerDep, role: RoleDep, namespace: NamespaceDe
 
 
 async def _listed(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep) -> NamespaceName:
-    await broker.rights.administer(role, namespace)
+    await broker.rights.list_topics(role, namespace)
     return namespace
 
 

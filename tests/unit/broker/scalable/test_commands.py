@@ -646,15 +646,6 @@ async def test_what_was_stored_is_back_when_switched_on_again(lab: BrokerLab) ->
     assert again.dag.segments == before.dag.segments
 
 
-async def test_watching_a_namespace_is_refused_in_its_own_shape(peer: Peer) -> None:
-    update = await watch_namespace(peer)
-    assert (update.watch_id, update.error) == (4, pb.NotAllowedError)
-    assert update.message
-    close = pb.CommandWatchScalableTopicsClose(watch_id=4)
-    peer.send(C(type=C.WATCH_SCALABLE_TOPICS_CLOSE, watchScalableTopicsClose=close))
-    assert await peer.settle() == []
-
-
 async def watch_namespace(peer: Peer) -> pb.CommandWatchScalableTopicsUpdate:
     watch = pb.CommandWatchScalableTopics(watch_id=4, namespace="public/default")
     peer.send(C(type=C.WATCH_SCALABLE_TOPICS, watchScalableTopics=watch))
