@@ -1,0 +1,20 @@
+"""Where a message lies: the segment, and its place there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MessageId(NamedTuple):
+    """Orderable within a segment. `index` is the place in a batch, -1 outside of one.
+
+    Ledger and entry are -1 if the segment had the message already and no longer tells where.
+    """
+
+    segment: int
+    ledger: int
+    entry: int
+    index: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.ledger}:{self.entry}:{self.index}"
