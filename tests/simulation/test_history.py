@@ -83,6 +83,22 @@ def test_a_message_stored_twice_is_noticed(history: History) -> None:
     assert "stored twice" in history.violations[0]
 
 
+def test_a_second_copy_counts_for_nothing_where_the_first_was_deleted_sooner_than_promised() -> None:
+    history = History(is_gone_early={0}.__contains__)
+    history.subscribed("queue", keeps_order=False)
+    for number in range(2):
+        history.sent("p", number, "k")
+    history.opened("q1")
+    take(history, "queue", 0, segment=0)
+    history.acknowledged("queue", [Sent("p", 0)])
+    history.opened("q2")
+    take(history, "queue", 0, segment=1, consumer="q2")
+    assert history.violations == []
+    take(history, "queue", 1, segment=1)
+    take(history, "queue", 1, segment=2)
+    assert "stored twice" in history.violations[0]
+
+
 def test_a_message_whose_ack_was_answered_must_not_come_to_a_later_consumer(history: History) -> None:
     take(history, "queue", 0)
     history.acknowledged("queue", [Sent("p", 0)])

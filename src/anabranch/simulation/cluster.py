@@ -36,7 +36,6 @@ CONFIG: Final = BrokerConfig(
     broker_deduplication_enabled=True,
     scalable_topic_consumer_session_grace_period_seconds=3,
     retention_check_interval_in_seconds=7,
-    log_linger_seconds=0,
     connection_write_buffer_bytes=16 * 1024,
     max_message_size=64 * 1024,
 )
@@ -69,8 +68,10 @@ class Cluster:
         look: Callable[[Iterable[str]], None],
         note: Callable[[str], None],
         sabotage: frozenset[Sabotage] = frozenset(),
+        config: BrokerConfig = CONFIG,
     ) -> None:
         self._sabotage = sabotage
+        self._config = config
         self.loop = loop
         self.network = network
         self.chance = chance
@@ -118,7 +119,7 @@ class Cluster:
     async def _boot(self, node: Node) -> None:
         node.store = Store(await self.metadata.connect(), self.weather, self.chance)
         metadata = node.store
-        resources = Resources(metadata, CONFIG.cluster_name)
+        resources = Resources(metadata, self._config.cluster_name)
         await resources.start()
         http_url = f"http://{node.name}:8080"
         await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
@@ -126,7 +127,7 @@ class Cluster:
         log = make_log(self.medium, incarnation=Incarnation(f"{node.name}-{node.lives}"))
         owners = RegisteredOwners(metadata, Owner(node.url, http_url))
         broker = Broker(
-            CONFIG,
+            self._config,
             metadata,
             log,
             resources,

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
 from anabranch.client.client import Client
@@ -29,9 +31,9 @@ from anabranch.model.scalable import (
     SubscriptionKind,
     topic_path,
 )
-from anabranch.model.segments import Segment
+from anabranch.model.segments import Segment, SegmentId
 from anabranch.simulation import workload
-from anabranch.simulation.cluster import Cluster
+from anabranch.simulation.cluster import CONFIG, Cluster
 from anabranch.simulation.faults import Faults
 from anabranch.simulation.history import History
 from anabranch.simulation.laws import Laws
@@ -87,10 +89,16 @@ class World:
         self.is_traced = is_traced
         self.loop = SimLoop()
         self.network = self.loop.network = Network(self.loop, random.Random(self.chance.random()))
-        self.history = History()
+        # Half of the runs keep sealed segments as long as brokers do by themselves, which is longer than the trouble
+        # lasts. The others delete them in the middle of it, and promise less to producers in doubt.
+        self.keeps_sealed = self.chance.random() < 0.5
+        self.history = History(is_gone_early=self._is_gone_early)
         self.report = Report(seed)
         names = [f"b{n + 1}" for n in range(brokers)]
-        self.cluster = Cluster(self.loop, self.network, self.chance, names, self._look, self.note, sabotage)
+        config = CONFIG if self.keeps_sealed else replace(CONFIG, log_linger_seconds=0)
+        self.cluster = Cluster(
+            self.loop, self.network, self.chance, names, self._look, self.note, sabotage, config
+        )
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.is_calm = False
         self.reshapings = 0
@@ -118,6 +126,12 @@ class World:
             if topic is not None and not topic.is_closed and node.broker.owners.is_mine(name):
                 found.append(topic)
         return found if len(found) == 1 else []
+
+    def _is_gone_early(self, number: int) -> bool:
+        if self.keeps_sealed or self.record is None:
+            return False
+        segment = self.record.layout.segments.get(SegmentId(number))
+        return segment is None or segment.is_deleting
 
     @property
     def record(self) -> ScalableTopic | None:
@@ -217,6 +231,8 @@ class World:
         for name in self.history.subscriptions:
             if owed := self.history.owed(name):
                 return f"{len(owed)} messages never came to {name}, such as {min(owed)}"
+        if record.layout.sealed:
+            return f"nobody needs segments {[s.id for s in record.layout.sealed]} any more, and they are kept"
         return None
 
     def _check_time(self, deadline: float, left: str) -> None:
