@@ -178,13 +178,33 @@ def scalable_table(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+def client_table(results: Results) -> str:
+    if not results.client:
+        return ""
+    lines = [
+        "",
+        "## The Python client",
+        "",
+        "`python -m bench.client`: our client and Pulsar's wheel (3.13, C++ core) on our broker; client and broker",
+        "have a core each.",
+        "",
+        "| case | wheel | ours | ratio | aim |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['what']} | {r['wheel']} | {r['ours']} | {r['ratio']} | {r['aim']} |" for r in results.client
+    ]
+    return "\n".join([*lines, ""])
+
+
 def write(results: Results, folder: Path) -> None:
     """Rewrites the generated part of README.md and the chart; prose outside the marks is left alone."""
     readme = folder / "README.md"
     prose = readme.read_text() if readme.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
     machine = ", ".join(f"{key}: {value}" for key, value in results.machine.items())
     noise = f"{results.disturbed()} of {len(results.records)} runs shared the machine with other work"
-    tables = f"{table(results)}\n{growth_table(results)}{coldread_table(results)}{scalable_table(results)}"
+    more = growth_table, coldread_table, scalable_table, client_table
+    tables = f"{table(results)}\n{''.join(one(results) for one in more)}"
     body = f"\n{machine}. {noise}.\n\n{tables}\n![Ratios to Pulsar](ratios.svg)\n"
     head, rest = prose.split(BEGIN, 1)
     tail = rest.split(END, 1)[1]

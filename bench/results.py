@@ -32,6 +32,7 @@ class Results:
     growth: list[dict[str, Any]] = field(default_factory=list)
     coldread: list[dict[str, Any]] = field(default_factory=list)
     scalable: list[dict[str, Any]] = field(default_factory=list)
+    client: list[dict[str, Any]] = field(default_factory=list)
 
     def values(self, system: str, case: str, key: str) -> list[float]:
         """The figure in every round that gave one."""
@@ -62,6 +63,7 @@ class Results:
             "growth": self.growth,
             "coldread": self.coldread,
             "scalable": self.scalable,
+            "client": self.client,
             "records": rounded,
         }
         path.write_text(json.dumps(whole, indent=1) + "\n")
@@ -71,7 +73,12 @@ class Results:
         whole = json.loads(path.read_text())
         records = [Record(**r) for r in whole["records"]]
         return cls(
-            whole["machine"], records, whole["growth"], whole.get("coldread", []), whole.get("scalable", [])
+            whole["machine"],
+            records,
+            whole["growth"],
+            whole.get("coldread", []),
+            whole.get("scalable", []),
+            whole.get("client", []),
         )
 
 
