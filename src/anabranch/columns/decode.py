@@ -1,0 +1,267 @@
+"""Data plane. Received entries to Arrow columns.
+
+    decoded = decode(pool, [Entry(ledger_id, entry_id, data, ack_set), …])
+    decoded.batch       # pa.RecordBatch of SCHEMA, a row for each message, entries in the order given
+    decoded.counts      # int64 array: how many rows came of each entry; np.repeat(x, counts) spreads x over the rows
+    decoded.bad         # [(place in the list, error)] of entries that could not be read, if `strict` is false
+
+`data` is the entry as it came behind the MESSAGE command: checksum and metadata are read here, batches and single
+messages alike, and compressed payloads are unpacked. Chunks and encrypted entries need their client: give the joined,
+decrypted and unpacked bytes as `payload`, with any chunk's entry as `data` for the metadata.
+
+Left out are messages that compaction emptied and, where there is an `ack_set`, those whose bit in it is not set. What
+is handed out is never written over: its memory goes back to the pool when the last column of it is gone.
+
+A key sent as base64 comes as the bytes it stands for (its text, if it is not base64 after all). A message without a
+sequence id of its own has its entry's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from anabranch.columns import scan
+from anabranch.columns.arrow import Column, address_of
+from anabranch.columns.decode_rows import (
+    EVENTS,
+    FOUND_PAIR_BYTES,
+    FOUND_PAIRS,
+    FOUND_WIDTH,
+    MALFORMED,
+    ROWS,
+    Out,
+    PairsOut,
+    decode_pairs,
+    decode_rows,
+    fill,
+)
+from anabranch.columns.memory import SLACK
+from anabranch.columns.pool import Pool
+from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
+from anabranch.wire.batch import decompress
+from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+
+PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+TIME: Final = pa.timestamp("ms", "UTC")
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTIES),
+        ("event_time", TIME),
+        pa.field("publish_time", TIME, nullable=False),
+        pa.field("sequence_id", pa.int64(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("batch_index", pa.int32(), nullable=False),  # -1 outside of a batch.
+    ]
+)
+# What offsets of 32 bits reach.
+BYTES_MAX: Final = (1 << 31) - 1
+# A guess at the size of keys, which are stored apart from the values. Longer ones cost a second look.
+_KEY_BYTES: Final = 32
+# Bytes per row of the columns in `Out`, from `value_offsets` to `batch_index`.
+_WIDTHS: Final = (4, 4, 8, 8, 8, 8, 8, 4)
+
+
+class Entry(NamedTuple):
+    """One received entry. `ack_set` is as the broker sent it: a set bit is a message not acknowledged yet."""
+
+    ledger_id: int
+    entry_id: int
+    data: Buffer
+    ack_set: Sequence[int] = ()
+    payload: Buffer | None = None
+
+
+class Decoded(NamedTuple):
+    batch: pa.RecordBatch
+    counts: npt.NDArray[np.int64]
+    bad: list[tuple[int, AnabranchError]]
+
+
+def decode(
+    pool: Pool,
+    entries: Sequence[Entry],
+    *,
+    verify: bool = True,
+    strict: bool = True,
+    unpacked_bytes_max: int = MESSAGE_BYTES_MAX,
+) -> Decoded:
+    """The messages of all entries. If `strict`, the first that cannot be read raises MalformedFrame or
+    ChecksumMismatch; else it is left out and named in `bad`, and the others come."""
+    opened = _open(entries, verify, unpacked_bytes_max)
+    facts = opened.facts
+    counts = np.zeros(len(entries), np.int64)
+    faults = np.zeros(len(entries), np.int64)
+    room = int((facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]).sum())
+    if room > BYTES_MAX:
+        raise ValueError(f"{room} bytes of messages at once, the limit is {BYTES_MAX}: decode fewer entries")
+    rows = int(np.where(facts[:, scan.COUNT] < 0, 1, facts[:, scan.COUNT]).sum())
+    key_room = room + int(facts[:, scan.KEY_SIZE].clip(0).sum())
+    found = np.zeros(FOUND_WIDTH, np.int64)
+    output = _Output(pool, rows, room, min(key_room, max(rows, 32) * _KEY_BYTES))
+    if not decode_rows(
+        facts, opened.ids, opened.words, opened.word_bounds, output.out, counts, faults, found
+    ):
+        output = _Output(pool, rows, room, key_room)
+        decode_rows(facts, opened.ids, opened.words, opened.word_bounds, output.out, counts, faults, found)
+    for entry in np.flatnonzero(faults).tolist():
+        opened.bad.append((entry, _fault(entries[entry], int(faults[entry]), int(facts[entry, scan.COUNT]))))
+    if opened.bad:
+        opened.bad.sort(key=lambda one: one[0])
+        if strict:
+            raise opened.bad[0][1]
+    columns = output.columns(found, _properties(opened, counts, found))
+    return Decoded(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad)
+
+
+class _Opened(NamedTuple):
+    facts: scan.Facts
+    ids: npt.NDArray[np.int64]
+    words: npt.NDArray[np.int64]
+    word_bounds: npt.NDArray[np.int64]
+    bad: list[tuple[int, AnabranchError]]
+    held: list[Any]  # The memory that the facts' addresses lie in.
+
+
+def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> _Opened:
+    """Reads the metadata of all entries, checks their sums and unpacks their payloads."""
+    count = len(entries)
+    held: list[Any] = [pa.py_buffer(entry.data) for entry in entries]
+    spans = np.array([(one.address, one.size) for one in held], np.int64).reshape(count, 2)
+    facts = np.empty((count, scan.WIDTH), np.int64)
+    scan.scan_entries(spans[:, 0].copy(), spans[:, 1].copy(), facts)
+    ids = np.array([(one.ledger_id, one.entry_id) for one in entries], np.int64).reshape(count, 2)
+    words = [word for entry in entries for word in entry.ack_set]
+    word_bounds = np.zeros(count + 1, np.int64)
+    if words:
+        np.cumsum([len(entry.ack_set) for entry in entries], out=word_bounds[1:])
+    opened = _Opened(facts, ids, np.array(words, np.int64), word_bounds, [], held)
+    for place, entry in enumerate(entries):
+        try:
+            _open_payload(opened, place, entry, verify, unpacked_bytes_max)
+        except AnabranchError as error:
+            opened.bad.append((place, error))
+            _forget(facts[place])
+    return opened
+
+
+def _open_payload(opened: _Opened, place: int, entry: Entry, verify: bool, unpacked_bytes_max: int) -> None:
+    flags, compression, unpacked, crc, summed = opened.facts[place, scan.FLAGS : scan.SUMMED + 1].tolist()
+    if flags & scan.BAD:
+        raise MalformedFrame(f"{_name(entry)}: its metadata cannot be read")
+    if entry.payload is None:
+        if verify and crc >= 0:
+            data = memoryview(entry.data)
+            start = summed - opened.held[place].address
+            if crc32c(data[start:]) != crc:
+                raise ChecksumMismatch(f"{_name(entry)} of {len(data)} bytes does not match its checksum")
+        if flags & (scan.ENCRYPTED | scan.CHUNK):
+            raise MalformedFrame(f"{_name(entry)} is encrypted or a chunk: give its whole payload beside it")
+    if entry.payload is not None or compression:
+        payload: Buffer | None = entry.payload
+        if payload is None:
+            at = opened.facts[place, scan.PAYLOAD] - opened.held[place].address
+            packed = memoryview(entry.data)[at:]
+            payload = decompress(compression, packed, unpacked, size_max=unpacked_bytes_max)
+        memory = pa.py_buffer(payload)
+        opened.held.append(memory)
+        opened.facts[place, scan.PAYLOAD] = memory.address
+        opened.facts[place, scan.PAYLOAD_END] = memory.address + memory.size
+    size = opened.facts[place, scan.PAYLOAD_END] - opened.facts[place, scan.PAYLOAD]
+    # Each message has a size of four bytes before it; more than fit cannot have come, and would take their memory.
+    if opened.facts[place, scan.COUNT] > size >> 2:
+        raise MalformedFrame(f"{_name(entry)}: {opened.facts[place, scan.COUNT]} messages in {size} bytes")
+
+
+def _forget(row: npt.NDArray[np.int64]) -> None:
+    row[:] = 0
+    row[scan.KEY_SIZE] = -1
+
+
+def _name(entry: Entry) -> str:
+    return f"entry {entry.ledger_id}:{entry.entry_id}"
+
+
+def _fault(entry: Entry, fault: int, count: int) -> MalformedFrame:
+    index, kind = fault >> 8, fault & 0xFF
+    what = "its metadata cannot be read" if kind == MALFORMED else "the batch ends within it"
+    return MalformedFrame(f"{_name(entry)}: message {index} of {count}: {what}")
+
+
+class _Output:
+    """Memory for the columns of up to `rows` rows: one lease for the values, one for all the rest."""
+
+    def __init__(self, pool: Pool, rows: int, room: int, key_room: int) -> None:
+        self._values = pool.lease(room)
+        bits = (rows + 7) // 8
+        sizes = [key_room, *((rows + 1) * width for width in _WIDTHS), bits, bits, bits]
+        # Each starts on a cache line of its own, and has slack behind it.
+        *self._places, total = np.cumsum([0, *(-(-size // SLACK) * SLACK + SLACK for size in sizes)]).tolist()
+        self._rest = pool.lease(total)
+        base = self._rest.address
+        keys, *columns = (base + place for place in self._places)
+        self.out = Out(self._values.address, keys, key_room, *columns)
+        fill(self.out.key_bits, bits, 0xFF)
+        fill(self.out.value_bits, bits, 0xFF)
+        fill(self.out.event_bits, bits, 0)
+
+    def columns(self, found: npt.NDArray[np.int64], properties: Column) -> list[Column]:
+        """The columns of SCHEMA, as far as they are filled."""
+        rows, value_bytes, key_bytes, keys, values, events = found[: EVENTS + 1].tolist()
+
+        def part(address: int, size: int) -> pa.Buffer:
+            return self._rest.buffer(address - self._rest.address, size)
+
+        def valid(bits: int, count: int) -> pa.Buffer | None:
+            return part(bits, (rows + 7) // 8) if count < rows else None
+
+        def text(offsets: int, data: pa.Buffer, bits: int, count: int) -> Column:
+            parts = [valid(bits, count), part(offsets, rows * 4 + 4), data]
+            return pa.Array.from_buffers(pa.binary(), rows, parts, rows - count)
+
+        def number(kind: pa.DataType, width: int, address: int) -> Column:
+            return pa.Array.from_buffers(kind, rows, [None, part(address, rows * width)], 0)
+
+        out = self.out
+        times = [valid(out.event_bits, events), part(out.event, rows * 8)]
+        return [
+            text(out.key_offsets, part(out.keys, key_bytes), out.key_bits, keys),
+            text(out.value_offsets, self._values.buffer(0, value_bytes), out.value_bits, values),
+            properties,
+            pa.Array.from_buffers(TIME, rows, times, rows - events),
+            number(TIME, 8, out.publish),
+            number(pa.int64(), 8, out.sequence),
+            number(pa.int64(), 8, out.ledger),
+            number(pa.int64(), 8, out.entry),
+            number(pa.int32(), 4, out.batch_index),
+        ]
+
+
+def _properties(opened: _Opened, counts: npt.NDArray[np.int64], found: npt.NDArray[np.int64]) -> Column:
+    """The properties of all rows. Memory of zeros that nothing touches costs nothing, and few rows have any."""
+    rows, pairs, size = int(found[ROWS]), int(found[FOUND_PAIRS]), int(found[FOUND_PAIR_BYTES])
+    offsets = np.zeros(rows + 1, np.int32)
+    names, items = np.empty(size + SLACK, np.uint8), np.empty(size + SLACK, np.uint8)
+    name_offsets, item_offsets = np.zeros(pairs + 1, np.int32), np.zeros(pairs + 1, np.int32)
+    if pairs:
+        memory: list[npt.NDArray[Any]] = [offsets, names, name_offsets, items, item_offsets]
+        out = PairsOut(*map(address_of, memory))
+        decode_pairs(opened.facts, opened.words, opened.word_bounds, counts, out)
+
+    def text(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Column:
+        parts = [None, pa.py_buffer(offsets), pa.py_buffer(data[: offsets[-1]])]
+        return pa.Array.from_buffers(pa.string(), pairs, parts, 0)
+
+    struct = pa.StructArray.from_arrays(
+        [text(name_offsets, names), text(item_offsets, items)],
+        fields=[PROPERTIES.key_field, PROPERTIES.item_field],
+    )
+    return pa.Array.from_buffers(PROPERTIES, rows, [None, pa.py_buffer(offsets)], 0, children=[struct])

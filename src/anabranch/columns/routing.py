@@ -1,0 +1,151 @@
+"""Data plane. From hashes to segments, for whole columns: which one each row goes to, and the rows of each together.
+
+    router = Router([0x0000, 0x8000])            # starts of the active segments' ranges, sorted; high 16 bits decide
+    index = router.route(hashes)                 # int32: the place of each row's segment in that list
+    order, bounds = partition(index, len(router))   # rows of segment i: order[bounds[i]:bounds[i + 1]], oldest first
+
+A router answers for columns as the client does for single messages, keys or none; make one for each layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.columns.arrow import Column, View, strings
+from anabranch.columns.hashing import Hashes
+from anabranch.columns.jit import kernel
+from anabranch.columns.memory import is_set
+
+Rows = npt.NDArray[np.int32]
+Bounds = npt.NDArray[np.int64]
+
+_SLOTS = 1 << 16
+# Spreads what has no key over a segment's hashes; odd, so that it meets each of them.
+_STRIDE = 40503
+
+
+class Router:
+    """The active segments of one layout, as a table from 16 bits to the segment's place."""
+
+    def __init__(self, starts: Sequence[int], *, high: bool = True) -> None:
+        """`starts` is the first hash of each segment, rising from 0. `high` says which half of the hash decides."""
+        if not starts or starts[0] != 0 or list(starts) != sorted({*starts}) or starts[-1] >= _SLOTS:
+            raise ValueError(f"segments start at {list(starts)}: need rising 16-bit numbers from 0")
+        self._starts = np.array([*starts, _SLOTS], np.int64)
+        self._table = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(self._starts))
+        self._shift = 16 if high else 0
+        self._count = len(starts)
+        self._modulo = False
+
+    @classmethod
+    def classic(cls, partitions: int) -> Router:
+        """Partitions of a classic topic, chosen by the remainder of the hash without its highest bit."""
+        router = cls([0])
+        router._count, router._modulo = partitions, True
+        return router
+
+    def __len__(self) -> int:
+        return self._count
+
+    def route(self, hashes: Hashes) -> Rows:
+        """The place of the segment that each hash belongs to."""
+        if self._count == 1:
+            return np.zeros(len(hashes), np.int32)
+        index = np.empty(len(hashes), np.int32)
+        if self._modulo:
+            _by_remainder(hashes, self._count, index)
+        else:
+            _by_table(hashes, self._shift, self._table, index)
+        return index
+
+    def keyless(self, rows: int, turn: int, *, run: int = 1) -> Hashes:
+        """Hashes for rows without a key: segments take turns from `turn` on, each for `run` rows in a row.
+
+        Longer runs make fuller batches. A row keeps its hash, so it goes to a child of a segment that refused it.
+        """
+        turns = turn + np.arange(rows, dtype=np.int64) // run
+        if self._modulo:
+            return (turns & 0x7FFFFFFF).astype(np.uint32)
+        which = turns % self._count
+        starts, ends = self._starts[which], self._starts[which + 1]
+        spread = starts + turns // self._count * _STRIDE % (ends - starts)
+        return (spread << self._shift).astype(np.uint32)
+
+    def fill_keyless(self, hashes: Hashes, keys: Column, turn: int, *, run: int = 1) -> int:
+        """Gives rows whose key is null hashes of `keyless`. Returns how many rows there were."""
+        held = strings(keys, "key")
+        missing = held.array.null_count
+        if missing:
+            if held.view.rows:
+                _fill(hashes, held.view, self.keyless(missing, turn, run=run))
+            else:
+                hashes[:] = self.keyless(missing, turn, run=run)
+        return int(missing)
+
+
+class Groups(NamedTuple):
+    """Rows group by group, each group's in their order: those of group i are `order[bounds[i]:bounds[i + 1]]`."""
+
+    order: Rows
+    bounds: Bounds
+
+
+def partition(index: Rows, groups: int) -> Groups:
+    """Puts the rows of each group together. Every number in `index` must be below `groups`."""
+    order = np.empty(len(index), np.int32)
+    bounds = np.zeros(groups + 1, np.int64)
+    if groups == 1:
+        order[:] = np.arange(len(index), dtype=np.int32)
+        bounds[1] = len(index)
+    else:
+        _partition(index, order, bounds)
+    return Groups(order, bounds)
+
+
+def bucket_span(hashes: Hashes) -> tuple[int, int]:
+    """Least and greatest entry-bucket hash (low 16 bits) of a batch's rows: `entry_hash_min` and `_max`."""
+    low = hashes.astype(np.uint16)
+    return int(low.min()), int(low.max())
+
+
+@kernel
+def _by_table(hashes: Hashes, shift: int, table: Rows, index: Rows) -> None:
+    for row in range(len(hashes)):
+        index[row] = table[hashes[row] >> np.uint32(shift) & np.uint32(0xFFFF)]
+
+
+@kernel
+def _by_remainder(hashes: Hashes, count: int, index: Rows) -> None:
+    divisor = np.uint32(count)
+    for row in range(len(hashes)):
+        index[row] = np.uint32(hashes[row] & np.uint32(0x7FFFFFFF)) % divisor
+
+
+@kernel
+def _partition(index: Rows, order: Rows, bounds: Bounds) -> None:
+    groups = len(bounds) - 1
+    for row in range(len(index)):
+        bounds[index[row] + 1] += 1
+    next_place = np.empty(groups, np.int64)
+    total = 0
+    for group in range(groups):
+        next_place[group] = total
+        total += bounds[group + 1]
+        bounds[group + 1] = total
+    for row in range(len(index)):
+        group = index[row]
+        order[next_place[group]] = row
+        next_place[group] += 1
+
+
+@kernel
+def _fill(hashes: Hashes, view: View, spread: Hashes) -> None:
+    used = 0
+    for row in range(view.rows):
+        if not is_set(view.valid, view.shift + row):
+            hashes[row] = spread[used]
+            used += 1
