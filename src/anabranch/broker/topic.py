@@ -35,6 +35,7 @@ from anabranch.broker.scalable.key_sample import KeySample
 from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
 from anabranch.broker.topic_stats import internal_stats, topic_stats
+from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
@@ -54,6 +55,9 @@ _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 * 1024 * 1024
 # Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
 _FINISHED_READERS_MAX = 1000
+# At each turn of the rates, to tell whether producers agree on where a key belongs.
+_KEYS_LOOKED_AT = 8
+_KEYS_BYTES = 256 * 1024
 # The property of a producer that only asks what is stored of it: it may attach to a sealed topic too.
 # A consumer of a scalable topic that is handed a segment may be here before the last one has heard that it is not its
 # own any more. Java's client takes "busy" for an answer and gives up.
@@ -548,13 +552,19 @@ class Topic:
         self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
         self._rates_from = now
         if self._keys is not None and now[0] != before[0]:
-            _, entries = self.log.read_cached(self.log.last, 1, 1) or (0, [])
-            for _, _, data in entries:
-                self._keys.look(data)
+            self._look_at_keys(self._keys)
         for producer in self.producers.values():
             producer.update_rates(seconds)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
+
+    def _look_at_keys(self, keys: KeySample) -> None:
+        """At those of the latest messages, if they are at hand."""
+        ledger, last = self.log.last
+        first = (ledger, max(0, last - _KEYS_LOOKED_AT + 1))
+        _, entries = self.log.read_cached(first, _KEYS_LOOKED_AT, _KEYS_BYTES) or (0, [])
+        for _, _, data in entries:
+            keys.look(data)
 
     @property
     def counters(self) -> tuple[int, int, int, int]:
@@ -566,9 +576,9 @@ class Topic:
         return self._publishing.messages_in, self._publishing.bytes_in, messages, size
 
     @property
-    def keys_outside(self) -> int:
-        """Messages seen whose key belongs to another segment. A sample: see `scalable/key_sample.py`."""
-        return 0 if self._keys is None else self._keys.outside
+    def keys_seen(self) -> KeysSeen:
+        """Where the keys belong that were published here. A sample: see `scalable/key_sample.py`."""
+        return KeysSeen() if self._keys is None else self._keys.seen
 
     def stats(self) -> dict[str, Any]:
         return topic_stats(self)

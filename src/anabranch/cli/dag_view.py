@@ -96,6 +96,8 @@ def heading(topic: str, stats: Stats, glyphs: Glyphs = UNICODE) -> list[str]:
     ]
     if (operation := stats.get("operation")) is not None:
         lines.append(f"under way: {operation_text(operation, glyphs)}")
+    if advice := (stats.get("routing") or {}).get("advice"):
+        lines.append(f"keys are out of order: {advice}")
     return lines
 
 

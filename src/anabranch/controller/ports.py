@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from anabranch.errors import AnabranchError
+from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition
 from anabranch.model.segments import Segment, SegmentId
@@ -72,7 +73,7 @@ class SegmentStatus:
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
     storage_bytes: int = 0
-    keys_outside: int = 0  # Messages seen whose key does not belong into the segment's range.
+    keys: KeysSeen = field(default_factory=KeysSeen)
 
 
 class Segments(Protocol):

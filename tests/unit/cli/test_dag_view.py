@@ -160,3 +160,12 @@ def test_rates_keep_a_digit_only_while_they_are_small() -> None:
         "100",
         "12,346",
     ]
+
+
+def test_producers_that_route_by_different_halves_are_in_the_heading_with_what_to_do() -> None:
+    found = stats(SegmentLayout.initial(2, 1))
+    assert len(dag_view.heading(TOPIC, found)) == 2
+    found["routing"] = {"kind": "high", "advice": None}
+    assert len(dag_view.heading(TOPIC, found)) == 2
+    found["routing"] = {"kind": "mixed", "advice": "have all producers route alike"}
+    assert dag_view.heading(TOPIC, found)[2] == "keys are out of order: have all producers route alike"

@@ -2,19 +2,21 @@
 
 Pulsar has counts, each segment's name and state, and each subscription's number of consumers. Ours adds the layout,
 rates, storage and backlog of every segment, each subscription's backlog and its consumers with what they read, the
-operation under way, the controller, and for automatic splits and merges the load that each segment's owner reported
-last, the policy that applies and the last decision. A segment whose owner did not answer has no figures and says so.
+operation under way, the controller, how producers route their keys and what to do if they do not agree, and for
+automatic splits and merges the load that each segment's owner reported last, the policy that applies and the last
+decision. A segment whose owner did not answer has no figures and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from anabranch.broker.admin.auto_scale_json import load_json, stats_part
 from anabranch.controller.autoscaler import Explanation
 from anabranch.controller.ports import SegmentStatus
 from anabranch.controller.service import ConsumerStats, SubscriptionStats, TopicStats
+from anabranch.model.key_routing import KeysSeen, together
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import Plan
 from anabranch.model.segments import Segment
@@ -32,6 +34,7 @@ def stats_json(topic: TopicName, stats: TopicStats, scaling: Explanation | None 
         **_figures(known),
         "controller": stats.leader,
         "operation": None if plan is None else _operation(plan),
+        "routing": _routing(together(_active_keys(stats))),
         "autoScale": None if scaling is None else stats_part(scaling),
         "segments": {
             str(segment.id): _segment(topic, segment, stats.segments.get(segment.id))
@@ -55,6 +58,24 @@ def _figures(segments: Iterable[SegmentStatus]) -> dict[str, Any]:
         "msgRateOut": sum(cursor.msg_rate_out for cursor in cursors),
         "msgThroughputOut": sum(cursor.msg_throughput_out for cursor in cursors),
         "storageSize": sum(segment.storage_bytes for segment in segments),
+    }
+
+
+def _active_keys(stats: TopicStats) -> Iterator[KeysSeen]:
+    """Sealed segments are the past: nobody can put them right any more."""
+    for segment in stats.topic.layout.active:
+        if (status := stats.segments.get(segment.id)) is not None:
+            yield status.keys
+
+
+def _routing(keys: KeysSeen) -> dict[str, Any]:
+    return {
+        "kind": keys.routing,
+        "keysByHigh": keys.by_high,
+        "keysByLow": keys.by_low,
+        "keysByNeither": keys.by_neither,
+        "keysOutside": keys.outside,
+        "advice": keys.advice,
     }
 
 
@@ -83,7 +104,7 @@ def _segment(topic: TopicName, segment: Segment, status: SegmentStatus | None) -
     return described | {
         **_figures([status]),
         "producerCount": status.producers,
-        "keysOutside": status.keys_outside,
+        "keysOutside": status.keys.outside,
         "subscriptions": {
             name: {
                 "msgBacklog": cursor.backlog,

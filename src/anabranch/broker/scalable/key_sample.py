@@ -1,49 +1,65 @@
-"""Whether producers put keys where they belong: a look at one message of a segment now and then.
+"""Whether producers put keys where they belong: a look at a few messages of a segment now and then.
 
 A key belongs to a segment by 16 bits of its hash: the high ones in Pulsar's master and here, the low ones in 5.0.0-M1.
 A topic whose producers agree on either keeps its keys in order. One with both kinds, or with keys that neither
-explains, does not, and that is worth telling. A look costs some microseconds (more if a batch
-must be unpacked), and there is one for each turn of the rates.
+explains, does not, and that is worth telling, with the name of a producer of each kind. A look costs some microseconds
+(more if a batch must be unpacked), and there are a few for each turn of the rates. Older looks count for less and less,
+so that a topic which was put right is right again in the figures some minutes later.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
+from typing import Final
 
 from anabranch.errors import AnabranchError
+from anabranch.model.key_routing import KeysSeen
 from anabranch.model.keyhash import bucket_hash, segment_hash
 from anabranch.model.segments import HashRange
 from anabranch.wire.batch import decompress, split_batch
 from anabranch.wire.entry import parse_metadata, payload
 from anabranch.wire.frames import Buffer
 
+# How many looks are remembered before they count half: a producer that sends one message of a hundred still shows.
+LOOKS_MAX: Final = 512
+
 
 class KeySample:
-    """The keys seen in one segment, by which half of their hash explains that they are there."""
+    """The keys seen in one segment."""
 
-    __slots__ = ("_by_high", "_by_low", "_by_neither", "_range")
+    __slots__ = ("_range", "seen")
 
     def __init__(self, span: HashRange) -> None:
         self._range = span
-        self._by_high = 0
-        self._by_low = 0
-        self._by_neither = 0
+        self.seen = KeysSeen()
 
     @property
     def outside(self) -> int:
-        """Keys that do not belong here, whichever half is the right one."""
-        return self._by_neither + min(self._by_high, self._by_low)
+        return self.seen.outside
 
     def look(self, entry: Buffer) -> None:
         key = first_key(entry)
         if key is None:
             return
         by_high, by_low = segment_hash(key) in self._range, bucket_hash(key) in self._range
-        if by_high != by_low:
-            self._by_high += by_high
-            self._by_low += by_low
-        elif not by_high:
-            self._by_neither += 1
+        if by_high and by_low:
+            return
+        self._count(by_high, by_low, parse_metadata(entry).producer_name)
+
+    def _count(self, by_high: bool, by_low: bool, producer: str) -> None:
+        seen = self.seen
+        share = 2 if seen.by_high + seen.by_low + seen.by_neither >= LOOKS_MAX else 1
+        high = seen.by_high // share + by_high
+        low = seen.by_low // share + by_low
+        neither = seen.by_neither // share + (not by_high and not by_low)
+        self.seen = KeysSeen(
+            high,
+            low,
+            neither,
+            producer if by_high else seen.high_producer if high else "",
+            producer if by_low else seen.low_producer if low else "",
+            producer if not by_high and not by_low else seen.odd_producer if neither else "",
+        )
 
 
 def first_key(entry: Buffer) -> bytes | None:

@@ -167,7 +167,7 @@ class SegmentOwner:
                 msg_rate_in=opened.rates_in[0],
                 msg_throughput_in=opened.rates_in[1],
                 storage_bytes=opened.log.size_bytes,
-                keys_outside=opened.keys_outside,
+                keys=opened.keys_seen,
             )
 
     # -- what clients and operators ask for

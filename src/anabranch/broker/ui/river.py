@@ -142,7 +142,7 @@ def _figures(status: SegmentStatus) -> dict[str, Any]:
     return {
         "storage": status.storage_bytes,
         "producers": status.producers,
-        "keysOutside": status.keys_outside,
+        "keysOutside": status.keys.outside,
         "backlog": {name: cursor.backlog for name, cursor in sorted(status.subscriptions.items())},
     }
 

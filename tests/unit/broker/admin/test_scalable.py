@@ -13,7 +13,7 @@ from anabranch.broker.admin import create_app
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
-from anabranch.client.client import Client
+from anabranch.client import Client, Routing
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
@@ -334,6 +334,41 @@ async def test_stats_count_segments_and_describe_each(rest: Rest) -> None:
     }
     assert (other["state"], other["producerCount"]) == ("ACTIVE", 1)
     assert found["subscriptions"]["s"]["msgBacklog"] == 1
+
+
+async def test_stats_report_producers_that_route_keys_by_different_halves(rest: Rest) -> None:
+    await made(rest, 4)
+    async with Client(rest.broker.service_url) as client:
+        producers = [
+            await client.producer(str(TOPIC), name="ours", routing=Routing.HIGH),
+            await client.producer(str(TOPIC), name="java-m1", routing=Routing.LOW),
+        ]
+        for agreeing, producer in enumerate(producers):
+            for number in range(40):
+                await (await producer.send(b"x", key=f"key-{number}"))
+            for topic in rest.broker.loaded().values():
+                topic.update_rates(10.0)
+            routing = (await rest.get(f"{T}/stats"))["routing"]
+            if not agreeing:
+                assert (routing["kind"], routing["keysByLow"], routing["advice"]) == ("high", 0, None)
+    assert routing["kind"] == "mixed"
+    assert routing["keysOutside"] > 0
+    assert "'java-m1' routes keys by the low half" in routing["advice"]
+    assert "'ours' by the high half" in routing["advice"]
+    assert "Routing.LOW" in routing["advice"]
+
+
+async def test_stats_of_producers_that_agree_on_the_low_half_have_no_complaint(rest: Rest) -> None:
+    await made(rest, 4)
+    assert (await rest.get(f"{T}/stats"))["routing"]["kind"] == ""
+    async with Client(rest.broker.service_url) as client:
+        producer = await client.producer(str(TOPIC), routing=Routing.LOW)
+        for number in range(40):
+            await (await producer.send(b"x", key=f"key-{number}"))
+        for topic in rest.broker.loaded().values():
+            topic.update_rates(10.0)
+    routing = (await rest.get(f"{T}/stats"))["routing"]
+    assert (routing["kind"], routing["keysOutside"], routing["advice"]) == ("low", 0, None)
 
 
 async def test_stats_have_the_rates_of_every_segment(rest: Rest) -> None:

@@ -7,6 +7,7 @@ from base64 import b64encode
 import pytest
 
 from anabranch.broker.scalable.key_sample import KeySample, first_key
+from anabranch.model.key_routing import together
 from anabranch.model.keyhash import bucket_hash, segment_hash
 from anabranch.model.segments import HashRange
 from anabranch.wire import pulsar_pb2 as pb
@@ -16,9 +17,15 @@ LOWER = HashRange(0, 0x7FFF)
 
 
 def entry(
-    key: str | None, *, batched: bool = False, compression: int = pb.NONE, base64: bool = False
+    key: str | None,
+    *,
+    batched: bool = False,
+    compression: int = pb.NONE,
+    base64: bool = False,
+    producer: str = "p",
 ) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, compression=compression)  # type: ignore[arg-type]
+    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=1, publish_time=1)
+    metadata.compression = compression  # type: ignore[assignment]  # An int of CompressionType.
     text = b64encode(key.encode()).decode() if base64 and key is not None else key
     if not batched:
         if text is not None:
@@ -75,3 +82,55 @@ def test_producers_of_both_kinds_on_one_topic_are_noticed() -> None:
     for key in [*keys(True, False, 5), *keys(False, True, 2)]:
         sample.look(entry(key))
     assert sample.outside == 2
+
+
+def test_a_producer_of_each_kind_is_named_with_advice() -> None:
+    sample = KeySample(LOWER)
+    for key in keys(True, False, 5):
+        sample.look(entry(key, producer="ours"))
+    assert (sample.seen.routing, sample.seen.advice) == ("high", None)
+    for key in keys(False, True, 2):
+        sample.look(entry(key, producer="theirs"))
+    assert sample.seen.routing == "mixed"
+    assert "'theirs' routes keys by the low half" in (sample.seen.advice or "")
+    assert "'ours' by the high half" in (sample.seen.advice or "")
+
+
+def test_a_producer_that_neither_half_explains_is_named_with_advice() -> None:
+    sample = KeySample(LOWER)
+    sample.look(entry(keys(False, False, 1)[0], producer="odd"))
+    assert sample.seen.routing == "mixed"
+    assert "producer 'odd' sends keys to segments that neither half" in (sample.seen.advice or "")
+
+
+def test_a_topic_put_right_is_right_again_after_a_while() -> None:
+    sample = KeySample(LOWER)
+    good, bad = keys(True, False, 1)[0], keys(False, True, 1)[0]
+    for _ in range(20):
+        sample.look(entry(bad))
+    looks = 0
+    while sample.seen.routing != "high":
+        sample.look(entry(good))
+        looks += 1
+    # At eight looks every ten seconds.
+    assert 200 < looks < 3_000
+    assert sample.seen.low_producer == ""
+
+
+def test_one_message_of_a_hundred_still_shows() -> None:
+    sample = KeySample(LOWER)
+    good, bad = keys(True, False, 1)[0], keys(False, True, 1)[0]
+    missed = 0
+    for number in range(3_000):
+        sample.look(entry(bad if number % 100 == 0 else good))
+        missed += number > 0 and sample.seen.routing != "mixed"
+    assert missed == 0
+
+
+def test_producers_that_agree_within_each_segment_may_differ_between_segments() -> None:
+    samples = [KeySample(LOWER), KeySample(LOWER)]
+    samples[0].look(entry(keys(True, False, 1)[0], producer="ours"))
+    samples[1].look(entry(keys(False, True, 1)[0], producer="theirs"))
+    assert [sample.seen.routing for sample in samples] == ["high", "low"]
+    whole = together(sample.seen for sample in samples)
+    assert (whole.routing, whole.high_producer, whole.low_producer) == ("mixed", "ours", "theirs")
