@@ -10,6 +10,7 @@ A name that ends like one of the routes (`a/stats`) must have its slashes encode
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,7 +21,7 @@ from anabranch.broker.admin.scalable_stats import stats_json
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 
 router = APIRouter()
 
@@ -131,6 +132,29 @@ async def stats(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict
     found = await service.stats(topic)
     scaling = await broker.autoscaler.explain(topic) if found.topic.generation else None
     return stats_json(topic, found, scaling)
+
+
+@router.get(TOPIC + "/properties")
+async def properties(topic: TopicDep, service: ServiceDep) -> dict[str, str]:
+    record = await service.get(topic)
+    if record is None:
+        raise TopicMissing(f"{topic} does not exist")
+    return dict(record.properties)
+
+
+@router.put(TOPIC + "/properties", status_code=204)
+async def set_properties(topic: TopicDep, service: ServiceDep, request: Request) -> None:
+    """Adds these to what the topic has, as for classic topics. Watches with filters follow."""
+    added = await body(request, dict[str, str], {})
+    await service.update(topic, lambda record: replace(record, properties={**record.properties, **added}))
+
+
+@router.delete(TOPIC + "/properties", status_code=204)
+async def remove_property(topic: TopicDep, service: ServiceDep, key: str) -> None:
+    def without(record: ScalableTopic) -> ScalableTopic:
+        return replace(record, properties={k: v for k, v in record.properties.items() if k != key})
+
+    await service.update(topic, without)
 
 
 @router.get(LIST)

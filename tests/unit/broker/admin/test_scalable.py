@@ -104,6 +104,9 @@ EVERY_CALL = (
     ("GET", ""),
     ("DELETE", "?force=true"),
     ("GET", "/stats"),
+    ("GET", "/properties"),
+    ("PUT", "/properties"),
+    ("DELETE", "/properties?key=a"),
     ("GET", "/explain"),
     ("GET", "/autoScalePolicy"),
     ("DELETE", "/autoScalePolicy"),
@@ -120,6 +123,22 @@ EVERY_CALL = (
 async def test_an_unknown_topic_is_not_found_whatever_is_asked(rest: Rest) -> None:
     for method, tail in EVERY_CALL:
         assert "orders" in await rest.refused(method, T + tail, 404)
+
+
+async def test_properties_are_added_changed_and_removed_one_by_one(rest: Rest) -> None:
+    await made(rest, 1)
+    assert await rest.get(f"{T}/properties") == {}
+    await rest.call("PUT", f"{T}/properties", 204, json={"team": "blue", "size": "2"})
+    await rest.call("PUT", f"{T}/properties", 204, json={"team": "red"})
+    assert await rest.get(f"{T}/properties") == {"team": "red", "size": "2"}
+    assert await rest.get(f"{NS}?property=team=red") == [str(TOPIC)]
+    await rest.call("POST", f"{T}/split/0")
+    await rest.call("DELETE", f"{T}/properties?key=team", 204)
+    await rest.call("DELETE", f"{T}/properties?key=never", 204)
+    assert (await rest.get(T))["properties"] == {"size": "2"}
+    assert await rest.get(f"{NS}?property=team=red") == []
+    assert "body" in await rest.refused("PUT", f"{T}/properties", 400, content=b'{"a": 1}')
+    assert "key" in await rest.refused("DELETE", f"{T}/properties", 400)
 
 
 async def test_topics_are_listed_by_their_full_names(rest: Rest) -> None:
@@ -345,7 +364,8 @@ async def test_stats_report_producers_that_route_keys_by_different_halves(rest: 
         ]
         for agreeing, producer in enumerate(producers):
             for number in range(40):
-                await (await producer.send(b"x", key=f"key-{number}"))
+                await producer.send(b"x", key=f"key-{number}")
+            await producer.flush()
             for topic in rest.broker.loaded().values():
                 topic.update_rates(10.0)
             routing = (await rest.get(f"{T}/stats"))["routing"]
@@ -364,7 +384,8 @@ async def test_stats_of_producers_that_agree_on_the_low_half_have_no_complaint(r
     async with Client(rest.broker.service_url) as client:
         producer = await client.producer(str(TOPIC), routing=Routing.LOW)
         for number in range(40):
-            await (await producer.send(b"x", key=f"key-{number}"))
+            await producer.send(b"x", key=f"key-{number}")
+        await producer.flush()
         for topic in rest.broker.loaded().values():
             topic.update_rates(10.0)
     routing = (await rest.get(f"{T}/stats"))["routing"]
