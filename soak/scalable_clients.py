@@ -213,7 +213,7 @@ class Member:
         how = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(OPEN_SECONDS_MAX):
             return await how(
-                self._world.topic, self._subscription, consumer_name=name, earliest=True, create=False
+                self._world.topic, self._subscription, consumer_name=name, start="earliest", create=False
             )
 
     async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
@@ -239,7 +239,8 @@ class Member:
             await self._acknowledge(consumer)
 
     async def _acknowledge_one(self, consumer: QueueConsumer, sent: Sent, message: Message) -> None:
-        if await consumer.ack(message):
+        await consumer.ack(message)
+        if await consumer.flush():
             self._world.history.acknowledged(self._subscription, [sent])
 
     async def _acknowledge(self, consumer: StreamConsumer | QueueConsumer) -> None:
@@ -247,7 +248,8 @@ class Member:
             return
         held, self._held = self._held, []
         last = held[-1][1]
-        if await consumer.ack_cumulative(last):
+        await consumer.ack_cumulative(last)
+        if await consumer.flush():
             # In the segment of that message all before it are acknowledged for certain; others may have moved away.
             stored = [sent for sent, message in held if message.segment == last.segment]
             self._world.history.acknowledged(self._subscription, stored)

@@ -140,7 +140,7 @@ async def test_keys_keep_their_order_through_splits_and_merges_with_sends_in_fli
     broker: BrokerProcess, topic: str, closing: Callable[[Any], Any]
 ) -> None:
     river = Topic(broker, topic)
-    consumer = closing(await river.client.stream_consumer(river.url, "s", earliest=True))
+    consumer = closing(await river.client.stream_consumer(river.url, "s", start="earliest"))
     producer = closing(await river.client.producer(river.url))
     taking = asyncio.create_task(take(consumer, 3000))
     receipts = []
@@ -168,7 +168,7 @@ async def test_a_killed_broker_costs_neither_messages_nor_order_and_doubles_none
 ) -> None:
     river = Topic(own, topic, segments=2)
     producer = closing(await river.client.producer(river.url))
-    consumer = closing(await river.client.stream_consumer(river.url, "s", earliest=True))
+    consumer = closing(await river.client.stream_consumer(river.url, "s", start="earliest"))
     taking = asyncio.create_task(take(consumer, 1600))
     await send(producer, range(800))
     restarting = asyncio.create_task(asyncio.to_thread(own.restart))
@@ -218,8 +218,8 @@ async def test_a_silent_consumers_segments_move_after_the_grace_period_and_nothi
 ) -> None:
     river = Topic(own, topic, segments=2)
     producer = closing(await river.client.producer(river.url))
-    one = await river.client.stream_consumer(river.url, "s", consumer_name="one", earliest=True)
-    two = closing(await river.client.stream_consumer(river.url, "s", consumer_name="two", earliest=True))
+    one = await river.client.stream_consumer(river.url, "s", consumer_name="one", start="earliest")
+    two = closing(await river.client.stream_consumer(river.url, "s", consumer_name="two", start="earliest"))
     await until(lambda: len(one.attached) == len(two.attached) == 1)
     for receipt in await send(producer, range(100)):
         await receipt
@@ -234,11 +234,11 @@ async def test_a_second_consumer_of_the_same_name_takes_the_session_over(
 ) -> None:
     river = Topic(broker, topic, segments=2)
     producer = closing(await river.client.producer(river.url))
-    old = closing(await river.client.stream_consumer(river.url, "s", consumer_name="same", earliest=True))
+    old = closing(await river.client.stream_consumer(river.url, "s", consumer_name="same", start="earliest"))
     for receipt in await send(producer, range(50)):
         await receipt
     assert_in_order(await take(old, 50))
-    new = closing(await river.client.stream_consumer(river.url, "s", consumer_name="same", earliest=True))
+    new = closing(await river.client.stream_consumer(river.url, "s", consumer_name="same", start="earliest"))
     await until(lambda: len(new.attached) == 2 and not old.assigned)
     for receipt in await send(producer, range(50, 60)):
         await receipt
@@ -253,11 +253,12 @@ async def test_a_stream_consumer_goes_on_after_a_restart_with_what_it_has_not_ac
 ) -> None:
     river = Topic(own, topic, segments=2)
     producer = closing(await river.client.producer(river.url))
-    consumer = closing(await river.client.stream_consumer(river.url, "s", earliest=True))
+    consumer = closing(await river.client.stream_consumer(river.url, "s", start="earliest"))
     for receipt in await send(producer, range(40)):
         await receipt
     messages = await take(consumer, 40, ack=False)
-    assert await consumer.ack_cumulative(messages[29])
+    await consumer.ack_cumulative(messages[29])
+    assert await consumer.flush()
     await asyncio.to_thread(own.restart)
     again = await take(consumer, 10)
     assert {m.payload for m in again} == {m.payload for m in messages[30:]}
@@ -268,7 +269,7 @@ async def test_a_queue_consumer_reads_sealed_segments_and_drops_them_once_draine
 ) -> None:
     river = Topic(broker, topic)
     producer = closing(await river.client.producer(river.url))
-    consumer = closing(await river.client.queue_consumer(river.url, "q", earliest=True))
+    consumer = closing(await river.client.queue_consumer(river.url, "q", start="earliest"))
     await send(producer, range(100))
     await river.split(0)
     await send(producer, range(100, 200))
@@ -280,7 +281,9 @@ async def test_queue_consumers_share_every_segment(
     broker: BrokerProcess, topic: str, closing: Callable[[Any], Any]
 ) -> None:
     river = Topic(broker, topic, segments=2)
-    consumers = [closing(await river.client.queue_consumer(river.url, "q", earliest=True)) for _ in range(2)]
+    consumers = [
+        closing(await river.client.queue_consumer(river.url, "q", start="earliest")) for _ in range(2)
+    ]
     producer = closing(await river.client.producer(river.url))
     for receipt in await send(producer, range(100)):
         await receipt
@@ -364,7 +367,7 @@ async def test_a_partitioned_classic_topic_is_read_in_order_by_the_same_client(
     await asyncio.to_thread(broker.put, f"persistent/public/default/{topic}/partitions", 3)
     client = client_of(broker)
     name = f"persistent://public/default/{topic}"
-    consumer = closing(await client.stream_consumer(name, "s", earliest=True))
+    consumer = closing(await client.stream_consumer(name, "s", start="earliest"))
     producer = closing(await client.producer(name))
     receipts = await send(producer, range(100))
     assert {(await receipt).segment for receipt in receipts} == {0, 1, 2}

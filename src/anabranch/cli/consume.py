@@ -14,6 +14,7 @@ from typing import Any
 from anabranch.cli.options import UsageError
 from anabranch.cli.reach import check_reachable
 from anabranch.client import Message, connect
+from anabranch.client.consumer import From
 from anabranch.client.simple import Client as PlainClient
 from anabranch.client.simple import Consumer, EndOfTopic
 from anabranch.model.names import Domain, TopicName
@@ -52,20 +53,20 @@ async def _consume(arguments: argparse.Namespace) -> int:
 async def _consume_scalable(arguments: argparse.Namespace) -> None:
     """Exclusive and failover keep the order of keys, which is a stream; shared does not, which is a queue."""
     await check_reachable(arguments.service_url)
-    options = {"earliest": arguments.initial_position == "earliest"}
+    start: From = "earliest" if arguments.initial_position == "earliest" else "latest"
     if arguments.type == "key_shared":
         raise UsageError("--type key_shared is for classic topics; exclusive keeps the order of keys here")
     async with connect(arguments.service_url) as client:
         if arguments.type == "shared":
-            async with client.queue_consumer(arguments.topic, arguments.subscription, **options) as queue:
+            async with client.queue_consumer(arguments.topic, arguments.subscription, start=start) as queue:
                 await _print_each(arguments, queue, queue.ack)
         else:
-            async with client.stream_consumer(arguments.topic, arguments.subscription, **options) as stream:
+            async with client.stream_consumer(arguments.topic, arguments.subscription, start=start) as stream:
                 await _print_each(arguments, stream, stream.ack_cumulative)
 
 
 async def _print_each(
-    arguments: argparse.Namespace, messages: AsyncIterator[Message], ack: Callable[[Message], Awaitable[bool]]
+    arguments: argparse.Namespace, messages: AsyncIterator[Message], ack: Callable[[Message], Awaitable[None]]
 ) -> None:
     count = 0
     async for message in messages:
@@ -121,7 +122,7 @@ def _print_one(arguments: argparse.Namespace, message: Message) -> None:
 
 def _described(message: Message) -> dict[str, Any]:
     described: dict[str, Any] = {
-        "id": message.id,
+        "id": str(message.id),
         "topic": message.topic,
         "key": message.key,
         "properties": dict(message.properties),

@@ -14,9 +14,10 @@ from anabranch.client.checkpoint import Checkpoint, Edge, Position, Start, reada
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.controller_session import Assigned, ControllerSession
 from anabranch.client.errors import TopicDeleted
+from anabranch.client.inbox import Inbox
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
-from anabranch.client.segment_consumer import BEFORE_ALL, Inbox, SegmentConsumer, Subscription, attached
+from anabranch.client.segment_consumer import BEFORE_ALL, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 

@@ -14,12 +14,16 @@ from typing import Final, Protocol, TypeVar
 from anabranch.client.checkpoint import Edge, Start
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
+from anabranch.client.consumer import From, Setup, is_earliest
 from anabranch.client.errors import Closed, TimedOut
+from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.message import Decryption, Schema
 from anabranch.client.opening import Opening
 from anabranch.client.producer import PENDING_MAX, Producer
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
 
 OPERATION_TIMEOUT_S: Final = 30.0
@@ -151,30 +155,47 @@ class Client:
 
         return Opening(open_)
 
+    def _setup(
+        self,
+        watch: LayoutWatch,
+        consumer_name: str,
+        schema: Schema | None,
+        encryption: Decryption | None,
+        receive_queue: int,
+    ) -> Setup:
+        return Setup(
+            connections=self._connections,
+            watch=watch,
+            consumer_name=consumer_name,
+            chance=self._chance,
+            reading=Reading(schema, encryption),
+            receive_queue=receive_queue,
+            closed=self._parts.discard,
+        )
+
     def stream_consumer(
         self,
         topic: str,
         subscription: str,
         *,
         consumer_name: str | None = None,
-        earliest: bool = False,
+        start: From = "latest",
+        schema: Schema | None = None,
+        encryption: Decryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[StreamConsumer]:
-        """In order, acknowledged cumulatively; several of one subscription share its segments."""
+        """In order, acknowledged cumulatively; several of one subscription share its segments.
+
+        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead.
+        """
+        earliest = is_earliest(start)
 
         async def open_() -> StreamConsumer:
             watch = await self._watch(topic, create=create)
-            return await self._opened(
-                StreamConsumer(
-                    self._connections,
-                    watch,
-                    subscription,
-                    consumer_name or self._name("stream"),
-                    earliest=earliest,
-                    chance=self._chance,
-                    closed=self._parts.discard,
-                )
-            )
+            name = consumer_name or self._name("stream")
+            setup = self._setup(watch, name, schema, encryption, receive_queue)
+            return await self._opened(StreamConsumer(setup, subscription, earliest=earliest))
 
         return Opening(open_)
 
@@ -184,24 +205,23 @@ class Client:
         subscription: str,
         *,
         consumer_name: str | None = None,
-        earliest: bool = False,
+        start: From = "latest",
+        schema: Schema | None = None,
+        encryption: Decryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[QueueConsumer]:
-        """Without order, acknowledged one by one; several of one subscription share every segment."""
+        """Without order, acknowledged one by one; several of one subscription share every segment.
+
+        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead.
+        """
+        earliest = is_earliest(start)
 
         async def open_() -> QueueConsumer:
             watch = await self._watch(topic, create=create)
-            return await self._opened(
-                QueueConsumer(
-                    self._connections,
-                    watch,
-                    subscription,
-                    consumer_name or self._name("queue"),
-                    earliest=earliest,
-                    chance=self._chance,
-                    closed=self._parts.discard,
-                )
-            )
+            name = consumer_name or self._name("queue")
+            setup = self._setup(watch, name, schema, encryption, receive_queue)
+            return await self._opened(QueueConsumer(setup, subscription, earliest=earliest))
 
         return Opening(open_)
 

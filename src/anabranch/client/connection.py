@@ -47,16 +47,16 @@ P = TypeVar("P", bound=Part)
 
 # Commands that answer no request but are for one of the parts: (field of the command, whose id is in it).
 _TO_PART = {
-    C.SEND_RECEIPT: ("send_receipt", PartKind.PRODUCER),
-    C.SEND_ERROR: ("send_error", PartKind.PRODUCER),
-    C.CLOSE_PRODUCER: ("close_producer", PartKind.PRODUCER),
-    C.MESSAGE: ("message", PartKind.CONSUMER),
-    C.CLOSE_CONSUMER: ("close_consumer", PartKind.CONSUMER),
-    C.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", PartKind.CONSUMER),
-    C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", PartKind.CONSUMER),
-    C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: ("scalableTopicAssignmentUpdate", PartKind.CONSUMER),
-    C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH),
-    C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH),
+    C.SEND_RECEIPT: ("send_receipt", PartKind.PRODUCER.value),
+    C.SEND_ERROR: ("send_error", PartKind.PRODUCER.value),
+    C.CLOSE_PRODUCER: ("close_producer", PartKind.PRODUCER.value),
+    C.MESSAGE: ("message", PartKind.CONSUMER.value),
+    C.CLOSE_CONSUMER: ("close_consumer", PartKind.CONSUMER.value),
+    C.REACHED_END_OF_TOPIC: ("reachedEndOfTopic", PartKind.CONSUMER.value),
+    C.ACTIVE_CONSUMER_CHANGE: ("active_consumer_change", PartKind.CONSUMER.value),
+    C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: ("scalableTopicAssignmentUpdate", PartKind.CONSUMER.value),
+    C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH.value),
+    C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH.value),
 }
 _ANSWERS = {
     field.number: field.name
@@ -83,7 +83,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._next_request = 0
-        self._parts: dict[tuple[PartKind, int], Part] = {}
+        self._parts: dict[int, Part] = {}  # Numbers are unique over all kinds.
         self._next_part = 0
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -194,7 +194,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]
             body = getattr(command, field)
-            part = self._parts.get((whose, getattr(body, whose.value)))
+            part = self._parts.get(getattr(body, whose))
             if part is not None:
                 part.received(kind, body, payload)
         elif kind == C.ERROR and not self._connected.done():
@@ -210,13 +210,19 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def request(self, kind: int, field: str, **fields: Any) -> Any:
         """The answer to a request; RequestRefused if it is an error."""
         request_id = self._next_request
-        self._next_request += 1
-        waiter = self._requests[request_id] = self._loop.create_future()
-        self.send(kind, field, request_id=request_id, **fields)
+        waiter = self.begin(kind, field, **fields)
         try:
             return await waiter
         finally:
             self._requests.pop(request_id, None)
+
+    def begin(self, kind: int, field: str, **fields: Any) -> asyncio.Future[Any]:
+        """As `request`, for callers that do not wait."""
+        request_id = self._next_request
+        self._next_request += 1
+        self.send(kind, field, request_id=request_id, **fields)
+        waiter = self._requests[request_id] = self._loop.create_future()
+        return waiter
 
     def tell(self, kind: int, field: str, **fields: Any) -> None:
         """A request whose answer nobody waits for."""
@@ -247,11 +253,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Gives a new producer, consumer or watch its id on this connection."""
         number = self._next_part
         self._next_part += 1
-        part = self._parts[kind, number] = make(number)
+        part = self._parts[number] = make(number)
         return part
 
     def detach(self, kind: PartKind, number: int) -> None:
-        self._parts.pop((kind, number), None)
+        self._parts.pop(number, None)
 
 
 _WITH_ERROR = {

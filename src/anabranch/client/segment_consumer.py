@@ -1,6 +1,6 @@
 """One segment's part of a consumer: subscribed where the segment is served, again after each loss, until it is closed.
 
-Messages go into the inbox that all segments of a consumer share. Each new subscription starts a new life: what earlier
+Entries go into the inbox that all segments of a consumer share. Each new subscription starts a new life: what earlier
 lives left in the inbox is dropped, because the broker sends it again, and after a seek it may be something else.
 """
 
@@ -10,15 +10,18 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from anabranch.client.ack_sender import AckSender, Tally
+from anabranch.client.acks import Until, bits_of
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import Backoff, Connections, ask
-from anabranch.client.errors import ConnectionLost, RequestRefused
-from anabranch.client.message import Message, signed, take_apart
+from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
+from anabranch.client.errors import RequestRefused
+from anabranch.client.inbox import Inbox
+from anabranch.client.message import Decryption, Entry, Origin, Schema, read_entry, signed
+from anabranch.client.window import Window
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -27,7 +30,6 @@ log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
-RECEIVE_QUEUE: Final = 500
 # Where a reader of everything starts.
 BEFORE_ALL: Final = (-1, -1, -1)
 ATTACH_MAX_S: Final = 2.0
@@ -48,53 +50,17 @@ class Subscription:
     is_durable: bool = True
 
 
-class Inbox:
-    """What the segments of one consumer have received and its application has not yet taken, in order of arrival."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How entries are made into values."""
 
-    def __init__(self) -> None:
-        self.arrived = 0
-        self._items: deque[tuple[SegmentConsumer, _Life, Message] | Exception] = deque()
-        self._something = asyncio.Event()
-
-    def put(self, segment: SegmentConsumer, life: _Life, message: Message) -> None:
-        self._items.append((segment, life, message))
-        self._something.set()
-
-    def fail(self, error: Exception) -> None:
-        """`take` raises it once everything before it is taken, and from then on."""
-        self._items.append(error)
-        self._something.set()
-
-    def wake(self) -> None:
-        self._something.set()
-
-    def _next(self) -> tuple[SegmentConsumer, Message] | None:
-        while self._items:
-            first = self._items[0]
-            if isinstance(first, Exception):
-                raise first
-            self._items.popleft()
-            segment, life, message = first
-            segment.queued -= 1
-            if segment.is_current(life):
-                return segment, message
-        return None
-
-    async def take(self, idle: Callable[[], None] = lambda: None) -> tuple[SegmentConsumer, Message]:
-        """The next message and its segment. `idle` is called whenever there is none yet."""
-        while True:
-            found = self._next()
-            if found is not None:
-                found[0].taken()
-                return found
-            idle()
-            self._something.clear()
-            await self._something.wait()
+    schema: Schema | None = None
+    decryption: Decryption | None = None
 
 
 class SegmentConsumer:
-    """`open` starts it. It calls `restarted` at each new life, and `ended` once the segment is sealed and acknowledged
-    to its end, or gone."""
+    """`open` starts it. It calls `restarted` whenever what was delivered before can no longer be acknowledged, and
+    `ended` once the segment is sealed and acknowledged to its end, or gone."""
 
     def __init__(
         self,
@@ -111,14 +77,21 @@ class SegmentConsumer:
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
         restarted: Callable[[SegmentConsumer], None] = lambda _: None,
         may_be_gone: Callable[[SegmentId], bool] = lambda _: False,
+        reading: Reading | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        reading = reading or Reading()
         self.segment = segment
         self.topic = topic
         self.has_ended = False
-        self.queued = 0  # Messages in the inbox, those that will be dropped there included.
+        self.acks = AckSender(topic, tally or Tally())
+        # The life whose messages may be acknowledged. It outlives a lost connection, but not a word of the broker.
+        self.acking: object = None
+        self._origin = Origin(
+            shown_topic, segment=segment, schema=reading.schema, decryption=reading.decryption
+        )
         # Behind which message a reader starts: (ledger, entry, batch index). Moves as messages arrive.
         self._start = start
-        self._shown_topic = shown_topic
         self._connections = connections
         self._subscription = subscription
         self._inbox = inbox
@@ -128,10 +101,12 @@ class SegmentConsumer:
         self._may_be_gone = may_be_gone
         self._backoff = Backoff(chance, limit_s=1.0)
         self._life: _Life | None = None
+        self._queued = 0
         self._is_closing = False
         self._living: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
+        inbox.segments += 1
 
     def open(self) -> None:
         self._living = asyncio.create_task(self._live())  # Awaited by `close`.
@@ -140,16 +115,14 @@ class SegmentConsumer:
     def is_attached(self) -> bool:
         return self._life is not None
 
+    @property
+    def queued(self) -> int:
+        """Messages in the inbox."""
+        return self._queued + self._inbox.ready_of(self)
+
     async def attached(self) -> None:
         """Returns once it has been subscribed, has ended or is closed."""
         await self._settled.wait()
-
-    def is_current(self, life: _Life) -> bool:
-        """Whether messages of that life are still to be given to the application.
-
-        A reader goes on behind what has arrived; a durable subscription is sent everything not acknowledged again.
-        """
-        return not self._is_closing and (life is self._life or not self._subscription.is_durable)
 
     # -- lives
 
@@ -220,9 +193,12 @@ class SegmentConsumer:
             raise
         if self._is_closing:
             life.finish()
-        self._restarted(self)
         if not life.over.done():
-            life.flow(RECEIVE_QUEUE)
+            self.acking = life
+            self._restarted(self)
+            # Before anything is sent again that they are about.
+            self.acks.attach(connection, life.number)
+            self._refill(life)
         return life
 
     async def _remember_start(self, life: _Life) -> None:
@@ -232,6 +208,22 @@ class SegmentConsumer:
         )
         at = answer.consumer_mark_delete_position
         self._start = (signed(at.ledgerId), signed(at.entryId), _WHOLE_ENTRY)
+
+    def life_is_over(self, life: _Life, *, by_broker: bool) -> None:
+        """What it left in the inbox is dropped: a durable subscription is sent everything not acknowledged again.
+
+        A reader goes on behind what has arrived.
+        """
+        if self._subscription.is_durable:
+            self._drop()
+        self.acks.detach(is_lost=not by_broker)
+        if by_broker and self.acking is life:
+            self.acking = None
+            self._restarted(self)
+
+    def _drop(self) -> None:
+        self._inbox.drop(self)
+        self._queued = 0
 
     async def _leave(self, life: _Life) -> None:
         """Tells the broker, if it does not know."""
@@ -244,77 +236,114 @@ class SegmentConsumer:
             log.debug("closing the consumer on %s: %s", self.topic, error)
 
     async def close(self) -> None:
-        """Frees the segment: returns once the broker has let go of it, or cannot be reached."""
-        self._is_closing = True
+        """Frees the segment: returns once the broker has let go of it, or cannot be reached.
+
+        Acknowledgements leave first, and are confirmed by then or given up.
+        """
+        if not self._is_closing:
+            self._is_closing = True
+            self._inbox.segments -= 1
+            self._drop()
+        self.acks.close()
         self._wake.set()
         self._settled.set()
         if self._life is not None:
             self._life.finish()
         if self._living is not None:
             await asyncio.gather(self._living, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_MAX_S):
+                await self.acks.settled()
+        self.acks.give_up()
 
     def abort(self) -> None:
         """Without a word."""
         self._is_closing = True
+        self._drop()
+        self.acks.give_up()
         if self._living is not None:
             self._living.cancel()
 
     # -- messages
 
-    def take_apart(self, body: pb.CommandMessage, payload: memoryview, life: _Life) -> None:
-        try:
-            messages = take_apart(
-                self._shown_topic, body, payload, segment=self.segment, number=self._inbox.arrived
-            )
-        except (AnabranchError, ValueError) as error:
-            self._inbox.fail(error)
+    def arrived(self, body: pb.CommandMessage, payload: memoryview, life: _Life) -> None:
+        entry = read_entry(self._origin, body, payload, self, life)
+        if body.ack_set:
+            entry.want(bits_of(body.ack_set))
+        if self._start is not None and not self._subscription.is_durable and not self._is_news(entry):
+            # Brokers send the message to start behind too, and batches whole.
+            self.tell_ack(entry.ledger, entry.entry)
+            life.window.arrived(entry.count)
+            life.window.taken(entry.count)
+            self._refill(life)
             return
-        self._inbox.arrived += len(messages)
-        for message in messages:
-            at = (message.ledger, message.entry, message.index)
-            if not self._subscription.is_durable:
-                if self._start is not None and at <= self._start:
-                    # Brokers send the message to start behind too, and batches whole.
-                    life.permits += 1
-                    if message.is_last_of_entry:
-                        self.tell_ack(message.ledger, message.entry)
-                    continue
-                self._start = at
-            self.queued += 1
-            self._inbox.put(self, life, message)
+        waiting = entry.waiting
+        life.window.arrived(waiting)
+        self._queued += waiting
+        self._inbox.put(entry)
 
-    def taken(self) -> None:
-        """One message left the inbox: the broker may send another."""
+    def _is_news(self, entry: Entry) -> bool:
+        """Whether a reader has not had all of it; what it had is taken out."""
+        assert self._start is not None
+        ledger, number, index = self._start
+        at = (entry.ledger, entry.entry)
+        if at < (ledger, number):
+            return False
+        if at == (ledger, number):
+            if index >= entry.count - 1 or not entry.in_batch:
+                return False
+            if index >= 0:
+                entry.want(~((2 << index) - 1) & ((1 << entry.count) - 1))
+        self._start = (*at, entry.count - 1 if entry.in_batch else -1)
+        return True
+
+    def taken(self, entry: Entry, messages: int) -> None:
+        """An entry left the inbox: the broker may send more."""
+        self._queued -= messages
         life = self._life
-        if life is None or life.over.done():
-            return
-        life.permits += 1
-        if life.permits >= RECEIVE_QUEUE // 2:
-            life.flow(life.permits)
-            life.permits = 0
+        if life is not None and entry.life is life and not life.over.done():
+            life.window.taken(messages)
+            self._refill(life)
+
+    def ask_for_more(self) -> None:
+        """The inbox has room again."""
+        if self._life is not None and not self._life.over.done():
+            self._refill(self._life)
+
+    def _refill(self, life: _Life) -> None:
+        if not self._inbox.has_room(self):
+            life.window.shrink()
+        elif (permits := life.window.refill(self._inbox.share)) and not life.connection.is_closed:
+            life.connection.send(C.FLOW, "flow", consumer_id=life.number, messagePermits=permits)
 
     def end(self) -> None:
         self.has_ended = True
         self._settled.set()
         self._ended(self)
 
+    # -- acknowledgements
+
     def tell_ack(self, ledger: int, entry: int) -> None:
         """Acknowledges everything up to an entry without waiting for an answer; lost if there is no connection."""
         life = self._life
         if life is not None and not life.over.done() and not life.connection.is_closed:
-            life.connection.send(C.ACK, "ack", **_ack(life.number, ledger, entry, is_cumulative=True))
+            life.connection.send(
+                C.ACK,
+                "ack",
+                consumer_id=life.number,
+                ack_type=pb.CommandAck.Cumulative,
+                message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry)],
+            )
 
-    async def ack(self, ledger: int, entry: int, *, is_cumulative: bool) -> bool:
-        """Whether the broker has stored it. If not, the message comes again."""
-        life = self._life
-        if life is None or life.over.done():
-            return False
-        try:
-            await ask(life.connection, C.ACK, "ack", **_ack(life.number, ledger, entry, is_cumulative))
-        except AnabranchError as error:
-            log.debug("ack on %s: %s", self.topic, error)
-            return False
-        return True
+    def ack_entry(self, entry: Entry) -> None:
+        """Acknowledges all of an entry, whoever has its messages."""
+        for place in entry.chunks or ((entry.ledger, entry.entry),):
+            self.acks.add(place)
+
+    def ack_until(
+        self, ledger: int, entry: int, index: int = _WHOLE_ENTRY, left: int = 0, size: int = 0
+    ) -> None:
+        self.acks.add_until(Until(ledger, entry, index, left, size))
 
 
 async def attached(segments: Iterable[SegmentConsumer]) -> None:
@@ -328,29 +357,31 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
 class _Life:
     """A segment's subscription on one connection."""
 
+    __slots__ = ("_segment", "connection", "is_lost", "number", "over", "window")
+
     def __init__(self, segment: SegmentConsumer, connection: ClientConnection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.permits = 0
+        self.window = Window()
         self.is_lost = False
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._segment = segment
 
-    def flow(self, permits: int) -> None:
-        if not self.connection.is_closed:
-            self.connection.send(C.FLOW, "flow", consumer_id=self.number, messagePermits=permits)
-
     def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
         if kind == C.MESSAGE and payload is not None:
-            self._segment.take_apart(body, payload, self)
+            self._segment.arrived(body, payload, self)
         elif kind == C.REACHED_END_OF_TOPIC:
             self._segment.end()
         elif kind == C.CLOSE_CONSUMER:
             self.detach()
-            self.lost(ConnectionLost("the broker closed the consumer"))
+            self._over(by_broker=True)
 
     def lost(self, error: Exception) -> None:
+        self._over(by_broker=False)
+
+    def _over(self, *, by_broker: bool) -> None:
         self.is_lost = True
+        self._segment.life_is_over(self, by_broker=by_broker)
         self.finish()
 
     def finish(self) -> None:
@@ -359,11 +390,3 @@ class _Life:
 
     def detach(self) -> None:
         self.connection.detach(PartKind.CONSUMER, self.number)
-
-
-def _ack(consumer: int, ledger: int, entry: int, is_cumulative: bool) -> dict[str, Any]:
-    return {
-        "consumer_id": consumer,
-        "ack_type": pb.CommandAck.Cumulative if is_cumulative else pb.CommandAck.Individual,
-        "message_id": [pb.MessageIdData(ledgerId=ledger, entryId=entry)],
-    }

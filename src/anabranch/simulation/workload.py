@@ -131,7 +131,7 @@ class Reader:
         client = self._client = self._world.client()
         open_ = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(20):
-            return await open_(TOPIC, self._subscription, consumer_name=name, earliest=True, create=False)
+            return await open_(TOPIC, self._subscription, consumer_name=name, start="earliest", create=False)
 
     async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
         world = self._world
@@ -153,10 +153,10 @@ class Reader:
             return
         (sent, message), self._held = self._held[-1], []
         if isinstance(consumer, QueueConsumer):
-            is_stored = await consumer.ack(message)
+            await consumer.ack(message)
         else:
-            is_stored = await consumer.ack_cumulative(message)
-        if is_stored:
+            await consumer.ack_cumulative(message)
+        if await consumer.flush():
             self._world.history.acknowledged(self._subscription, [sent])
 
 

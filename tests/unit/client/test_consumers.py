@@ -37,7 +37,8 @@ async def test_one_acknowledgement_covers_a_position_in_each_segment(
             (last,) = await take(consumer, 1)
         assert last.segment == 1
         assert last.topic == TOPIC
-        assert await consumer.ack_cumulative(last)
+        await consumer.ack_cumulative(last)
+        assert await consumer.flush()
         assert sorted(script.acks) == [(segment_topic(1), 1, 2, True), (segment_topic(2), 1, 1, True)]
 
 
@@ -47,7 +48,8 @@ async def test_what_was_delivered_later_is_not_acknowledged(script: ScriptedBrok
         (first,) = await take(consumer, 1)
         script.deliver(segment_topic(2), 0)
         await take(consumer, 1)
-        assert await consumer.ack_cumulative(first)
+        await consumer.ack_cumulative(first)
+        assert await consumer.flush()
         assert script.acks == [(segment_topic(1), 1, 0, True)]
 
 
@@ -67,7 +69,8 @@ async def test_a_segment_taken_away_is_freed_and_its_messages_are_not_delivered(
         script.deliver(segment_topic(2), 1, b"stays")
         assert [m.payload for m in await take(consumer, 1)] == [b"stays"]
         # It will be delivered to whoever has the segment now.
-        assert not await consumer.ack_cumulative(held)
+        await consumer.ack_cumulative(held)
+        assert not await consumer.flush()
 
 
 async def test_an_assignment_of_an_older_layout_is_ignored(script: ScriptedBroker, client: Client) -> None:
@@ -124,8 +127,10 @@ async def test_a_lost_connection_registers_again_under_the_same_name(
         assert [request.consumer_name for _, request in script.sessions] == ["one", "one"]
         script.deliver(segment_topic(1), 0, b"again")
         (after,) = await take(consumer, 1)
-        assert not await consumer.ack_cumulative(before)
-        assert await consumer.ack_cumulative(after)
+        await consumer.ack_cumulative(before)
+        assert not await consumer.flush()
+        await consumer.ack_cumulative(after)
+        assert await consumer.flush()
 
 
 async def test_a_crash_says_nothing(script: ScriptedBroker, client: Client) -> None:
@@ -156,7 +161,8 @@ async def test_a_queue_consumer_attaches_to_active_and_sealed_segments_and_to_ne
         script.deliver(ROOT, 0)
         async with asyncio.timeout(10):
             message = await consumer.receive()
-        assert await consumer.ack(message)
+        await consumer.ack(message)
+        assert await consumer.flush()
         assert script.acks == [(ROOT, 1, 0, False)]
         link, number = script.consumers[ROOT]
         link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)

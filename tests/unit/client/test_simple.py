@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.client import RequestRefused
 from anabranch.client.errors import ConnectionLost
+from anabranch.client.message_id import MessageId
 from anabranch.client.simple import Client
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
@@ -177,7 +178,7 @@ async def test_a_batch_is_taken_apart_and_acknowledged_whole(broker: ScriptedBro
         consumer = await client.consumer("t", "s")
         messages = [await consumer.receive() for _ in range(3)]
         assert [(m.payload, m.key, m.id) for m in messages] == [
-            (b"%d" % i, "k", f"1:2:-1:{i}") for i in range(3)
+            (b"%d" % i, "k", MessageId(-1, 1, 2, i)) for i in range(3)
         ]
         for message in messages:
             assert acked == []

@@ -99,8 +99,8 @@ async def test_queue_consumers_share_every_segment_without_a_controller(cluster:
     cluster.move(LOWER, 1)
     await leading.create(TOPIC)
     client = Client(cluster.first.broker.service_url)
-    one = await client.queue_consumer(ORDERS, "q", earliest=True)
-    two = await client.queue_consumer(ORDERS, "q", earliest=True)
+    one = await client.queue_consumer(ORDERS, "q", start="earliest")
+    two = await client.queue_consumer(ORDERS, "q", start="earliest")
     producer = await client.producer(ORDERS)
     sent = {b"%d" % n for n in range(40)}
     for payload in sorted(sent)[:20]:
@@ -130,7 +130,8 @@ async def until(cluster: Cluster, met: Callable[[], bool]) -> None:
 
 async def take(consumer: QueueConsumer, share: set[bytes]) -> None:
     async for message in consumer:
-        assert await consumer.ack(message)
+        await consumer.ack(message)
+        assert await consumer.flush()
         share.add(message.payload)
 
 

@@ -1,0 +1,140 @@
+"""Which acknowledgements of one segment wait to be sent, are under way, or could not be stored. Pure.
+
+Every acknowledgement has a number, counted up from 1. They leave in groups, one request each. A group that is confirmed
+is settled; one whose connection is lost waits again; one that was refused, or cannot be sent again, is lost: its
+messages come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+Place = tuple[int, int]
+# The bits of a batch's messages that are not acknowledged (0: none is left), and how many messages it has.
+Rest = tuple[int, int]
+
+WHOLE: Final = (0, 0)
+GROUP_MAX: Final = 1000
+_WORD: Final = (1 << 64) - 1
+
+
+class Until(NamedTuple):
+    """Everything up to a message, `at` its place in a batch. `left` has the bits of that batch which are not
+    acknowledged; 0 if nothing is left of the entry."""
+
+    ledger: int
+    entry: int
+    at: int
+    left: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One request's worth: single entries, or a place to acknowledge up to. `since` is its first number."""
+
+    since: int
+    singles: dict[Place, Rest] = field(default_factory=dict)
+    until: Until | None = None
+
+
+class Acks:
+    """`lost` counts groups that could not be stored."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.lost = 0
+        self._since = 0  # The first number that waits to be sent, 0 if none does.
+        self._singles: dict[Place, Rest] = {}
+        self._until: Until | None = None
+        self._under_way: dict[Group, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait to be sent."""
+        return len(self._singles) + (self._until is not None)
+
+    @property
+    def settled(self) -> int:
+        """Up to this number every acknowledgement is stored, or lost."""
+        firsts = [group.since for group in self._under_way]
+        if self._since:
+            firsts.append(self._since)
+        return min(firsts, default=self.asked + 1) - 1
+
+    def add(self, place: Place, rest: Rest = WHOLE) -> None:
+        """An entry, or with `rest` some messages of it; the rest never grows."""
+        self.asked += 1
+        self._singles[place] = rest
+        if not self._since:
+            self._since = self.asked
+
+    def add_until(self, until: Until) -> None:
+        self.asked += 1
+        if self._until is None or until[:3] > self._until[:3]:
+            self._until = until
+        if not self._since:
+            self._since = self.asked
+
+    def take(self) -> list[Group]:
+        """What is to be sent now, in groups; they count as under way."""
+        groups: list[Group] = []
+        if self._until is not None:
+            groups.append(Group(self._since, until=self._until))
+        items = list(self._singles.items())
+        groups += [
+            Group(self._since, dict(items[at : at + GROUP_MAX])) for at in range(0, len(items), GROUP_MAX)
+        ]
+        self._singles, self._until, self._since = {}, None, 0
+        self._under_way.update(dict.fromkeys(groups))
+        return groups
+
+    def stored(self, group: Group) -> None:
+        self._under_way.pop(group, None)
+
+    def refused(self, group: Group) -> None:
+        if group in self._under_way:
+            del self._under_way[group]
+            self.lost += 1
+
+    def again(self) -> None:
+        """The connection is lost: what was under way waits to be sent again."""
+        under_way, self._under_way = self._under_way, {}
+        for group in under_way:
+            for place, (left, size) in group.singles.items():
+                newer = self._singles.get(place)
+                self._singles[place] = (left, size) if newer is None else (left & newer[0], size)
+            if group.until is not None and (self._until is None or group.until[:3] > self._until[:3]):
+                self._until = group.until
+            self._since = min(self._since or group.since, group.since)
+
+    def forget_waiting(self) -> None:
+        """What waits can no longer be sent."""
+        if self._since:
+            self.lost += 1
+        self._singles, self._until, self._since = {}, None, 0
+
+    def give_up(self) -> None:
+        """Nothing will be sent or answered any more."""
+        self.lost += len(self._under_way)
+        self._under_way = {}
+        self.forget_waiting()
+
+
+def words_of(bits: int) -> list[int]:
+    """Bits as the protocol has them, 64 in a word, signed as Java's are."""
+    words: list[int] = []
+    while bits:
+        word = bits & _WORD
+        words.append(word - (1 << 64) if word >> 63 else word)
+        bits >>= 64
+    return words
+
+
+def bits_of(words: Iterable[int]) -> int:
+    bits = 0
+    for at, word in enumerate(words):
+        bits |= (word & _WORD) << (64 * at)
+    return bits

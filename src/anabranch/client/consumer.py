@@ -1,0 +1,172 @@
+"""What stream, queue and checkpoint consumers have in common: an inbox, the segments that fill it, and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self
+
+from anabranch.client.ack_sender import Tally
+from anabranch.client.connections import Connections
+from anabranch.client.errors import BadArgument, Closed, TopicDeleted
+from anabranch.client.inbox import MESSAGES_MAX, Inbox
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.message import Message
+from anabranch.client.segment_consumer import Reading, SegmentConsumer, Subscription, attached
+from anabranch.model.segments import SegmentId
+
+# Where a subscription begins that does not exist yet.
+From = Literal["latest", "earliest"]
+
+FLUSH_MAX_S: Final = 30.0
+
+
+def is_earliest(start: From) -> bool:
+    if start not in ("latest", "earliest"):
+        raise BadArgument(f"start is {start!r}: give 'latest' or 'earliest'")
+    return start == "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a client gives to each consumer it makes."""
+
+    connections: Connections
+    watch: LayoutWatch
+    consumer_name: str
+    chance: random.Random
+    reading: Reading = field(default_factory=Reading)
+    receive_queue: int = MESSAGES_MAX
+    closed: Callable[[Any], None] = lambda _: None
+
+
+class Consumer:
+    """Made by a client. Its kinds say which segments it reads, and what becomes of a message."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.consumer_name = setup.consumer_name
+        self._setup = setup
+        self._connections = setup.connections
+        self._watch = setup.watch
+        self._chance = setup.chance
+        self._tally = Tally()
+        self._lost_told = 0
+        self._inbox = Inbox(messages_max=setup.receive_queue)
+        self._ready = self._inbox.ready
+        self._segments: dict[SegmentId, SegmentConsumer] = {}
+        self._leaving: dict[SegmentConsumer, asyncio.Task[None]] = {}
+        self._stop_listening = setup.watch.listen(self._layout_changed)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.consumer_name} of {self.topic}>"
+
+    @property
+    def topic(self) -> str:
+        return str(self._watch.topic)
+
+    @property
+    def attached(self) -> frozenset[SegmentId]:
+        """The segments it is subscribed to by now."""
+        return frozenset(number for number, one in self._segments.items() if one.is_attached)
+
+    # -- messages
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return self._ready.pop() if self._ready else await self.receive()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message. TimedOut if none comes in `timeout_s`; cancelling it loses none."""
+        ready = self._ready
+        if ready:
+            return ready.pop()
+        return await self._inbox.next(timeout_s)
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        """True once all acknowledgements so far are stored.
+
+        False if some could not be, since the last flush, or not in time: those messages come again.
+        """
+        told, in_time = self._lost_told, True
+        with contextlib.suppress(TimeoutError):
+            in_time = False
+            async with asyncio.timeout(timeout_s):
+                for one in (*self._segments.values(), *self._leaving):
+                    await one.acks.settled()
+            in_time = True
+        self._lost_told = max(self._lost_told, self._tally.lost)
+        return in_time and self._tally.lost == told
+
+    # -- segments
+
+    def _layout_changed(self) -> None:
+        if self._watch.is_deleted:
+            self._inbox.fail(TopicDeleted(f"{self.topic} was deleted"))
+
+    def _read(self, number: SegmentId, topic: str, how: Subscription, **options: Any) -> SegmentConsumer:
+        """Starts to read a segment."""
+        one = self._segments[number] = SegmentConsumer(
+            self._connections,
+            number,
+            topic,
+            self.topic,
+            how,
+            self._inbox,
+            chance=self._chance,
+            url=self._watch.url_of(number),
+            reading=self._setup.reading,
+            tally=self._tally,
+            **options,
+        )
+        one.open()
+        return one
+
+    def _release(self, number: SegmentId) -> None:
+        """Stops to read a segment."""
+        one = self._segments.pop(number)
+        closing = self._leaving[one] = asyncio.create_task(one.close())  # Awaited by `close`.
+        closing.add_done_callback(lambda _: self._leaving.pop(one, None))
+
+    async def open(self) -> None:
+        """Returns once it is subscribed to the segments it was given first, or that takes too long."""
+        await attached(self._segments.values())
+
+    # -- the end
+
+    async def leave(self) -> None:
+        """Sends acknowledgements that wait and frees the segments. `close` does it too."""
+        self._stop_listening()
+        for number in list(self._segments):
+            self._release(number)
+        await self._left()
+
+    async def _left(self) -> None:
+        await asyncio.gather(*self._leaving.values())
+
+    async def close(self) -> None:
+        """Sends acknowledgements that wait, and leaves at once."""
+        await self.leave()
+        self._inbox.fail(Closed("the consumer is closed: make another"))
+        await self._watch.close()
+        self._setup.closed(self)
+
+    def crash(self) -> None:
+        """Drops every connection of its client without a word, as a process that dies would."""
+        self._stop_listening()
+        for one in self._segments.values():
+            one.abort()
+        self._connections.abort()

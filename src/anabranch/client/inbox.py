@@ -1,0 +1,182 @@
+"""Data plane. What the segments of one consumer have received and its application has not yet taken.
+
+Entries wait here whole, in order of arrival; one at a time is open, taken apart into messages. Taking a message is a
+`pop` from a list, without a look at the event loop. What is taken is gone from here at once and what is not stays, so a
+receive that is cancelled loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from anabranch.client.errors import CryptoFailed, TimedOut
+from anabranch.client.message import Entry, Message
+
+if TYPE_CHECKING:
+    from anabranch.client.segment_consumer import SegmentConsumer
+
+MESSAGES_MAX: Final = 1000
+BYTES_MAX: Final = 16 << 20
+# Messages given out without a look at the event loop: others want to run too.
+TURN_MESSAGES: Final = 1000
+
+
+class Inbox:
+    """`messages_max` and `bytes_max` bound what segments ask for; a batch may overshoot them.
+
+    `opened` is called with each entry that is taken apart, before its first message is given out.
+    """
+
+    def __init__(
+        self,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        bytes_max: int = BYTES_MAX,
+        opened: Callable[[Entry], None] = lambda _: None,
+    ) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.numbered = 0  # Messages given a number, which happens when their entry is opened.
+        self.queued_bytes = 0
+        self.segments = 0  # How many share it.
+        # Of the open entry, the last message first. Always the same list: callers may hold on to it.
+        self.ready: list[Message] = []
+        self._open: Entry | None = None
+        self.opened = opened
+        self._entries: deque[Entry] = deque()
+        self._error: Exception | None = None
+        self._something = asyncio.Event()
+        self._held_back: set[SegmentConsumer] = set()
+        self._turn = 0
+
+    # -- what segments do
+
+    def put(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self.queued_bytes += len(entry.data)
+        self._something.set()
+
+    def fail(self, error: Exception) -> None:
+        """Taking a message raises it once everything before it is taken, and from then on."""
+        if self._error is None:
+            self._error = error
+        self._something.set()
+
+    def wake(self) -> None:
+        self._something.set()
+
+    def drop(self, owner: SegmentConsumer) -> None:
+        """Forgets everything of a segment that the application has not taken."""
+        if self._open is not None and self._open.owner is owner:
+            self.ready.clear()
+            self._open = None
+        if any(entry.owner is owner for entry in self._entries):
+            self._entries = deque(entry for entry in self._entries if entry.owner is not owner)
+            self.queued_bytes = sum(len(entry.data) for entry in self._entries)
+        self._held_back.discard(owner)
+
+    def ready_of(self, owner: SegmentConsumer) -> int:
+        """How many messages of the open entry are a segment's, and not taken."""
+        return len(self.ready) if self._open is not None and self._open.owner is owner else 0
+
+    def has_room(self, owner: SegmentConsumer) -> bool:
+        """Whether a segment may ask for more. If not, it is told when that changes."""
+        if self.queued_bytes < self.bytes_max:
+            return True
+        self._held_back.add(owner)
+        return False
+
+    @property
+    def share(self) -> int:
+        """How many messages each segment may have here and under way."""
+        return max(1, self.messages_max // max(1, self.segments))
+
+    # -- what consumers do
+
+    def open_next(self) -> Entry | None:
+        """Takes the next entry apart into `ready`; None if there is none. Raises what is wrong with it."""
+        while self._entries:
+            entry = self._next_entry()
+            self._turn += entry.count
+            try:
+                messages = entry.messages()
+            except CryptoFailed:
+                decryption = entry.origin.decryption
+                if decryption is None or decryption.on_failure != "skip":
+                    raise
+                entry.owner.ack_entry(entry)
+                continue
+            self._open = entry
+            self.opened(entry)
+            self.ready.extend(messages)
+            if messages:
+                return entry
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def take_whole(self) -> Iterator[Entry]:
+        """The entries that are here, not taken apart: for readers of whole columns."""
+        while self._entries:
+            entry = self._next_entry()
+            self._open = entry
+            self.opened(entry)
+            yield entry
+
+    def _next_entry(self) -> Entry:
+        entry = self._entries.popleft()
+        self.queued_bytes -= len(entry.data)
+        entry.number = self.numbered
+        self.numbered += entry.count
+        entry.owner.taken(entry, entry.waiting)
+        if self._held_back and self.queued_bytes <= self.bytes_max // 2:
+            self._release()
+        return entry
+
+    def _release(self) -> None:
+        held_back, self._held_back = self._held_back, set()
+        for owner in sorted(held_back, key=lambda one: one.topic):
+            owner.ask_for_more()
+
+    def take_now(self) -> Message | None:
+        """The next message, if one is here."""
+        if self.ready or self.open_next() is not None:
+            return self.ready.pop()
+        return None
+
+    async def next(self, timeout_s: float | None = None) -> Message:
+        """The next message; TimedOut if none comes in time."""
+        if self._turn >= TURN_MESSAGES:
+            self._turn = 0
+            await asyncio.sleep(0)
+        message = self.take_now()
+        if message is None:
+            await self._wait(timeout_s)
+            # Others may have been quicker, so `_wait` has looked, and nothing has run since.
+            message = self.take_now()
+            assert message is not None
+        return message
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Returns once a message can be taken."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready and self.open_next() is None:
+                    self._something.clear()
+                    await self._something.wait()
+        except TimeoutError:
+            if not self.ready:
+                raise TimedOut(f"no message came within {timeout_s:g} s") from None
+
+    async def take(self, idle: Callable[[], None] = lambda: None) -> tuple[SegmentConsumer, Message]:
+        """The next message and its segment. `idle` is called whenever there is none yet."""
+        while True:
+            message = self.take_now()
+            if message is not None:
+                return message.container.owner, message
+            idle()
+            self._something.clear()
+            await self._something.wait()

@@ -1,0 +1,43 @@
+"""How far a consumer's application has come in each segment: what acknowledging one message acknowledges. Pure.
+
+Messages are numbered in the order in which they are given out, over all segments of a consumer, and over all topics of
+one that reads several. Acknowledging a number means every segment's last entry that was given out before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+Place = tuple[int, int]
+
+
+class Vector(Generic[K]):
+    """By segment: the entries given out and not acknowledged, each with the number of its last message."""
+
+    def __init__(self) -> None:
+        self._given: dict[K, deque[tuple[int, Place]]] = {}
+
+    def given(self, segment: K, last_number: int, place: Place) -> None:
+        """An entry is given out. Numbers rise."""
+        entries = self._given.get(segment)
+        if entries is None:
+            entries = self._given[segment] = deque()
+        entries.append((last_number, place))
+
+    def forget(self, segment: K) -> None:
+        """What was given out of it comes again, or is somebody else's now."""
+        self._given.pop(segment, None)
+
+    def up_to(self, number: int) -> list[tuple[K, Place]]:
+        """For each segment the last entry that is behind us once that message is; they are forgotten here."""
+        found: list[tuple[K, Place]] = []
+        for segment, entries in self._given.items():
+            last: Place | None = None
+            while entries and entries[0][0] <= number:
+                last = entries.popleft()[1]
+            if last is not None:
+                found.append((segment, last))
+        return found

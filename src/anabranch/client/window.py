@@ -1,0 +1,44 @@
+"""How many messages a broker may still send to one consumer, and when to allow more. Pure.
+
+Brokers count messages, and never cut a batch: they may send more than allowed, and count below zero then. A window
+starts small and doubles each time it is refilled, so that a topic of large messages is no flood.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST: Final = 64
+
+
+class Window:
+    """Of one subscription on one connection."""
+
+    __slots__ = ("_allowed", "_queued", "_size")
+
+    def __init__(self) -> None:
+        self._allowed = 0  # What the broker may still send.
+        self._queued = 0  # What has arrived and is not taken.
+        self._size = FIRST
+
+    def arrived(self, messages: int) -> None:
+        self._allowed -= messages
+        self._queued += messages
+
+    def taken(self, messages: int) -> None:
+        """The application has them, or never will."""
+        self._queued -= messages
+
+    def refill(self, limit: int) -> int:
+        """How many more to allow now, so that at most `limit` are under way or queued; 0 if it is not worth a word."""
+        size = min(self._size, limit)
+        missing = size - self._allowed - self._queued
+        if missing <= 0 or missing < size // 2:
+            return 0
+        self._allowed += missing
+        self._size = min(size * 2, limit) if size == self._size else self._size
+        return missing
+
+    def shrink(self) -> None:
+        """There is no room for as much: start small again."""
+        self._size = FIRST
