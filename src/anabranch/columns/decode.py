@@ -39,7 +39,6 @@ from anabranch.columns.decode_rows import (
     PairsOut,
     decode_pairs,
     decode_rows,
-    fill,
 )
 from anabranch.columns.memory import SLACK
 from anabranch.columns.pool import Pool
@@ -68,6 +67,7 @@ BYTES_MAX: Final = (1 << 31) - 1
 _KEY_BYTES: Final = 32
 # Bytes per row of the columns in `Out`, from `value_offsets` to `batch_index`.
 _WIDTHS: Final = (4, 4, 8, 8, 8, 8, 8, 4)
+_ODD: Final = scan.BAD | scan.ENCRYPTED | scan.CHUNK
 
 
 class Entry(NamedTuple):
@@ -100,25 +100,22 @@ def decode(
     facts = opened.facts
     counts = np.zeros(len(entries), np.int64)
     faults = np.zeros(len(entries), np.int64)
+    found, before = np.zeros((2, FOUND_WIDTH), np.int64)
     room = int((facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]).sum())
-    if room > BYTES_MAX:
-        raise ValueError(f"{room} bytes of messages at once, the limit is {BYTES_MAX}: decode fewer entries")
     rows = int(np.where(facts[:, scan.COUNT] < 0, 1, facts[:, scan.COUNT]).sum())
-    key_room = room + int(facts[:, scan.KEY_SIZE].clip(0).sum())
-    found = np.zeros(FOUND_WIDTH, np.int64)
-    output = _Output(pool, rows, room, min(key_room, max(rows, 32) * _KEY_BYTES))
-    if not decode_rows(
-        facts, opened.ids, opened.words, opened.word_bounds, output.out, counts, faults, found
-    ):
+    key_room_max = room + int(facts[:, scan.KEY_SIZE].clip(0).sum())
+    for key_room in (min(key_room_max, max(rows, 32) * _KEY_BYTES), key_room_max):
         output = _Output(pool, rows, room, key_room)
-        decode_rows(facts, opened.ids, opened.words, opened.word_bounds, output.out, counts, faults, found)
+        given = (facts, opened.ids, opened.words, opened.word_bounds, output.out)
+        if decode_rows(*given, counts, faults, found, before):
+            break
     for entry in np.flatnonzero(faults).tolist():
         opened.bad.append((entry, _fault(entries[entry], int(faults[entry]), int(facts[entry, scan.COUNT]))))
     if opened.bad:
         opened.bad.sort(key=lambda one: one[0])
         if strict:
             raise opened.bad[0][1]
-    columns = output.columns(found, _properties(opened, counts, found))
+    columns = output.columns(found, _properties(output.out, found))
     return Decoded(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad)
 
 
@@ -135,50 +132,67 @@ def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> _O
     """Reads the metadata of all entries, checks their sums and unpacks their payloads."""
     count = len(entries)
     held: list[Any] = [pa.py_buffer(entry.data) for entry in entries]
-    spans = np.array([(one.address, one.size) for one in held], np.int64).reshape(count, 2)
+    addresses = np.array([one.address for one in held], np.int64)
+    sizes = np.array([one.size for one in held], np.int64)
     facts = np.empty((count, scan.WIDTH), np.int64)
-    scan.scan_entries(spans[:, 0].copy(), spans[:, 1].copy(), facts)
+    scan.scan_entries(addresses, sizes, facts)
     ids = np.array([(one.ledger_id, one.entry_id) for one in entries], np.int64).reshape(count, 2)
     words = [word for entry in entries for word in entry.ack_set]
     word_bounds = np.zeros(count + 1, np.int64)
     if words:
         np.cumsum([len(entry.ack_set) for entry in entries], out=word_bounds[1:])
     opened = _Opened(facts, ids, np.array(words, np.int64), word_bounds, [], held)
-    for place, entry in enumerate(entries):
+    # Most entries need no second look, and what it costs counts where each holds one message.
+    payload_bytes = facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]
+    odd = (facts[:, scan.FLAGS] & _ODD != 0) | (facts[:, scan.COMPRESSION] != 0)
+    odd |= facts[:, scan.COUNT] > payload_bytes >> 2
+    odd |= np.fromiter((entry.payload is not None for entry in entries), np.bool_, count)
+    damaged = _damaged(entries, facts, addresses) if verify else set()
+    for place in sorted({*np.flatnonzero(odd).tolist(), *damaged}):
         try:
-            _open_payload(opened, place, entry, verify, unpacked_bytes_max)
+            if place in damaged and entries[place].payload is None:
+                raise ChecksumMismatch(f"{_name(entries[place])} does not match its checksum")
+            _open_payload(opened, place, entries[place], unpacked_bytes_max)
         except AnabranchError as error:
             opened.bad.append((place, error))
             _forget(facts[place])
+    total = sum(one.size for one in held)
+    if total > BYTES_MAX:
+        raise ValueError(f"{total} bytes of entries at once, the limit is {BYTES_MAX}: decode fewer of them")
     return opened
 
 
-def _open_payload(opened: _Opened, place: int, entry: Entry, verify: bool, unpacked_bytes_max: int) -> None:
-    flags, compression, unpacked, crc, summed = opened.facts[place, scan.FLAGS : scan.SUMMED + 1].tolist()
+def _damaged(entries: Sequence[Entry], facts: scan.Facts, addresses: npt.NDArray[np.int64]) -> set[int]:
+    """The places of entries whose bytes changed on their way."""
+    sums = facts[:, scan.CRC].tolist()
+    starts = (facts[:, scan.SUMMED] - addresses).tolist()
+    return {
+        place
+        for place, (entry, crc, start) in enumerate(zip(entries, sums, starts, strict=True))
+        if crc >= 0 and crc32c(memoryview(entry.data)[start:]) != crc
+    }
+
+
+def _open_payload(opened: _Opened, place: int, entry: Entry, unpacked_bytes_max: int) -> None:
+    facts = opened.facts[place]
+    flags, compression, unpacked = facts[[scan.FLAGS, scan.COMPRESSION, scan.UNPACKED]].tolist()
     if flags & scan.BAD:
         raise MalformedFrame(f"{_name(entry)}: its metadata cannot be read")
-    if entry.payload is None:
-        if verify and crc >= 0:
-            data = memoryview(entry.data)
-            start = summed - opened.held[place].address
-            if crc32c(data[start:]) != crc:
-                raise ChecksumMismatch(f"{_name(entry)} of {len(data)} bytes does not match its checksum")
-        if flags & (scan.ENCRYPTED | scan.CHUNK):
-            raise MalformedFrame(f"{_name(entry)} is encrypted or a chunk: give its whole payload beside it")
-    if entry.payload is not None or compression:
-        payload: Buffer | None = entry.payload
-        if payload is None:
-            at = opened.facts[place, scan.PAYLOAD] - opened.held[place].address
-            packed = memoryview(entry.data)[at:]
-            payload = decompress(compression, packed, unpacked, size_max=unpacked_bytes_max)
+    payload = entry.payload
+    if payload is None and flags & (scan.ENCRYPTED | scan.CHUNK):
+        raise MalformedFrame(f"{_name(entry)} is encrypted or a chunk: give its whole payload beside it")
+    if payload is None and compression:
+        packed = memoryview(entry.data)[facts[scan.PAYLOAD] - opened.held[place].address :]
+        payload = decompress(compression, packed, unpacked, size_max=unpacked_bytes_max)
+    if payload is not None:
         memory = pa.py_buffer(payload)
         opened.held.append(memory)
-        opened.facts[place, scan.PAYLOAD] = memory.address
-        opened.facts[place, scan.PAYLOAD_END] = memory.address + memory.size
-    size = opened.facts[place, scan.PAYLOAD_END] - opened.facts[place, scan.PAYLOAD]
+        facts[scan.PAYLOAD] = memory.address
+        facts[scan.PAYLOAD_END] = memory.address + memory.size
+    count, size = int(facts[scan.COUNT]), int(facts[scan.PAYLOAD_END] - facts[scan.PAYLOAD])
     # Each message has a size of four bytes before it; more than fit cannot have come, and would take their memory.
-    if opened.facts[place, scan.COUNT] > size >> 2:
-        raise MalformedFrame(f"{_name(entry)}: {opened.facts[place, scan.COUNT]} messages in {size} bytes")
+    if count > size >> 2:
+        raise MalformedFrame(f"{_name(entry)}: {count} messages in {size} bytes")
 
 
 def _forget(row: npt.NDArray[np.int64]) -> None:
@@ -202,16 +216,18 @@ class _Output:
     def __init__(self, pool: Pool, rows: int, room: int, key_room: int) -> None:
         self._values = pool.lease(room)
         bits = (rows + 7) // 8
-        sizes = [key_room, *((rows + 1) * width for width in _WIDTHS), bits, bits, bits]
+        sizes = [key_room, *((rows + 1) * width for width in _WIDTHS), bits, bits, bits, rows * 8]
         # Each starts on a cache line of its own, and has slack behind it.
         *self._places, total = np.cumsum([0, *(-(-size // SLACK) * SLACK + SLACK for size in sizes)]).tolist()
         self._rest = pool.lease(total)
         base = self._rest.address
         keys, *columns = (base + place for place in self._places)
         self.out = Out(self._values.address, keys, key_room, *columns)
-        fill(self.out.key_bits, bits, 0xFF)
-        fill(self.out.value_bits, bits, 0xFF)
-        fill(self.out.event_bits, bits, 0)
+        # Keys and values are there and event times are not, until the kernel finds otherwise.
+        at, _, none, stop = self._places[-4:]
+        memory = self._rest.array(total)
+        memory[at:none] = 0xFF
+        memory[none:stop] = 0
 
     def columns(self, found: npt.NDArray[np.int64], properties: Column) -> list[Column]:
         """The columns of SCHEMA, as far as they are filled."""
@@ -245,7 +261,7 @@ class _Output:
         ]
 
 
-def _properties(opened: _Opened, counts: npt.NDArray[np.int64], found: npt.NDArray[np.int64]) -> Column:
+def _properties(columns: Out, found: npt.NDArray[np.int64]) -> Column:
     """The properties of all rows. Memory of zeros that nothing touches costs nothing, and few rows have any."""
     rows, pairs, size = int(found[ROWS]), int(found[FOUND_PAIRS]), int(found[FOUND_PAIR_BYTES])
     offsets = np.zeros(rows + 1, np.int32)
@@ -254,7 +270,7 @@ def _properties(opened: _Opened, counts: npt.NDArray[np.int64], found: npt.NDArr
     if pairs:
         memory: list[npt.NDArray[Any]] = [offsets, names, name_offsets, items, item_offsets]
         out = PairsOut(*map(address_of, memory))
-        decode_pairs(opened.facts, opened.words, opened.word_bounds, counts, out)
+        decode_pairs(rows, columns.heads, columns.batch_index, out)
 
     def text(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Column:
         parts = [None, pa.py_buffer(offsets), pa.py_buffer(data[: offsets[-1]])]

@@ -16,9 +16,10 @@ from anabranch.columns.memory import (
     clear_bit,
     copy,
     get_varint,
+    load_i32,
+    load_i64,
     load_u32_be,
     set_bit,
-    store_8,
     store_32,
     store_64,
 )
@@ -82,6 +83,7 @@ class Out(NamedTuple):
     key_bits: int
     value_bits: int
     event_bits: int
+    heads: int  # The address of each message's metadata, behind its size.
 
 
 class Single(NamedTuple):
@@ -103,12 +105,9 @@ def get_single(at: int, end: int, sequence: int) -> Single:
     key_size = -1
     while at < end:
         tag, at = get_tag(at, end)
-        if at == 0:
-            return Single(-1, 0, 0, -1, 0, 0, 0, 0)
-        if tag & 7 == 0:
+        kind = tag & 7
+        if kind == 0 and at != 0:
             value, at = get_varint(at, end)
-            if at == 0:
-                return Single(-1, 0, 0, -1, 0, 0, 0, 0)
             if tag == 0x18:
                 size = int32_of(value)
             elif tag == 0x40:
@@ -116,18 +115,12 @@ def get_single(at: int, end: int, sequence: int) -> Single:
             elif tag == 0x28:
                 event = value
                 flags |= HAS_EVENT
-            elif tag == 0x30:
-                flags = flags | BASE64 if value != 0 else flags & ~BASE64
-            elif tag == 0x48:
-                flags = flags | NULL_VALUE if value != 0 else flags & ~NULL_VALUE
-            elif tag == 0x50:
-                flags = flags | NULL_KEY if value != 0 else flags & ~NULL_KEY
-            elif tag == 0x20:
-                flags = flags | COMPACTED if value != 0 else flags & ~COMPACTED
-        elif tag & 7 == 2:
+            else:
+                bit = BASE64 if tag == 0x30 else NULL_VALUE if tag == 0x48 else 0
+                bit = NULL_KEY if tag == 0x50 else COMPACTED if tag == 0x20 else bit
+                flags = flags | bit if value != 0 else flags & ~bit
+        elif kind == 2 and at != 0:
             length, at = get_length(at, end)
-            if at == 0:
-                return Single(-1, 0, 0, -1, 0, 0, 0, 0)
             if tag == 0x12:
                 key = at
                 key_size = length
@@ -135,12 +128,13 @@ def get_single(at: int, end: int, sequence: int) -> Single:
                 pairs += 1
                 pair_bytes += length
                 if not is_pair(at, at + length):
-                    return Single(-1, 0, 0, -1, 0, 0, 0, 0)
+                    at = length = 0
             at += length
-        else:
+        elif at != 0:
             at = skip(at, end, tag)
-            if at == 0:
-                return Single(-1, 0, 0, -1, 0, 0, 0, 0)
+        if at == 0:
+            flags = -1
+            break
     return Single(flags, size, key, key_size, event, sequence, pairs, pair_bytes)
 
 
@@ -155,24 +149,23 @@ def _is_wanted(words: Longs, first: int, last: int, index: int) -> bool:
 
 @inline
 def _put_row(
-    out: Out, found: Longs, one: Single, index: int, payload: int, size: int, payload_end: int
+    out: Out, found: Longs, one: Single, index: int, head: int, key_end: int, payload: int, payload_end: int
 ) -> None:
-    """Writes one row; its key has room."""
+    """Writes one row; its key has room. Key and payload lie in memory that ends at `key_end` and `payload_end`."""
     row = found[ROWS]
     if one.key_size >= 0 and one.flags & NULL_KEY == 0:
         at = out.keys + found[KEY_BYTES]
         size_decoded = put_from_base64(at, one.key, one.key_size) if one.flags & BASE64 != 0 else -1
         if size_decoded < 0:
-            # Keys stand before the payload in a batch; elsewhere nothing is known of what is behind them.
-            copy(at, one.key, one.key_size, payload_end if one.key < payload else one.key + one.key_size)
+            copy(at, one.key, one.key_size, key_end)
             size_decoded = one.key_size
         found[KEY_BYTES] += size_decoded
         found[KEYS] += 1
     else:
         clear_bit(out.key_bits, row)
     if one.flags & NULL_VALUE == 0:
-        copy(out.values + found[VALUE_BYTES], payload, size, payload_end)
-        found[VALUE_BYTES] += size
+        copy(out.values + found[VALUE_BYTES], payload, one.size, payload_end)
+        found[VALUE_BYTES] += one.size
         found[VALUES] += 1
     else:
         clear_bit(out.value_bits, row)
@@ -181,6 +174,7 @@ def _put_row(
         found[EVENTS] += 1
     store_64(out.event + row * 8, one.event)
     store_64(out.sequence + row * 8, one.sequence)
+    store_64(out.heads + row * 8, head)
     store_32(out.batch_index + row * 4, index)
     store_32(out.key_offsets + row * 4 + 4, found[KEY_BYTES])
     store_32(out.value_offsets + row * 4 + 4, found[VALUE_BYTES])
@@ -211,7 +205,7 @@ def _put_batch(facts: Longs, words: Longs, first: int, last: int, out: Out, foun
             continue
         if found[KEY_BYTES] + one.key_size > out.key_room:
             return -1
-        _put_row(out, found, one, index, stop, one.size, end)
+        _put_row(out, found, one, index, head, end, stop, end)
     return 0
 
 
@@ -225,15 +219,20 @@ def decode_rows(
     counts: Longs,
     faults: Longs,
     found: Longs,
+    before: Longs,
 ) -> bool:
-    """Fills the columns, `counts`, `faults` and `found`. False if there was no room for all keys."""
-    found[:] = 0
+    """Fills the columns, `counts`, `faults` and `found`. False if there was no room for all keys.
+
+    `before` is as wide as `found`, and used for entries that turn out to be faulty.
+    """
+    for place in range(FOUND_WIDTH):
+        found[place] = 0
     store_32(out.key_offsets, 0)
     store_32(out.value_offsets, 0)
-    before = np.zeros(FOUND_WIDTH, np.int64)
     for entry in range(len(facts)):
         row = facts[entry]
-        before[:] = found
+        for place in range(FOUND_WIDTH):
+            before[place] = found[place]
         first, last = word_bounds[entry], word_bounds[entry + 1]
         fault = 0
         if row[COUNT] >= 0:
@@ -251,7 +250,7 @@ def decode_rows(
                 row[PAIRS],
                 row[PAIR_BYTES],
             )
-            _put_row(out, found, one, -1, row[PAYLOAD], one.size, row[PAYLOAD_END])
+            _put_row(out, found, one, -1, row[META], row[META_END], row[PAYLOAD], row[PAYLOAD_END])
         if fault < 0:
             return False
         faults[entry] = fault
@@ -260,7 +259,8 @@ def decode_rows(
                 set_bit(out.key_bits, at)
                 set_bit(out.value_bits, at)
                 clear_bit(out.event_bits, at)
-            found[:] = before
+            for place in range(FOUND_WIDTH):
+                found[place] = before[place]
         counts[entry] = found[ROWS] - before[ROWS]
         for at in range(before[ROWS], found[ROWS]):
             store_64(out.publish + at * 8, row[PUBLISH])
@@ -279,60 +279,28 @@ class PairsOut(NamedTuple):
     item_offsets: int
 
 
-@inline
-def _put_pairs(out: PairsOut, state: Longs, at: int, end: int, wanted: int) -> None:
-    """Writes the pairs in a message's metadata, which has been read before. State: pairs, name bytes, value bytes."""
-    while at < end:
-        tag, at = get_tag(at, end)
-        if tag != wanted:
-            at = skip(at, end, tag)
-            continue
-        length, at = get_length(at, end)
-        name, name_size, item, item_size, _ = get_pair(at, at + length)
-        at += length
-        copy(out.names + state[1], name, name_size, name + name_size)
-        copy(out.items + state[2], item, item_size, item + item_size)
-        state[0] += 1
-        state[1] += name_size
-        state[2] += item_size
-        store_32(out.name_offsets + state[0] * 4, state[1])
-        store_32(out.item_offsets + state[0] * 4, state[2])
-
-
 @kernel
-def decode_pairs(
-    facts: Facts, words: Longs, word_bounds: Longs, counts: Longs, out: PairsOut
-) -> tuple[int, int, int]:
-    """Fills the property columns of the entries that gave rows: pairs, bytes of names, bytes of values."""
-    state = np.zeros(3, np.int64)
-    row = 0
+def decode_pairs(rows: int, heads: int, batch_index: int, out: PairsOut) -> None:
+    """Fills the property columns from the metadata of each row, which has been read before and found good."""
+    count = name_bytes = item_bytes = 0
     store_32(out.offsets, 0)
     store_32(out.name_offsets, 0)
     store_32(out.item_offsets, 0)
-    for entry in range(len(facts)):
-        if counts[entry] == 0:
-            continue
-        about = facts[entry]
-        if about[COUNT] < 0:
-            _put_pairs(out, state, about[META], about[META_END], 4 << 3 | 2)
-            row += 1
-            store_32(out.offsets + row * 4, state[0])
-            continue
-        at = about[PAYLOAD]
-        for index in range(about[COUNT]):
-            head = at + 4
-            stop = head + load_u32_be(at)
-            one = get_single(head, stop, 0)
-            at = stop + one.size
-            is_wanted = _is_wanted(words, word_bounds[entry], word_bounds[entry + 1], index)
-            if one.flags & COMPACTED == 0 and is_wanted:
-                _put_pairs(out, state, head, stop, 0x0A)
-                row += 1
-                store_32(out.offsets + row * 4, state[0])
-    return state[0], state[1], state[2]
-
-
-@kernel
-def fill(at: int, size: int, byte: int) -> None:
-    for place in range(size):
-        store_8(at + place, byte)
+    for row in range(rows):
+        at = load_i64(heads + row * 8)
+        end = at + load_u32_be(at - 4)
+        wanted = 4 << 3 | 2 if load_i32(batch_index + row * 4) < 0 else 1 << 3 | 2
+        while at < end:
+            tag, at = get_tag(at, end)
+            if tag != wanted:
+                at = skip(at, end, tag)
+                continue
+            length, at = get_length(at, end)
+            name, name_size, item, item_size, _ = get_pair(at, at + length)
+            at += length
+            name_bytes = copy(out.names + name_bytes, name, name_size, name + name_size) - out.names
+            item_bytes = copy(out.items + item_bytes, item, item_size, item + item_size) - out.items
+            count += 1
+            store_32(out.name_offsets + count * 4, name_bytes)
+            store_32(out.item_offsets + count * 4, item_bytes)
+        store_32(out.offsets + row * 4 + 4, count)

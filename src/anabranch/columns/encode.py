@@ -11,7 +11,8 @@ within each group, with gaps where rows went elsewhere.
 - `event_time`: timestamps, or integers of milliseconds; null sends none.
 - `properties`: map<string, string>, or a struct of strings whose null fields are left out. Slower.
 
-All columns have as many rows as `value`; chunked ones are joined first, so go through a table batch by batch.
+All columns have as many rows as `value`. Chunked ones are joined first, and rows that are taken from all over a large
+column miss the caches: go through a table by `table.to_batches(max_chunksize=…)` of a few megabytes each.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def encode(
     bounds: Bounds | None = None,
     hashes: Hashes | None = None,
 ) -> Singles:
-    """The messages of all rows, or of those in `order`, whose rows must be in range and none twice.
+    """The messages of all rows, or of those in `order`, which names no row twice.
 
     `bounds` and `hashes` are handed on in the result, the hashes (by row, as `hash_keys` gives them) in its order.
     """
@@ -88,6 +89,10 @@ def encode(
         _encode_pairs(pool, pairs(properties), rows) if properties is not None else (NOTHING, None)
     )
     count = rows if order is None else len(order)
+    if order is not None:
+        order = np.ascontiguousarray(order, np.int32)
+        if count and (order.min() < 0 or order.max() >= rows):
+            raise ValueError(f"the order names rows from {order.min()} to {order.max()}, there are {rows}")
     key_bytes = keys.data_bytes if keys is not None else 0
     text_bytes = key_bytes if keys is not None and keys.is_text else key_bytes * 4 // 3 + 4 * rows
     named_bytes = named.end - named.data

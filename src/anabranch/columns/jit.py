@@ -82,12 +82,14 @@ except OSError:  # Sources that cannot be read, as in a zip file.
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's own, but for a disk that fails: then the code is compiled again, and the call succeeds."""
+    """Numba's own, but where the disk fails or its data is damaged, code is compiled again and the call succeeds."""
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         try:
             return super().load_overload(signature, target)
         except Exception:  # Whatever damaged data does to unpickling.
+            with contextlib.suppress(OSError):
+                self.flush()
             return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
@@ -107,6 +109,11 @@ def kernel(function: F) -> F:
         finally:
             config.CACHE_DIR = before
     return compiled  # type: ignore[no-any-return]
+
+
+def part(function: F) -> F:
+    """A part of kernels that is called: rare or long work, which need not be compiled again wherever it is used."""
+    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
 
 
 def inline(function: F) -> F:

@@ -6,7 +6,7 @@ field and skipped, as protobuf has it; groups, which none of Pulsar's messages e
 
 from __future__ import annotations
 
-from anabranch.columns.jit import inline
+from anabranch.columns.jit import inline, part
 from anabranch.columns.memory import get_varint, load_u8, store_8
 
 
@@ -41,7 +41,7 @@ def skip(at: int, end: int, tag: int) -> int:
     return at + size if (kind == 1 or kind == 5) and size <= end - at else 0
 
 
-@inline
+@part
 def get_pair(at: int, end: int) -> tuple[int, int, int, int, bool]:
     """Name and value of a KeyValue, each as address and size, and whether it could be read."""
     name = name_size = item = item_size = 0
@@ -62,7 +62,7 @@ def get_pair(at: int, end: int) -> tuple[int, int, int, int, bool]:
     return name, name_size, item, item_size, at != 0
 
 
-@inline
+@part
 def is_utf8(at: int, size: int) -> bool:
     """Whether bytes are text: no cut, overlong or surrogate sequences."""
     end = at + size
@@ -99,7 +99,7 @@ def _base64_value(digit: int) -> int:
     return 63 if digit == 47 else -1
 
 
-@inline
+@part
 def put_from_base64(out: int, at: int, size: int) -> int:
     """Writes what base64 text stands for; returns how many bytes, or -1 if it is none. Padding may be missing."""
     while size > 0 and size % 4 != 1 and load_u8(at + size - 1) == 61:

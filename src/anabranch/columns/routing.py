@@ -96,13 +96,15 @@ class Groups(NamedTuple):
 
 def partition(index: Rows, groups: int) -> Groups:
     """Puts the rows of each group together. Every number in `index` must be below `groups`."""
+    if len(index) and not 0 <= index.min() <= index.max() < groups:
+        raise ValueError(f"groups from {index.min()} to {index.max()}, there are {groups}")
     order = np.empty(len(index), np.int32)
     bounds = np.zeros(groups + 1, np.int64)
     if groups == 1:
         order[:] = np.arange(len(index), dtype=np.int32)
         bounds[1] = len(index)
     else:
-        _partition(index, order, bounds)
+        _partition(index, order, bounds, np.empty(groups, np.int64))
     return Groups(order, bounds)
 
 
@@ -126,11 +128,10 @@ def _by_remainder(hashes: Hashes, count: int, index: Rows) -> None:
 
 
 @kernel
-def _partition(index: Rows, order: Rows, bounds: Bounds) -> None:
+def _partition(index: Rows, order: Rows, bounds: Bounds, next_place: Bounds) -> None:
     groups = len(bounds) - 1
     for row in range(len(index)):
         bounds[index[row] + 1] += 1
-    next_place = np.empty(groups, np.int64)
     total = 0
     for group in range(groups):
         next_place[group] = total

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.columns.jit import inline, kernel
+from anabranch.columns.jit import inline, kernel, part
 from anabranch.columns.memory import get_varint, load_u8, load_u32_be
 from anabranch.columns.protobuf import get_length, get_pair, get_tag, is_utf8, skip
 
@@ -52,7 +52,8 @@ def scan_entries(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
     """Fills in the facts of each entry; one that cannot be read gets the flag `BAD`."""
     for entry in range(len(addresses)):
         row = facts[entry]
-        row[:] = 0
+        for fact in range(WIDTH):  # Whole slices are assigned with checks that take a second to compile.
+            row[fact] = 0
         row[COUNT] = row[KEY_SIZE] = row[CRC] = -1
         at = addresses[entry]
         end = at + sizes[entry]
@@ -83,59 +84,51 @@ def _read_metadata(row: npt.NDArray[np.int64]) -> bool:
     at = row[META]
     end = row[META_END]
     flags = 0
-    while at < end:
+    while at < end and at != 0:
         tag, at = get_tag(at, end)
-        if at == 0:
-            return False
-        if tag & 7 == 0:
+        kind = tag & 7
+        number = tag >> 3
+        if kind == 0 and at != 0:
             value, at = get_varint(at, end)
-            if at == 0:
-                return False
-            if tag == 2 << 3:
+            if number == 2:
                 row[SEQUENCE] = value
-            elif tag == 3 << 3:
+            elif number == 3:
                 row[PUBLISH] = value
-            elif tag == 8 << 3:
+            elif number == 8:
                 row[COMPRESSION] = int32_of(value)
-            elif tag == 9 << 3:
+            elif number == 9:
                 row[UNPACKED] = value & 0xFFFFFFFF
-            elif tag == 11 << 3:
+            elif number == 11:
                 row[COUNT] = max(0, int32_of(value))
-            elif tag == 12 << 3:
+            elif number == 12:
                 row[EVENT] = value
                 flags |= HAS_EVENT
-            elif tag == 17 << 3:
-                flags = flags | BASE64 if value != 0 else flags & ~BASE64
-            elif tag == 25 << 3:
-                flags = flags | NULL_VALUE if value != 0 else flags & ~NULL_VALUE
-            elif tag == 27 << 3:
-                flags = flags | CHUNK if int32_of(value) > 1 else flags & ~CHUNK
-            elif tag == 30 << 3:
-                flags = flags | NULL_KEY if value != 0 else flags & ~NULL_KEY
-        elif tag & 7 == 2:
+            else:
+                if number == 27:
+                    value = max(0, int32_of(value) - 1)
+                bit = BASE64 if number == 17 else NULL_VALUE if number == 25 else 0
+                bit = CHUNK if number == 27 else NULL_KEY if number == 30 else bit
+                flags = flags | bit if value != 0 else flags & ~bit
+        elif kind == 2 and at != 0:
             size, at = get_length(at, end)
-            if at == 0:
-                return False
-            if tag == 6 << 3 | 2:
+            if number == 6:
                 row[KEY] = at
                 row[KEY_SIZE] = size
-            elif tag == 13 << 3 | 2:
+            elif number == 13:
                 flags |= ENCRYPTED
-            elif tag == 4 << 3 | 2:
+            elif number == 4:
                 row[PAIRS] += 1
                 row[PAIR_BYTES] += size
                 if not is_pair(at, at + size):
-                    return False
+                    at = size = 0
             at += size
-        else:
+        elif at != 0:
             at = skip(at, end, tag)
-            if at == 0:
-                return False
     row[FLAGS] = flags
-    return True
+    return bool(at != 0)
 
 
-@inline
+@part
 def is_pair(at: int, end: int) -> bool:
     """Whether it can be read as a pair of texts."""
     name, name_size, item, item_size, is_good = get_pair(at, end)

@@ -1,4 +1,4 @@
-"""Received entries become the rows that the scalar codec reads, and damage never becomes more than an error."""
+"""Received entries become the rows that the scalar codec reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.columns import SCHEMA, Entry, Pool, decode, encode
-from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
+from anabranch.errors import ChecksumMismatch, MalformedFrame
 from anabranch.wire import batch
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.entry import metadata_span, parse_metadata
 
 POOL = Pool()
 Row = dict[str, Any]
@@ -213,7 +212,7 @@ def test_a_damaged_entry_is_left_out_and_named_and_the_others_come() -> None:
         (3, MalformedFrame),
     ]
     assert str(found.bad[1][1]) == "entry 3:2: message 2 of 3: the batch ends within it"
-    with pytest.raises(ChecksumMismatch, match="entry 3:1 of"):
+    with pytest.raises(ChecksumMismatch, match="entry 3:1 does not match its checksum"):
         decode(POOL, entries)
     assert decode(POOL, [Entry(3, 1, damaged)], verify=False).batch.num_rows == 3
 
@@ -237,58 +236,3 @@ def test_what_a_user_holds_is_never_written_over() -> None:
         decode(pool, [Entry(3, 0, other)])
     assert pool.idle_bytes > 0
     assert value[0].as_py() == value[1999].as_py() == b"x" * 100
-
-
-WHOLE = batch_of(
-    [
-        ({"partition_key": "key", "event_time": 99, "properties": [pb.KeyValue(key="a", value="b")]}, b"one"),
-        ({"partition_key": "a2V5", "partition_key_b64_encoded": True, "sequence_id": 300}, b"two" * 50),
-        ({"null_value": True, "compacted_out": False, "ordering_key": b"o"}, b""),
-    ]
-    * 2,
-    schema_version=b"1",
-    properties=[pb.KeyValue(key="c", value="d")],
-)
-
-
-@given(
-    st.integers(0, len(WHOLE)),
-    st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4),
-    st.booleans(),
-)
-@example(len(WHOLE), [], False)
-def test_damage_is_an_error_or_what_the_scalar_codec_reads(
-    size: int, changes: list[tuple[int, int]], is_cut: bool
-) -> None:
-    data = bytearray(WHOLE)
-    for at, byte in changes:
-        data[at] = byte
-    check_against_scalar(bytes(data[:size] if is_cut else data))
-
-
-@given(st.binary(max_size=60), st.integers(0, 3))
-def test_any_bytes_at_all_are_an_error_or_what_the_scalar_codec_reads(payload: bytes, count: int) -> None:
-    check_against_scalar(batch.build_entry(metadata(num_messages_in_batch=count), payload))
-    check_against_scalar(payload)
-    size = len(payload).to_bytes(4, "big")
-    check_against_scalar(size + payload)  # Metadata of these bytes.
-    check_against_scalar(batch.build_entry(metadata(num_messages_in_batch=1), size + payload + b"rest"))
-
-
-def check_against_scalar(data: bytes) -> None:
-    # In memory of its own size, so that a tool which watches memory would see a read past its end.
-    found = decode(POOL, [Entry(3, 0, data)], verify=False, strict=False)
-    rows = rows_of(found.batch)
-    try:
-        head = parse_metadata(data)
-        singles = batch.unpack(head, payload_of(data))
-    except (AnabranchError, ValueError):
-        return  # Whether we are as strict is not the question, only that nothing breaks.
-    if found.bad:
-        return
-    values = [None if one.null_value else bytes(payload) for one, payload in singles if not one.compacted_out]
-    assert [row["value"] for row in rows] == values
-
-
-def payload_of(data: bytes) -> memoryview:
-    return memoryview(data)[metadata_span(data)[1] :]
