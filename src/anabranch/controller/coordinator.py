@@ -3,6 +3,10 @@
 Events wait in one queue and are worked off one at a time by a task that exists only while there are any, so an idle
 subscription costs nothing. Grace timers and the asking for drained segments are the only things that go on by
 themselves, and `close` ends both.
+
+A leader may have been deposed without having heard of it. It finds out when it stores a session: each record is changed
+only at the version that this leader knows, and a conflict makes it look who leads. What it can still store, over what
+its successor has not touched, is what it decided while it led; the successor's owners know what is drained.
 """
 
 from __future__ import annotations
@@ -17,9 +21,14 @@ from anabranch.controller.core import sessions as s
 from anabranch.controller.errors import OperationRefused
 from anabranch.controller.ports import Assignment, AssignmentLink, NotLeader, SegmentGone, SegmentStatus
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import MetadataError
+from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
+from anabranch.model.scalable import (
+    ConsumerRecord,
+    InitialPosition,
+    SubscriptionKind,
+    SubscriptionRecord,
+)
 from anabranch.model.segments import SegmentId
 
 if TYPE_CHECKING:
@@ -50,6 +59,8 @@ class Coordinator:
         self._ask_delay_s = 0.0
         # Raised when cursors have been moved: what was learned before about drained segments counts for nothing.
         self._moves = 0
+        # Of the sessions' records, as far as known.
+        self._versions: dict[str, int] = {}
         self._is_closed = False
 
     @property
@@ -76,9 +87,15 @@ class Coordinator:
 
     async def restore(self) -> None:
         """Takes over the sessions that the leader before us stored."""
-        records = await self._controller.records.consumers(self._controller.topic, self.record.name)
-        drained = await self._ask(self.group.unknown) if records else frozenset()
-        await self._put(s.Restored(records, drained))
+        found = await self._controller.records.consumers(self._controller.topic, self.record.name)
+        self._versions = {record.name: version for record, version in found}
+        numbers = self.group.unknown if found else ()
+        said = await asyncio.gather(*(self._is_drained(number) for number in numbers))
+        told: dict[bool | None, set[SegmentId]] = {True: set(), False: set(), None: set()}
+        for number, verdict in zip(numbers, said, strict=True):
+            told[verdict].add(number)
+        records = tuple(record for record, _ in found)
+        await self._put(s.Restored(records, frozenset(told[True]), frozenset(told[False])))
 
     async def join(
         self, name: str, kind: SubscriptionKind, link: AssignmentLink, consumer_id: int
@@ -147,13 +164,19 @@ class Coordinator:
         try:
             while self._events:
                 event, done = self._events.popleft()
-                self.group, effects = s.step(self.group, event)
-                for effect in effects:
-                    await self._perform(effect)
-                if not done.done():
-                    done.set_result(None)
+                try:
+                    self.group, effects = s.step(self.group, event)
+                    for effect in effects:
+                        await self._perform(effect)
+                    if not done.done():
+                        done.set_result(None)
+                finally:
+                    # Cut short, nobody knows how much of it took place.
+                    _fail(done, NotLeader(self._controller.topic, ""))
         except asyncio.CancelledError:
             raise
+        except NotLeader:
+            return  # Deposed, and closed by now.
         except Exception as error:
             log.exception("%s: subscription %s stops", self._controller.topic, self.record.name)
             self._pump = None
@@ -162,14 +185,12 @@ class Coordinator:
         self._pump = None
 
     async def _perform(self, effect: s.Effect) -> None:
-        controller, name = self._controller, self.record.name
+        controller = self._controller
         match effect:
             case s.StoreSession(record):
-                await self._store(lambda: controller.records.store_consumer(controller.topic, name, record))
+                await self._store_session(record)
             case s.RemoveSession(consumer):
-                await self._store(
-                    lambda: controller.records.remove_consumer(controller.topic, name, consumer)
-                )
+                await self._remove_session(consumer)
                 controller.consumers_changed()
             case s.Push(link, consumer_id, epoch, numbers):
                 assert hasattr(link, "send_assignment")
@@ -203,18 +224,66 @@ class Coordinator:
         segments = self.group.layout.segments
         return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments))
 
-    async def _store(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _store_session(self, record: ConsumerRecord) -> None:
+        controller, name = self._controller, record.name
+
+        async def store() -> None:
+            known = self._versions.get(name)
+            if known is None:
+                await (
+                    self._check_leads()
+                )  # Nothing else would tell: there is no record to be in conflict with.
+            self._versions[name] = await controller.records.store_consumer(
+                controller.topic, self.record.name, record, known
+            )
+
+        await self._insist(name, store)
+
+    async def _remove_session(self, name: str) -> None:
+        controller = self._controller
+
+        async def remove() -> None:
+            known = self._versions.get(name)
+            await controller.records.remove_consumer(controller.topic, self.record.name, name, known)
+
+        await self._insist(name, remove)
+        self._versions.pop(name, None)
+
+    async def _insist(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
         """Tries until it is stored: nothing that depends on it may be told before. Leadership's end cancels it."""
         delay = STORE_RETRY_FIRST_S
+        is_known = True
         while True:
             try:
+                if not is_known:
+                    await self._look_again(name)
+                    is_known = True
                 await write()
                 return
+            except VersionConflict:
+                # Another leader's, or our own write whose answer was lost.
+                is_known = False
             except MetadataError as error:
                 if not error.retryable:
                     raise
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, STORE_RETRY_MAX_S)
+
+    async def _look_again(self, name: str) -> None:
+        """The record is not what we stored: whoever leads now has the last word."""
+        await self._check_leads()
+        records = self._controller.records
+        found = await records.consumer_version(self._controller.topic, self.record.name, name)
+        if found is None:
+            self._versions.pop(name, None)
+        else:
+            self._versions[name] = found
+
+    async def _check_leads(self) -> None:
+        """NotLeader, and the end of all of the leader's work, if another broker was elected."""
+        if not await self._controller.records.is_led_here(self._controller.topic):
+            self._controller.depose("another broker was elected")
+            raise NotLeader(self._controller.topic, "")
 
     def _cancel_grace(self, consumer: str) -> None:
         timer = self._graces.pop(consumer, None)
@@ -264,7 +333,8 @@ class Coordinator:
             return frozenset()
         return frozenset(number for number, drained in zip(numbers, found, strict=True) if drained)
 
-    async def _is_drained(self, number: SegmentId) -> bool:
+    async def _is_drained(self, number: SegmentId) -> bool | None:
+        """None if its owner cannot be asked."""
         segment = self.group.layout.segments.get(number)
         if segment is None or segment.is_deleting:
             return True
@@ -275,7 +345,7 @@ class Coordinator:
             return segment.is_sealed
         except AnabranchError as error:
             log.debug("%s: cannot ask about segment %s: %s", self._controller.topic, number, error)
-            return False
+            return None
         return is_drained(self.record, status, number, self.group)
 
 

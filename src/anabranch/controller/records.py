@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from anabranch.controller.election import resign
+from anabranch.controller.election import is_leader, resign
 from anabranch.controller.errors import TooBusy, TopicExists, TopicMissing
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
@@ -235,17 +235,39 @@ class Records:
 
     # -- sessions
 
-    async def consumers(self, topic: TopicName, subscription: str) -> tuple[ConsumerRecord, ...]:
+    async def consumers(self, topic: TopicName, subscription: str) -> tuple[tuple[ConsumerRecord, int], ...]:
+        """Each with its version."""
         folder = f"{subscription_path(topic, subscription)}/{CONSUMERS}"
         records = []
         for child in await self._metadata.children(folder):
             node = await self._metadata.get(f"{folder}/{child}")
             if node is not None and node.value:
-                records.append(ConsumerRecord.decode(node.value))
+                records.append((ConsumerRecord.decode(node.value), node.version))
         return tuple(records)
 
-    async def store_consumer(self, topic: TopicName, subscription: str, record: ConsumerRecord) -> None:
-        await self._metadata.put(consumer_path(topic, subscription, record.name), record.encode())
+    async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
+        """The version of what is stored of that consumer; None if nothing is."""
+        found = await self._metadata.get(consumer_path(topic, subscription, name))
+        return None if found is None else found.version
 
-    async def remove_consumer(self, topic: TopicName, subscription: str, name: str) -> None:
-        await self._metadata.delete(consumer_path(topic, subscription, name))
+    async def store_consumer(
+        self, topic: TopicName, subscription: str, record: ConsumerRecord, if_version: int | None
+    ) -> int:
+        """Its new version. VersionConflict unless it is at that version, or absent if that is None."""
+        path = consumer_path(topic, subscription, record.name)
+        if if_version is not None:
+            return (await self._metadata.put(path, record.encode(), if_version=if_version)).version
+        try:
+            return (await self._metadata.create(path, record.encode())).version
+        except AlreadyExists:
+            raise VersionConflict(path, -1, None) from None
+
+    async def remove_consumer(
+        self, topic: TopicName, subscription: str, name: str, if_version: int | None
+    ) -> None:
+        """VersionConflict if it is at another version."""
+        await self._metadata.delete(consumer_path(topic, subscription, name), if_version=if_version)
+
+    async def is_led_here(self, topic: TopicName) -> bool:
+        """As the store has it, read afresh."""
+        return await is_leader(self._metadata, topic)

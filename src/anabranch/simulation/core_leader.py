@@ -15,7 +15,7 @@ from anabranch.controller.core import events as e
 from anabranch.controller.core import sessions as s
 from anabranch.controller.core.step import Seeking, Subscribing, TopicState, Unsubscribing, resume, step
 from anabranch.controller.ports import SegmentGone, SegmentRefused, SegmentUnavailable
-from anabranch.model.scalable import SubscriptionKind, SubscriptionRecord
+from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment, SegmentId
 from anabranch.simulation.core_world import CoreWorld, Sabotage, StoreDown, Turns
 
@@ -52,6 +52,10 @@ class Link:
             self.consumer.assign(segments)
 
 
+class Deposed(Exception):
+    """It has found out that another was elected."""
+
+
 class Leader:
     """A broker that believes it leads. `generator` is its thread of work; when it is dropped, the leader is dead."""
 
@@ -65,11 +69,19 @@ class Leader:
         self.session_inbox: deque[tuple[str, s.Event]] = deque()
         self.groups: dict[str, s.Group] = {}
         self.seeks = 0
+        # Of the sessions' records, by subscription and consumer.
+        self.versions: dict[tuple[str, str], int] = {}
         self.generator = self._live()
 
     # -- its work
 
     def _live(self) -> Turns:
+        try:
+            yield from self._lead()
+        except Deposed:
+            self.world.note(f"L{self.number} finds that it was deposed")
+
+    def _lead(self) -> Turns:
         world = self.world
         yield
         if world.topic is None:
@@ -278,22 +290,50 @@ class Leader:
             return
         group = s.Group(world.topic.layout, record.kind)
         yield
-        stored = tuple(world.consumers.get(name, {}).values())
-        drained = frozenset(n for n in group.unknown if world.drained(n, name))
+        found = tuple(world.consumers.get(name, {}).values())
+        stored = tuple(record for record, _ in found)
+        self.versions |= {(name, record.name): version for record, version in found}
+        asked = [n for n in group.unknown if not world.is_hostile or world.chance.random() < 0.9]
+        drained = frozenset(n for n in asked if world.drained(n, name))
         yield
         self.groups[name] = group
         said = {one.name: list(one.assigned) for one in stored}
         world.note(f"L{self.number} restores {name}: {said}, drained {sorted(drained)}")
-        yield from self._session_event(name, s.Restored(stored, drained))
+        yield from self._session_event(name, s.Restored(stored, drained, frozenset(asked) - drained))
+
+    def _store_session(self, name: str, record: ConsumerRecord) -> None:
+        world, key = self.world, (name, record.name)
+        if key not in self.versions:
+            self._check_leads()
+        while (version := world.put_consumer(name, record, self.versions.get(key))) is None:
+            self._look_again(key)
+        self.versions[key] = version
+        world.note(f"L{self.number} stores that {record.name} has {list(record.assigned)}")
+
+    def _remove_session(self, name: str, consumer: str) -> None:
+        while not self.world.remove_consumer(name, consumer, self.versions.get((name, consumer))):
+            self._look_again((name, consumer))
+        self.versions.pop((name, consumer), None)
+
+    def _look_again(self, key: tuple[str, str]) -> None:
+        self._check_leads()
+        version = self.world.consumer_version(*key)
+        if version is None:
+            self.versions.pop(key, None)
+        else:
+            self.versions[key] = version
+
+    def _check_leads(self) -> None:
+        if self.world.elected != self.number:
+            raise Deposed
 
     def _session_effect(self, name: str, effect: s.Effect) -> None:
         world = self.world
         match effect:
             case s.StoreSession(record):
-                world.note(f"L{self.number} stores that {record.name} has {list(record.assigned)}")
-                world.consumers.setdefault(name, {})[record.name] = record
+                self._store_session(name, record)
             case s.RemoveSession(consumer):
-                world.consumers.get(name, {}).pop(consumer, None)
+                self._remove_session(name, consumer)
             case s.Push(link, _, _, segments):
                 assert isinstance(link, Link)
                 link.told(segments)

@@ -88,6 +88,7 @@ class Play:
 
     def _elect(self) -> None:
         self.leaders_made += 1
+        self.world.elected = self.leaders_made
         leader = Leader(self.world, self.leaders_made, self.requests)
         self.leaders.append(leader)
         self.world.listeners.append(leader.subscription_changed)
@@ -136,7 +137,7 @@ class Play:
                 return e.SubscriptionRequested(ticket, name, NAMES[name], initial)
             case 3:
                 return e.SubscriptionDeletionRequested(ticket, name)
-            case 4 if len(self.leaders) == 1:
+            case 4:
                 return e.SeekRequested(ticket, name, chance.choice((0, None)))
             case 5:
                 return self._expired(topic, leader)

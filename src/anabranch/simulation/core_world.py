@@ -90,7 +90,8 @@ class CoreWorld:
         self.version = 0
         self.generations = 0
         self.subscriptions: dict[str, tuple[SubscriptionRecord, int]] = {}
-        self.consumers: dict[str, dict[str, ConsumerRecord]] = {}
+        self.consumers: dict[str, dict[str, tuple[ConsumerRecord, int]]] = {}
+        self.elected = 0  # The number of the leader that was elected last.
         self.logs: dict[SegmentId, Log] = {}
         self._busy: set[SegmentId] = set()
         # What clients were promised, and what they saw. A subscription made again under the same name is another one.
@@ -161,6 +162,28 @@ class CoreWorld:
         if found is None or self.topic is None or found[0].generation != self.topic.generation:
             return None
         return found[0]
+
+    def put_consumer(self, name: str, record: ConsumerRecord, if_version: int | None) -> int | None:
+        """The new version; None on a conflict."""
+        sessions = self.consumers.setdefault(name, {})
+        found = sessions.get(record.name)
+        if (None if found is None else found[1]) != if_version:
+            return None
+        version = 0 if if_version is None else if_version + 1
+        sessions[record.name] = (record, version)
+        return version
+
+    def remove_consumer(self, name: str, consumer: str, if_version: int | None) -> bool:
+        """False on a conflict."""
+        sessions = self.consumers.get(name, {})
+        if consumer in sessions and sessions[consumer][1] != if_version:
+            return False
+        sessions.pop(consumer, None)
+        return True
+
+    def consumer_version(self, name: str, consumer: str) -> int | None:
+        found = self.consumers.get(name, {}).get(consumer)
+        return None if found is None else found[1]
 
     def life(self, name: str) -> tuple[str, int]:
         return name, self.lives.get(name, 0)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from anabranch.controller.ports import (
     Assignment,
@@ -135,12 +135,38 @@ class Link:
         self.told.append((consumer_id, assignment))
 
 
+class HeldStore:
+    """A store some of whose calls wait before they take place, or lose their answers, as a test likes."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self._inner = inner
+        # Called with the verb and the path, before and after.
+        self.before: Callable[[str, str], Awaitable[None]] | None = None
+        self.after: Callable[[str, str], Awaitable[None]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in ("get", "create", "put", "delete"):
+            return found
+
+        async def call(path: str, *arguments: Any, **options: Any) -> Any:
+            if self.before is not None:
+                await self.before(name, path)
+            result = await found(path, *arguments, **options)
+            if self.after is not None:
+                await self.after(name, path)
+            return result
+
+        return call
+
+
 class Rig:
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.metadata = MemoryMetadata(loop.now_ms)
         self.settings = ControllerSettings(session_grace_s=GRACE_S)
         self.stores: list[MemoryStore] = []
+        self.held: list[HeldStore] = []  # The same stores, as the brokers have them.
         self.services: list[ScalableTopics] = []
         self.owners: Owners
 
@@ -149,8 +175,9 @@ class Rig:
         store = await self.metadata.connect()
         if not self.stores:
             self.owners = Owners(await self.metadata.connect())
+        self.held.append(HeldStore(store))
         service = ScalableTopics(
-            store,
+            cast(MetadataStore, self.held[-1]),
             self.owners,
             service_url=f"pulsar://broker-{len(self.services)}:6650",
             now_ms=self.loop.now_ms,

@@ -10,7 +10,14 @@ import pytest
 from anabranch.controller.errors import OperationRefused
 from anabranch.controller.ports import NotLeader
 from anabranch.controller.service import ScalableTopics
-from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, consumer_path, subscription_path
+from anabranch.metadata.errors import StoreUnavailable
+from anabranch.model.scalable import (
+    ConsumerRecord,
+    SubscriptionKind,
+    consumer_path,
+    controller_path,
+    subscription_path,
+)
 from anabranch.model.segments import SegmentId
 from unit.controller.rig import GRACE_S, TOPIC, Link, Rig, simulated
 
@@ -361,6 +368,110 @@ async def test_a_join_that_is_under_way_when_leadership_ends_is_refused_not_lost
     broker.controllers[TOPIC].depose("the test says so")
     with pytest.raises(NotLeader):
         await joining
+
+
+@simulated
+async def test_a_join_whose_session_is_being_stored_when_leadership_ends_is_refused_too(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one")
+    is_stored = asyncio.Event()
+
+    async def hold(verb: str, path: str) -> None:
+        if path == consumer_path(TOPIC, "billing", "two"):
+            is_stored.set()
+            await asyncio.Event().wait()
+
+    rig.held[0].before = hold
+    joining = asyncio.ensure_future(rig.joined(broker, "two"))
+    await is_stored.wait()
+    broker.controllers[TOPIC].depose("the test says so")
+    with pytest.raises(NotLeader):
+        await joining
+
+
+@simulated
+async def test_a_deposed_leader_that_has_not_heard_of_it_overwrites_no_session_of_its_successor(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    await rig.joined(broker, "one")
+    other = await rig.metadata.connect()
+    path, is_stored, goes_on = consumer_path(TOPIC, "billing", "one"), asyncio.Event(), asyncio.Event()
+    looks = 0
+
+    async def hold(verb: str, held: str) -> None:
+        nonlocal looks
+        if (verb, held) == ("put", path):
+            is_stored.set()
+            await goes_on.wait()
+        if (verb, held) == ("get", controller_path(TOPIC)):
+            looks += 1
+            if looks == 1:
+                await asyncio.Event().wait()  # The news of its deposition is late.
+
+    rig.held[0].before = hold
+    looks = 1  # Not yet: a new session is stored only by whoever leads, and this one does.
+    joining = asyncio.ensure_future(rig.joined(broker, "two"))
+    await is_stored.wait()
+    looks = 0
+    await other.delete(controller_path(TOPIC))
+    await other.create(controller_path(TOPIC), b"pulsar://elsewhere:6650", ephemeral=True)
+    theirs = ConsumerRecord("one", SubscriptionKind.STREAM, (SegmentId(1),)).encode()
+    await other.put(path, theirs)
+    await rig.until(lambda: looks == 1)
+    assert broker.controllers[TOPIC].is_leader, "as far as it knows"
+    goes_on.set()
+    with pytest.raises(NotLeader):
+        await joining
+    assert not broker.controllers[TOPIC].is_leader
+    found = await other.get(path)
+    assert found is not None
+    assert found.value == theirs
+
+
+@simulated
+async def test_a_deposed_leader_stores_no_new_session(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    await rig.joined(broker, "one")
+    other = await rig.metadata.connect()
+
+    async def hold(verb: str, path: str) -> None:
+        # Elected while the session was about to be stored.
+        if (verb, path) == ("put", consumer_path(TOPIC, "billing", "one")):
+            await other.delete(controller_path(TOPIC))
+            await other.create(controller_path(TOPIC), b"pulsar://elsewhere:6650", ephemeral=True)
+
+    rig.held[0].before = hold
+    with pytest.raises(NotLeader):
+        await rig.joined(broker, "two")
+    assert await record_of(broker, "two") is None
+
+
+@simulated
+async def test_a_leader_whose_write_lost_its_answer_goes_on_with_what_is_stored(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    await rig.joined(broker, "one")
+    lost: set[str] = set()
+
+    async def lose(verb: str, path: str) -> None:
+        if "/consumers/" in path and verb in ("put", "create", "delete") and verb not in lost:
+            lost.add(verb)
+            raise StoreUnavailable("the answer is lost")
+
+    rig.held[0].after = lose
+    link, second = await rig.joined(broker, "two")
+    assert second.ids == (1,)
+    one, two = await record_of(broker, "one"), await record_of(broker, "two")
+    assert one is not None
+    assert two is not None
+    assert (one.assigned, two.assigned) == ((0,), (1,))
+    await broker.leave(TOPIC, "billing", "two", link)
+    assert lost == {"put", "create", "delete"}
+    assert await record_of(broker, "two") is None
 
 
 @simulated

@@ -83,10 +83,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A leader begins with what its predecessor stored, and with what the owners say is drained."""
+    """A leader begins with what its predecessor stored, and with what the owners say is drained, or is not."""
 
     records: tuple[ConsumerRecord, ...]
     drained: frozenset[SegmentId] = frozenset()
+    undrained: frozenset[SegmentId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +281,13 @@ def _restored(group: Group, event: Restored) -> tuple[Group, list[Effect]]:
         if record.kind is kind
     }
     # A segment was only ever handed out with its ancestors drained, and a seek back withdraws it first. So what is
-    # stored tells it again, whether or not the ancestors' owners can be asked just now.
+    # stored tells it again, also while the ancestors' owners cannot be asked. Where they can, they know better: a
+    # cursor can be set back by whoever reads, and a deposed leader's last record may have come after a seek.
     handed_out = {number for session in sessions.values() for number in session.assigned}
-    begun = Group(layout, kind, _ancestors(layout, handed_out), sessions, group.watched, group.timers)
+    drained = _ancestors(layout, handed_out)
+    if kind is not SubscriptionKind.CHECKPOINT:  # Of which owners know less than its members have reported.
+        drained -= event.undrained
+    begun = Group(layout, kind, drained, sessions, group.watched, group.timers)
     strangers: list[Effect] = [RemoveSession(record.name) for record in records if record.kind is not kind]
     stopped: list[Effect] = [
         CancelGrace(s.name) for s in group.sessions.values() if s.timer and s.name not in sessions

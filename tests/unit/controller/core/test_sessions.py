@@ -388,6 +388,16 @@ def test_a_new_leader_knows_from_what_is_assigned_that_the_ancestors_are_drained
     assert new.effects == [StartGrace("ana", 1)]
 
 
+def test_a_new_leader_believes_the_owners_more_than_what_is_assigned() -> None:
+    """Cursors were set back, and then a leader deposed meanwhile stored what it had decided before."""
+    layout = SegmentLayout.initial(2, 0).split(0, 1)
+    new = Story(layout, Restored((record("ana", 2, 3, 1),), undrained=some(0)))
+    assert new.assigned == {"ana": [0, 1]}
+    assert new.effects[0] == StoreSession(record("ana", 0, 1))
+    group = Restored((record("ana", 2, 3, 1, kind=CHECKPOINT, finished=[0]),), undrained=some(0))
+    assert Story(layout, group).assigned == {"ana": [2, 3, 1]}
+
+
 def test_a_new_leader_hands_out_what_its_predecessor_published_and_did_not_assign() -> None:
     layout = SegmentLayout.initial(2, 0).split(0, 1)
     new = Story(layout, Restored((record("ana", 0), record("bo", 1)), drained=some(0)))
