@@ -1,7 +1,8 @@
 """One watch on every scalable topic's records, shared by all who follow one of them.
 
 Ten thousand topics need one watch, not ten thousand. A listener is told which part of its topic to read again; it may
-be told more often than anything changed, and after trouble with the store it is told everything.
+be told more often than anything changed, and after trouble with the store it is told everything. What is stored
+elsewhere about topics is followed by one more watch for each such folder.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ class Part(Flag):
     SUBSCRIPTIONS = auto()
     # The load of its segments. Only those hear of it who listen everywhere: it changes often, and few care.
     LOAD = auto()
+    # How many partitions the classic topic of that name has.
+    PARTITIONS = auto()
     ALL = RECORD | CONTROLLER | SUBSCRIPTIONS
 
 
 Listener = Callable[[Part], None]
+TopicAt = Callable[[str], TopicName | None]
 
 
 class TopicFeed:
@@ -46,21 +50,29 @@ class TopicFeed:
         self._metadata = metadata
         self._listeners: dict[str, list[Listener]] = {}
         self._everywhere: list[tuple[Part, Callable[[TopicName | None], None]]] = []
-        self._watch: Watch | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._folders: list[tuple[str, TopicAt, Part]] = []
+        self._following: dict[asyncio.Task[None], Watch] = {}
 
     @property
     def listeners(self) -> int:
         return sum(map(len, self._listeners.values()))
 
+    def follow(self, folder: str, topic_at: TopicAt, part: Part) -> None:
+        """Before `start`: whatever changes below that folder is that part of the topic which `topic_at` names."""
+        self._folders.append((folder, topic_at, part))
+
     def start(self) -> None:
-        self._watch = self._metadata.watch(TOPICS)
-        self._following = asyncio.create_task(self._follow(self._watch))  # Awaited by `close`.
+        watch = self._metadata.watch(TOPICS)
+        self._following[asyncio.create_task(self._follow(watch))] = watch  # Awaited by `close`.
+        for folder, topic_at, part in self._folders:
+            watch = self._metadata.watch(folder)
+            work = self._follow_folder(watch, topic_at, part)
+            self._following[asyncio.create_task(work)] = watch  # Awaited by `close`.
 
     async def close(self) -> None:
-        if self._watch is not None and self._following is not None:
-            self._watch.close()
-            await self._following
+        for watch in self._following.values():
+            watch.close()
+        await asyncio.gather(*self._following)
 
     def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
         """Tell `listener` of every change to that topic from now on; the result ends it. Listen first, then read."""
@@ -106,6 +118,12 @@ class TopicFeed:
                     parts[path] = parts.get(path, Part(0)) | part
                 self._tell_everywhere(topic, part)
             for path, part in parts.items():
+                self._tell(path, part)
+
+    async def _follow_folder(self, watch: Watch, topic_at: TopicAt, part: Part) -> None:
+        async for changes in watch:
+            named = {topic_path(topic) for path in changes.paths if (topic := topic_at(path)) is not None}
+            for path in list(self._listeners) if changes.everything else sorted(named):
                 self._tell(path, part)
 
     def _tell(self, path: str, part: Part) -> None:

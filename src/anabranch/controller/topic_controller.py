@@ -235,6 +235,8 @@ class TopicController:
                     await self.read_record()
                 if Part.SUBSCRIPTIONS in part and self.is_leader:
                     await self._read_subscriptions()
+                if Part.PARTITIONS in part and self._state is not None and self._state.is_classic:
+                    await self._service.collect(self)
         except AnabranchError as error:
             # Trouble with the store ends in "read everything again".
             log.debug("%s: changes not read: %s", self.topic, error)

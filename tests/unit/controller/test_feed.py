@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.controller.feed import Part
+from anabranch.controller.feed import Part, TopicFeed
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import decisions_path, load_path
 from anabranch.model.segments import SegmentId
@@ -39,3 +39,22 @@ async def test_loads_are_told_to_those_who_listen_everywhere_for_them_and_to_nob
     await broker.metadata.put(load_path(TOPIC, SegmentId(1)), b"{}")
     await asyncio.sleep(1)
     assert loads == [TOPIC]
+
+
+@simulated
+async def test_what_is_stored_elsewhere_about_a_topic_is_told_to_its_listeners(rig: Rig) -> None:
+    store = await rig.metadata.connect()
+    feed = TopicFeed(store)
+    feed.follow("/elsewhere", lambda path: TOPIC if path.endswith("/orders") else None, Part.PARTITIONS)
+    feed.start()
+    await asyncio.sleep(1)
+    parts: list[Part] = []
+    stop = feed.listen(TOPIC, parts.append)
+    await store.put("/elsewhere/others", b"1")
+    await asyncio.sleep(1)
+    assert parts == []
+    await store.put("/elsewhere/orders", b"1")
+    await asyncio.sleep(1)
+    assert parts == [Part.PARTITIONS]
+    stop()
+    await feed.close()

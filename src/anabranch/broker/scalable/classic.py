@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.resources import PARTITIONED
 from anabranch.broker.scalable.naming import is_segment_consumer
+from anabranch.controller.feed import Part
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
-from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.scalable import SubscriptionKind, scalable_name
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -63,7 +65,7 @@ class ClassicTopics:
 
 def scalable_topics(broker: Broker) -> ScalableTopics:
     """The scalable topics of that broker, not yet started."""
-    return ScalableTopics(
+    topics = ScalableTopics(
         broker.metadata,
         broker.segments,
         service_url=broker.service_url,
@@ -71,6 +73,16 @@ def scalable_topics(broker: Broker) -> ScalableTopics:
         settings=controller_settings(broker),
         classic=ClassicTopics(broker),
     )
+    # A classic topic that gets more partitions shows them as segments at once.
+    topics.feed.follow(PARTITIONED, _partitioned_topic, Part.PARTITIONS)
+    return topics
+
+
+def _partitioned_topic(path: str) -> TopicName | None:
+    try:
+        return scalable_name(TopicName.from_storage_path(path.removeprefix(f"{PARTITIONED}/")))
+    except InvalidName:
+        return None  # A folder of them.
 
 
 def controller_settings(broker: Broker) -> ControllerSettings:

@@ -1,8 +1,9 @@
 """A client's view of a scalable topic's layout, kept fresh: the DAG watch (PIP-468, commands 70 to 72).
 
 Any broker serves it from the stored record. A watch listens before it first looks, so no change falls between the two;
-every change of the record, of the controller or of a segment's owner makes it look again, and whatever came meanwhile
-is seen at once. Only news is pushed, and never an older epoch. A watch costs no task while nothing happens.
+every change of the record, of the controller, of a segment's owner or of a classic topic's partitions makes it look
+again, and whatever came meanwhile is seen at once. Only news is pushed, and never an older epoch. A watch costs no task
+while nothing happens.
 
 - A topic that goes away while it is watched ends the watch with TopicNotFound, and so does one that went and came back
   under the same name. Only the first look may make a missing topic, never a later one.
@@ -81,7 +82,7 @@ class DagWatch:
     def _changed(self, part: Part) -> None:
         if Part.CONTROLLER in part:
             self._controller_told.set()
-        if part & (Part.RECORD | Part.CONTROLLER):
+        if part & (Part.RECORD | Part.CONTROLLER | Part.PARTITIONS):
             self.refresh()
 
     async def _catch_up(self) -> None:

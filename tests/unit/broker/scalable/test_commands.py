@@ -325,6 +325,30 @@ async def test_stream_consumers_of_a_classic_topic_are_coordinated_too(
     assert len(ids(await peer.assignment())) == 1
 
 
+async def test_more_partitions_of_a_classic_topic_reach_watchers_and_consumers_at_once(
+    lab: BrokerLab,
+) -> None:
+    brokers = [await lab.broker(), await lab.broker()]
+    name = TopicName.parse(CLASSIC)
+    await brokers[0].resources.create_partitioned(name, 2)
+    peers = [await lab.peer(broker) for broker in brokers]
+    for one in peers:
+        assert len((await one.watch(CLASSIC)).dag.segments) == 2
+    leader = peers[0]
+    assert len(ids((await leader.register(CLASSIC, "a")).assignment)) == 2
+    await brokers[1].resources.update_partitioned(name, 3)
+    for one in peers:
+        update = await one.update()
+        assert [s.legacy_topic_name for s in update.dag.segments] == [
+            str(name.partition(n)) for n in range(3)
+        ]
+        assert [b.segment_id for b in update.dag.segment_brokers] == [0, 1, 2]
+    assert ids(await leader.assignment()) == [0, 1, 2]
+    await brokers[1].resources.delete_partitioned(name)
+    for one in peers:
+        assert (await one.update()).error == pb.TopicNotFound
+
+
 async def test_a_checkpoint_consumer_reports_finished_segments_by_acknowledging_them(
     broker: Broker, peer: Peer
 ) -> None:
