@@ -12,7 +12,7 @@ from interop import java_program
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 
-GROUPS = ["admin", "producer", "stream", "queue", "checkpoint", "regular", "autoscale", "fault"]
+GROUPS = ["admin", "producer", "stream", "queue", "checkpoint", "regular", "autoscale", "namespace", "fault"]
 SETTINGS = {
     # The V5 client never says that it leaves; one that merely vanishes keeps its segments until its grace is over.
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,

@@ -53,6 +53,7 @@ public final class V5Claims {
         groups.put("checkpoint", new CheckpointClaims(lab).claims());
         groups.put("regular", new RegularTopicClaims(lab).claims());
         groups.put("autoscale", new AutoScaleClaims(lab).claims());
+        groups.put("namespace", new NamespaceClaims(lab).claims());
         groups.put("fault", new FaultClaims(lab).claims());
         return groups;
     }
