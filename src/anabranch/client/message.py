@@ -32,7 +32,7 @@ _parse_single = pb.SingleMessageMetadata.FromString
 class Schema(Protocol):
     """How payloads become values."""
 
-    def decode(self, payload: bytes) -> Any: ...
+    def decode(self, payload: bytes, version: bytes) -> Any: ...
 
 
 class Decryption(Protocol):
@@ -251,8 +251,11 @@ class Message:
         """What the consumer's schema makes of the payload: the bytes themselves without one, None for a null."""
         if self.about.null_value:
             return None
-        schema = self.container.origin.schema
-        return self.payload if schema is None else schema.decode(self.payload)
+        container = self.container
+        schema = container.origin.schema
+        return (
+            self.payload if schema is None else schema.decode(self.payload, container.metadata.schema_version)
+        )
 
     @property
     def about(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:

@@ -20,7 +20,9 @@ from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
 from anabranch.client.errors import RequestRefused
 from anabranch.client.inbox import Inbox
-from anabranch.client.message import Decryption, Entry, Origin, Schema, read_entry, signed
+from anabranch.client.message import Decryption, Entry, Origin, read_entry, signed
+from anabranch.client.schema_versions import VersionGate
+from anabranch.client.schemas import Schema
 from anabranch.client.window import Window
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
@@ -36,7 +38,9 @@ ATTACH_MAX_S: Final = 2.0
 _WHOLE_ENTRY: Final = 2**31 - 1
 _UNSIGNED: Final = (1 << 64) - 1
 # Coming back will not help.
-FINAL_ERRORS: Final = frozenset({pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName})
+FINAL_ERRORS: Final = frozenset(
+    {pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName, pb.IncompatibleSchema}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Subscription:
 class Reading:
     """How entries are made into values."""
 
-    schema: Schema | None = None
+    schema: Schema[Any] | None = None  # With a memory for the versions of one topic: `Schema.for_topic`.
     decryption: Decryption | None = None
 
 
@@ -95,6 +99,10 @@ class SegmentConsumer:
         self._connections = connections
         self._subscription = subscription
         self._inbox = inbox
+        self._schema = None if reading.schema is None else reading.schema.info()
+        self._gate: VersionGate | None = None
+        if reading.schema is not None:
+            self._gate = VersionGate(reading.schema, connections, topic, inbox.put, Backoff(chance))
         self._url = url
         self._ended = ended
         self._restarted = restarted
@@ -171,6 +179,8 @@ class SegmentConsumer:
             fields["start_message_id"] = pb.MessageIdData(
                 ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index
             )
+        if self._schema is not None:
+            fields["schema"] = self._schema
         try:
             await ask(
                 connection,
@@ -222,6 +232,8 @@ class SegmentConsumer:
             self._restarted(self)
 
     def _drop(self) -> None:
+        if self._gate is not None:
+            self._gate.drop()
         self._inbox.drop(self)
         self._queued = 0
 
@@ -251,6 +263,8 @@ class SegmentConsumer:
             self._life.finish()
         if self._living is not None:
             await asyncio.gather(self._living, return_exceptions=True)
+        if self._gate is not None:
+            await self._gate.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_MAX_S):
                 await self.acks.settled()
@@ -261,6 +275,8 @@ class SegmentConsumer:
         self._is_closing = True
         self._drop()
         self.acks.give_up()
+        if self._gate is not None:
+            self._gate.abort()
         if self._living is not None:
             self._living.cancel()
 
@@ -280,7 +296,10 @@ class SegmentConsumer:
         waiting = entry.waiting
         life.window.arrived(waiting)
         self._queued += waiting
-        self._inbox.put(entry)
+        if self._gate is None:
+            self._inbox.put(entry)
+        else:
+            self._gate.put(entry)
 
     def _is_news(self, entry: Entry) -> bool:
         """Whether a reader has not had all of it; what it had is taken out."""
