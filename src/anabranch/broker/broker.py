@@ -50,7 +50,7 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
 RETRY_S = 1.0
-TOPICS_PER_TURN = 100
+TOPICS_PER_TURN = 500
 
 
 class Broker:
@@ -96,6 +96,7 @@ class Broker:
         self.connections_total = 0
         self.loop_lag_s = 0.0
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._loaded: dict[TopicName, Topic] = {}  # Those of them that are open.
         self._ledger_ids = LedgerIds(metadata)
         self._records = Records(metadata)
         self._producer_names = iter(range(0))
@@ -218,12 +219,11 @@ class Broker:
     # -- topics
 
     def loaded(self) -> Mapping[TopicName, Topic]:
-        return {name: topic for name, task in self._topics.items() if (topic := _opened(task)) is not None}
+        return dict(self._loaded)
 
     def opened(self, name: TopicName) -> Topic | None:
         """The topic, if it is open."""
-        task = self._topics.get(name)
-        return None if task is None else _opened(task)
+        return self._loaded.get(name)
 
     async def topic(
         self,
@@ -286,6 +286,7 @@ class Broker:
             raise NotReadyError(f"{name} has moved to another broker: look it up again")
         if is_segment and self.scalable is not None:
             self.scalable.touch(scalable_name(name))
+        self._loaded[name] = topic
         return topic
 
     async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
@@ -339,6 +340,8 @@ class Broker:
             )
 
     def topic_closed(self, topic: Topic) -> None:
+        if self._loaded.get(topic.name) is topic:
+            del self._loaded[topic.name]
         task = self._topics.get(topic.name)
         if task is not None and _opened(task) is topic:
             del self._topics[topic.name]
@@ -459,10 +462,11 @@ class Broker:
 
     async def _close_taken(self) -> None:
         """While we were away, others may have taken topics that are ours again by now. What we know of them is old."""
-        async for topic in self._in_turns():
-            if not topic.is_closed and not await topic.log.is_current():
-                log.warning("%s was taken by another broker meanwhile", topic.name)
-                await topic.close()
+        async for topics in self._in_turns():
+            for topic in topics:
+                if not topic.is_closed and not await topic.log.is_current():
+                    log.warning("%s was taken by another broker meanwhile", topic.name)
+                    await topic.close()
 
     def on_segment_progress(self, name: TopicName) -> None:
         """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""
@@ -475,23 +479,29 @@ class Broker:
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
         self.scalable.segment_progress(topic, number)
 
-    async def _in_turns(self) -> AsyncIterator[Topic]:
-        """Every open topic, a few at a time: ten thousand idle ones must not hold up a busy one."""
-        for number, topic in enumerate(self.loaded().values()):
-            if number % TOPICS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            yield topic
+    async def _in_turns(self) -> AsyncIterator[list[Topic]]:
+        """Every open topic, some at a time: ten thousand idle ones must not hold up a busy one."""
+        topics = list(self._loaded.values())
+        for first in range(0, len(topics), TOPICS_PER_TURN):
+            await asyncio.sleep(0)
+            yield topics[first : first + TOPICS_PER_TURN]
 
     async def _maintain_topics(self) -> None:
-        async for topic in self._in_turns():
-            try:
-                await topic.maintain()
-            except (AnabranchError, OSError):
-                log.exception("upkeep of %s failed", topic.name)
+        async for topics in self._in_turns():
+            for topic in topics:
+                if not topic.is_bare:
+                    await self._maintain(topic)
+
+    async def _maintain(self, topic: Topic) -> None:
+        try:
+            await topic.maintain()
+        except (AnabranchError, OSError):
+            log.exception("upkeep of %s failed", topic.name)
 
     async def _update_rates(self) -> None:
-        async for topic in self._in_turns():
-            topic.update_rates(RATES_SECONDS)
+        async for topics in self._in_turns():
+            for topic in topics:
+                topic.update_rates(RATES_SECONDS)
 
     # -- connections
 

@@ -87,6 +87,7 @@ class Topic:
         self._policies = Policies()
         self.rates_in = (0.0, 0.0)
         self._rates_from = (0, 0)
+        self._bare_at = -1
         # What subscriptions that have ended since had been sent: messages and bytes.
         self._out_before = (0, 0)
         self._keys = None if name.is_classic else KeySample(segment_of(name)[1])
@@ -520,9 +521,18 @@ class Topic:
         self._policies = policies
         self._publishing.deduplicate(config.broker_deduplication_enabled if enabled is None else enabled)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether `maintain` has found the log empty, and nothing was appended since: there is nothing to maintain."""
+        return self.log.next_entry == self._bare_at
+
     async def maintain(self) -> None:
         """Expires what is too old to be consumed, and gives up what nothing keeps any more."""
         if self.is_closed:
+            return
+        is_settled = self.log.confirmed_end == self.log.next_entry
+        self._bare_at = self.log.next_entry if is_settled and self.log.first == self.log.end else -1
+        if self.is_bare:
             return
         config, policies = self.broker.config, self._policies
         ttl = policies.message_ttl_in_seconds
@@ -549,12 +559,14 @@ class Topic:
     def update_rates(self, seconds: float) -> None:
         now = (self._publishing.messages_in, self._publishing.bytes_in)
         before = self._rates_from
-        self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
-        self._rates_from = now
-        if self._keys is not None and now[0] != before[0]:
-            self._look_at_keys(self._keys)
-        for producer in self.producers.values():
-            producer.update_rates(seconds)
+        # If nothing came now and nothing came then, all rates are zero already, those of producers too.
+        if now != before or self.rates_in != (0.0, 0.0):
+            self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
+            self._rates_from = now
+            if self._keys is not None and now[0] != before[0]:
+                self._look_at_keys(self._keys)
+            for producer in self.producers.values():
+                producer.update_rates(seconds)
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
 

@@ -468,6 +468,8 @@ class ScalableTopics:
         while True:
             await asyncio.sleep(self.settings.collect_every_s)
             for controller in list(self._controllers.values()):
+                if not controller.has_sealed:
+                    continue
                 try:
                     await self.collect(controller)
                 except AnabranchError as error:

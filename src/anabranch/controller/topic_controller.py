@@ -80,6 +80,12 @@ class TopicController:
         return self._state
 
     @property
+    def has_sealed(self) -> bool:
+        """Whether there may be sealed segments to look at. A regular topic is looked at for its partitions."""
+        state = self._state
+        return state is not None and (state.is_classic or bool(state.topic.layout.sealed))
+
+    @property
     def is_busy(self) -> bool:
         """Whether an operation is under way or waits. The service is told when that is over."""
         return self._pump is not None
