@@ -68,6 +68,12 @@ class RequestRefused(AnabranchError):
         self.retryable = error in _PASSING  # type: ignore[misc]  # Of the answer, not of the class.
 
 
+def refusal(error: int, message: str) -> RequestRefused:
+    """The broker's error answer, as the kind of error that it is."""
+    kind = SchemaRefused if error == pb.IncompatibleSchema else RequestRefused
+    return kind(error, message)
+
+
 class TopicDeleted(AnabranchError):
     """The topic is gone. One of the same name, made later, is another topic."""
 
@@ -96,6 +102,10 @@ class DataLost(AnabranchError):
 
 class SchemaMismatch(AnabranchError):
     """A value, or a message, that does not fit the schema."""
+
+
+class SchemaRefused(RequestRefused, SchemaMismatch):
+    """The topic's schema and this one do not go together, the broker says."""
 
 
 class CryptoFailed(AnabranchError):

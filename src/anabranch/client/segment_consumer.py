@@ -112,6 +112,7 @@ class SegmentConsumer:
         self._queued = 0
         self._is_closing = False
         self._living: asyncio.Task[None] | None = None
+        self._refused: RequestRefused | None = None
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         inbox.segments += 1
@@ -129,8 +130,10 @@ class SegmentConsumer:
         return self._queued + self._inbox.ready_of(self)
 
     async def attached(self) -> None:
-        """Returns once it has been subscribed, has ended or is closed."""
+        """Returns once it has been subscribed, has ended or is closed; raises if it never will be."""
         await self._settled.wait()
+        if self._refused is not None:
+            raise self._refused
 
     # -- lives
 
@@ -144,6 +147,8 @@ class SegmentConsumer:
                 await self._life.over
             except RequestRefused as refused:
                 if refused.error in FINAL_ERRORS:
+                    self._refused = refused
+                    self._settled.set()
                     self._inbox.fail(refused)
                     return
                 if refused.error == pb.TopicNotFound and self._may_be_gone(self.segment):
