@@ -357,7 +357,12 @@ class Broker:
         topic = await self.topic(name)
         await topic.delete(force=force)
         if name.is_classic and not name.is_partition:
-            await self.schemas.delete(name)
+            await self.forget_topic(name)
+
+    async def forget_topic(self, name: TopicName) -> None:
+        """Removes what is kept of a deleted topic, partitioned or not, besides its log: it may be made anew."""
+        await self.schemas.delete(name)
+        await self._records.remove_classic(scalable_name(name))
 
     async def discard_topic(self, name: TopicName) -> None:
         """Removes what is stored under that name, whoever uses it and whether or not anybody may; if anything is."""

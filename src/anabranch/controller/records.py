@@ -147,6 +147,25 @@ class Records:
         except NotEmpty:
             raise TooBusy(f"something was written below {topic} while it was removed") from None
 
+    async def remove_classic(self, topic: TopicName) -> None:
+        """What consumers of a classic topic have left behind, once it is deleted: one made later starts with nobody.
+
+        Nothing is removed of a scalable topic of that name, nor what a migration has stored for the topic to come.
+        """
+        if await self.get(topic) is not None:
+            return
+        path = topic_path(topic)
+        folder = f"{path}/{SUBSCRIPTIONS}"
+        for child in await self._metadata.children(folder):
+            found = await self._metadata.get(f"{folder}/{child}")
+            if found is None or (found.value and SubscriptionRecord.decode(found.value).generation):
+                continue
+            await self._remove_tree(f"{folder}/{child}")
+        for empty in (folder, path):
+            with contextlib.suppress(NotEmpty, VersionConflict):
+                if (node := await self._metadata.get(empty)) is not None and not node.value:
+                    await self._metadata.delete(empty, if_version=node.version)
+
     async def _remove_tree(self, path: str) -> None:
         for child in await self._metadata.children(path):
             await self._remove_tree(f"{path}/{child}")

@@ -283,6 +283,9 @@ class TopicController:
     async def end_classic(self) -> None:
         """The classic topic was deleted: its consumers are told, and nobody leads it any more."""
         await self._drop_sessions("")
+        self._is_removing = True
+        await election.resign(self._service.metadata, self.topic)
+        await self.records.remove_classic(self.topic)
         self._service.topic_ended(self)
 
     async def _read_subscriptions(self) -> None:

@@ -88,6 +88,7 @@ async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
         with contextlib.suppress(TopicNotFoundError, NotFound):
             if await broker.resources.partitions(topic):
                 await broker.resources.delete_partitioned(topic)
+                await broker.forget_topic(topic)
             else:
                 await broker.delete_topic(topic, force=True)
     for segment in await broker.resources.segment_names(namespace):

@@ -239,7 +239,7 @@ async def delete_partitioned(broker: BrokerDep, topic: TopicDep, force: bool = F
     for part in await each_existing(broker, topic, count):
         await _delete(broker, part.name, force)
     await broker.resources.delete_partitioned(topic)
-    await broker.schemas.delete(topic)
+    await broker.forget_topic(topic)
 
 
 @router.post("/createMissedPartitions", status_code=204)

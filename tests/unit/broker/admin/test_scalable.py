@@ -14,9 +14,10 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
 from anabranch.client import Client, Routing
-from anabranch.controller.ports import Segments
+from anabranch.controller.ports import Assignment, Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.scalable import TOPICS, SubscriptionKind
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
@@ -531,6 +532,15 @@ async def test_segments_are_no_topics_of_the_namespace(rest: Rest) -> None:
 # -- classic topics
 
 
+class Told:
+    """A consumer's connection."""
+
+    segments = -1
+
+    def send_assignment(self, topic: TopicName, consumer_id: int, assignment: Assignment) -> None:
+        self.segments = len(assignment.segments)
+
+
 @pytest.mark.parametrize("partitions", [0, 2])
 async def test_a_migrated_topic_keeps_its_messages_and_subscriptions(rest: Rest, partitions: int) -> None:
     classic = "/admin/v2/persistent/public/default/orders"
@@ -548,6 +558,29 @@ async def test_a_migrated_topic_keeps_its_messages_and_subscriptions(rest: Rest,
     assert found["segments"]["0"]["name"] == first
     assert found["subscriptions"]["s"]["msgBacklog"] == 1
     assert "already" in await rest.refused("POST", f"{T}/migrate", 409)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("is_led", [True, False])
+async def test_nothing_of_a_classic_topics_v5_consumers_outlives_it(
+    rest: Rest, partitions: int, is_led: bool
+) -> None:
+    classic = "/admin/v2/persistent/public/default/orders"
+    whole = f"{classic}/partitions" if partitions else classic
+    await rest.call("PUT", whole, 204, **({"json": partitions} if partitions else {}))
+    topics = rest.broker.scalable
+    assert topics is not None
+    link = Told()
+    name = TopicName.parse(TOPIC)
+    await topics.register(name, "s", "one", SubscriptionKind.STREAM, 1, link)
+    if not is_led:
+        await topics.controllers[name].close(resign=True)
+    await rest.call("DELETE", f"{whole}?force=true", 204)
+    while await rest.broker.metadata.scan(TOPICS):
+        for controller in list(topics.controllers.values()):
+            await topics.collect(controller)  # As it happens every ten seconds.
+    assert await rest.broker.metadata.children("/topics/public/default") == []
+    assert link.segments == (0 if is_led else -1), "its consumers are told by whoever leads it"
 
 
 async def test_a_classic_topic_with_clients_is_migrated_by_force_only(rest: Rest) -> None:
