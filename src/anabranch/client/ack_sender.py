@@ -170,8 +170,8 @@ def _fields(consumer: int, group: Group) -> dict[str, Any]:
     until = group.until
     if until is not None:
         at = pb.MessageIdData(ledgerId=until.ledger, entryId=until.entry)
-        if until.left:
-            at.ack_set.extend(words_of(until.left))
+        if left := until.left:
+            at.ack_set.extend(words_of(left))
             at.batch_size = until.size
         return {"consumer_id": consumer, "ack_type": pb.CommandAck.Cumulative, "message_id": [at]}
     ids = []

@@ -21,14 +21,21 @@ _WORD: Final = (1 << 64) - 1
 
 
 class Until(NamedTuple):
-    """Everything up to a message, `at` its place in a batch. `left` has the bits of that batch which are not
-    acknowledged; 0 if nothing is left of the entry."""
+    """Everything up to a message, `at` its place in a batch of `size`; 0 for all of the entry.
+
+    `wanted` has the bits of the batch's messages that were given out, -1 for all of them.
+    """
 
     ledger: int
     entry: int
-    at: int
-    left: int = 0
+    at: int = 0
     size: int = 0
+    wanted: int = -1
+
+    @property
+    def left(self) -> int:
+        """The bits of messages behind it in its batch."""
+        return self.wanted & ((1 << self.size) - (2 << self.at)) if self.size else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +80,7 @@ class Acks:
 
     def add_until(self, until: Until) -> None:
         self.asked += 1
-        if self._until is None or until[:3] > self._until[:3]:
+        if self._until is None or _is_further(until, self._until):
             self._until = until
         if not self._since:
             self._since = self.asked
@@ -106,7 +113,7 @@ class Acks:
             for place, (left, size) in group.singles.items():
                 newer = self._singles.get(place)
                 self._singles[place] = (left, size) if newer is None else (left & newer[0], size)
-            if group.until is not None and (self._until is None or group.until[:3] > self._until[:3]):
+            if group.until is not None and (self._until is None or _is_further(group.until, self._until)):
                 self._until = group.until
             self._since = min(self._since or group.since, group.since)
 
@@ -121,6 +128,13 @@ class Acks:
         self.lost += len(self._under_way)
         self._under_way = {}
         self.forget_waiting()
+
+
+def _is_further(one: Until, other: Until) -> bool:
+    here, there = one[:2], other[:2]
+    if here != there:
+        return here > there
+    return bool(other.size) and (not one.size or one.at > other.at)
 
 
 def words_of(bits: int) -> list[int]:

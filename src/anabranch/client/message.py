@@ -24,8 +24,8 @@ from anabranch.wire.frames import MESSAGE_BYTES_MAX
 
 # The sizes of a message in a batch: that of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
-_PARTITION_KEY: Final = 0x12
 _PAYLOAD_SIZE: Final = 0x18
+_BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
 _parse_single = pb.SingleMessageMetadata.FromString
 
 
@@ -190,23 +190,43 @@ class Entry:
                 head = at + 4
                 body = head + size
                 p = head + 1
-                if tag == _PARTITION_KEY and low < 128:
-                    p += low + 1
-                    tag, low, high = data[p], data[p + 1], data[p + 2]
-                    p += 1
                 if tag != _PAYLOAD_SIZE:
-                    at = body + _parse_single(data[head:body]).payload_size
-                elif low < 128:
+                    while tag in _BEFORE_SIZE and low < 128:
+                        p += low + 1
+                        tag, low, high = data[p], data[p + 1], data[p + 2]
+                        p += 1
+                    if tag != _PAYLOAD_SIZE:
+                        return self._split_with_care()
+                if low < 128:
                     at = body + low
                 elif high < 128:
                     at = body + low + (high - 1 << 7)
                 else:
                     at = body + _varint(data, p)
                 add(Message(self, index, head, body, at, None))
-        except (StructError, IndexError, DecodeError) as error:
-            raise MalformedFrame(f"a batch that cannot be read at message {len(found)}: {error}") from error
-        if at > len(data):
-            raise MalformedFrame(f"a batch of {self.count} messages ends early: {len(data)} bytes of {at}")
+        except (StructError, IndexError):
+            at = len(data) + 1
+        # Reading ahead may fail at a small message that is the last.
+        return found if at <= len(data) else self._split_with_care()
+
+    def _split_with_care(self) -> list[Message]:
+        """By protobuf: metadata in any order of its fields, and every byte accounted for."""
+        data = self.data
+        found: list[Message] = []
+        at = 0
+        for index in range(self.count):
+            head = at + 4
+            body = head + int.from_bytes(data[at:head], "big")
+            if body > len(data):
+                raise MalformedFrame(f"a batch ends within message {index} of {self.count}")
+            try:
+                single = _parse_single(data[head:body])
+            except DecodeError as error:
+                raise MalformedFrame(f"metadata of message {index} cannot be read: {error}") from error
+            at = body + single.payload_size
+            if not body <= at <= len(data):
+                raise MalformedFrame(f"message {index} of {self.count} has {single.payload_size} bytes")
+            found.append(Message(self, index, head, body, at, single))
         return found
 
 
@@ -253,9 +273,9 @@ class Message:
             return None
         container = self.container
         schema = container.origin.schema
-        return (
-            self.payload if schema is None else schema.decode(self.payload, container.metadata.schema_version)
-        )
+        if schema is None:
+            return self.payload
+        return schema.decode(self.payload, container.metadata.schema_version)
 
     @property
     def about(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:

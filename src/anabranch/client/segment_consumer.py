@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.client.ack_sender import AckSender, Tally
-from anabranch.client.acks import Until, bits_of
+from anabranch.client.acks import bits_of
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
 from anabranch.client.errors import RequestRefused
@@ -63,7 +63,7 @@ class Reading:
 
 
 class SegmentConsumer:
-    """`open` starts it. It calls `restarted` whenever what was delivered before can no longer be acknowledged, and
+    """`open` starts it. It calls `restarted` whenever what was delivered before can be acknowledged now or never, and
     `ended` once the segment is sealed and acknowledged to its end, or gone."""
 
     def __init__(
@@ -209,8 +209,8 @@ class SegmentConsumer:
         if self._is_closing:
             life.finish()
         if not life.over.done():
-            self.acking = life
             self._restarted(self)
+            self.acking = life
             # Before anything is sent again that they are about.
             self.acks.attach(connection, life.number)
             self._refill(life)
@@ -231,10 +231,10 @@ class SegmentConsumer:
         """
         if self._subscription.is_durable:
             self._drop()
-        self.acks.detach(is_lost=not by_broker)
         if by_broker and self.acking is life:
-            self.acking = None
             self._restarted(self)
+            self.acking = None
+        self.acks.detach(is_lost=not by_broker)
 
     def _drop(self) -> None:
         if self._gate is not None:
@@ -363,11 +363,6 @@ class SegmentConsumer:
         """Acknowledges all of an entry, whoever has its messages."""
         for place in entry.chunks or ((entry.ledger, entry.entry),):
             self.acks.add(place)
-
-    def ack_until(
-        self, ledger: int, entry: int, index: int = _WHOLE_ENTRY, left: int = 0, size: int = 0
-    ) -> None:
-        self.acks.add_until(Until(ledger, entry, index, left, size))
 
 
 async def attached(segments: Iterable[SegmentConsumer]) -> None:

@@ -1,0 +1,122 @@
+"""Messages read from entries: batches taken apart by hand agree with protobuf; what is damaged is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.client.message import Entry, Message, Origin, read_entry
+from anabranch.client.message_id import MessageId
+from anabranch.errors import AnabranchError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_batch, build_message, open_entry
+
+ORIGIN = Origin("topic://public/default/t", segment=3)
+
+singles = st.builds(
+    lambda payload, key, properties, times: (
+        pb.SingleMessageMetadata(
+            payload_size=0,
+            partition_key=key,
+            properties=[pb.KeyValue(key=k, value=v) for k, v in properties.items()],
+            **times,
+        ),
+        payload,
+    ),
+    st.one_of(st.binary(max_size=40), st.integers(0, 3).map(lambda n: b"x" * 129**n)),
+    st.one_of(st.none(), st.text(max_size=10), st.just("k" * 200)),
+    st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+    st.fixed_dictionaries(
+        {}, optional={"event_time": st.integers(1, 1 << 40), "sequence_id": st.integers(0, 9)}
+    ),
+)
+
+
+def entry_of(data: bytes) -> Entry:
+    body = pb.CommandMessage(
+        consumer_id=0, message_id=pb.MessageIdData(ledgerId=5, entryId=6), redelivery_count=2
+    )
+    return read_entry(ORIGIN, body, memoryview(data))
+
+
+def metadata(**fields: object) -> pb.MessageMetadata:
+    return pb.MessageMetadata(producer_name="p", sequence_id=9, publish_time=77, **fields)  # type: ignore[arg-type]
+
+
+@given(st.lists(singles, min_size=1, max_size=8), st.sampled_from([pb.NONE, pb.ZLIB]))
+def test_a_batch_gives_the_messages_it_was_built_from(
+    batch: list[tuple[pb.SingleMessageMetadata, bytes]], compression: int
+) -> None:
+    found = entry_of(build_batch(metadata(compression=compression), batch)).messages()[::-1]
+    assert [m.payload for m in found] == [payload for _, payload in batch]
+    assert [m.key for m in found] == [
+        s.partition_key if s.HasField("partition_key") else None for s, _ in batch
+    ]
+    assert [m.event_time_ms for m in found] == [s.event_time for s, _ in batch]
+    assert [m.properties for m in found] == [{p.key: p.value for p in s.properties} for s, _ in batch]
+    assert [m.sequence_id for m in found] == [
+        s.sequence_id if s.HasField("sequence_id") else 9 for s, _ in batch
+    ]
+    assert [m.id for m in found] == [MessageId(3, 5, 6, index) for index in range(len(batch))]
+
+
+def test_a_message_outside_of_a_batch_has_the_entrys_metadata() -> None:
+    (message,) = entry_of(build_message(metadata(partition_key="k", event_time=5), b"hello")).messages()
+    assert (message.payload, message.value, message.key, message.key_bytes) == (b"hello", b"hello", "k", b"k")
+    assert (message.topic, message.segment, message.redeliveries) == ("topic://public/default/t", 3, 2)
+    assert (message.producer, message.sequence_id, message.publish_time_ms) == ("p", 9, 77)
+    assert message.id == MessageId(3, 5, 6, -1)
+    assert repr(message) == "<Message 3:5:6:-1 of topic://public/default/t, 5 bytes>"
+
+
+def test_a_key_of_bytes_is_given_as_bytes() -> None:
+    (message,) = entry_of(
+        build_message(metadata(partition_key="/wA", partition_key_b64_encoded=True), b"")
+    ).messages()
+    assert message.key_bytes == b"\xff\x00"
+
+
+def test_a_null_value_is_none_and_has_no_bytes() -> None:
+    (message,) = entry_of(build_message(metadata(null_value=True), b"")).messages()
+    assert message.value is None
+    assert message.payload == b""
+
+
+def test_messages_that_are_not_wanted_are_left_out() -> None:
+    batch = [(pb.SingleMessageMetadata(payload_size=0), b"%d" % n) for n in range(5)]
+    entry = entry_of(build_batch(metadata(), batch))
+    entry.want(0b01010)
+    assert entry.waiting == 2
+    assert [m.payload for m in entry.messages()] == [b"3", b"1"]
+    assert entry.acked(1) == 0b01000
+    assert entry.acked(3) == 0
+
+
+def test_a_schema_makes_values() -> None:
+    class Upper:
+        def decode(self, payload: bytes, version: bytes) -> str:
+            return payload.decode().upper() + version.decode()
+
+    data, payload = open_entry(build_message(metadata(schema_version=b"1"), b"hello"))
+    entry = Entry(Origin("t", schema=Upper()), 1, 1, data, bytes(payload))
+    assert [m.value for m in entry.messages()] == ["HELLO1"]
+
+
+def test_a_damaged_entry_is_refused_when_it_is_opened() -> None:
+    data = bytearray(build_message(metadata(), b"hello"))
+    data[-1] ^= 1
+    with pytest.raises(AnabranchError, match="checksum"):
+        entry_of(bytes(data)).messages()
+
+
+@given(st.binary(max_size=60), st.integers(-1, 4))
+def test_a_batch_of_rubbish_is_refused_or_read_within_its_bytes(payload: bytes, count: int) -> None:
+    entry = entry_of(build_message(metadata(num_messages_in_batch=count), payload))
+    found: list[Message] = []
+    try:
+        found = entry.messages()
+    except AnabranchError:
+        return
+    assert len(found) == count
+    assert sum(len(m.payload) for m in found) <= len(payload)

@@ -1,0 +1,46 @@
+"""What acknowledging one message acknowledges in each segment."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.client.vector import Vector
+
+
+def test_a_message_acknowledges_the_last_entry_before_it_in_every_segment() -> None:
+    vector: Vector[str] = Vector()
+    for number, (segment, entry) in enumerate([("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]):
+        vector.given(segment, number, (1, entry))
+    assert dict(vector.up_to(3)) == {"a": (1, 1), "b": (1, 1)}
+    assert vector.up_to(3) == []
+    assert dict(vector.up_to(4)) == {"a": (1, 2)}
+
+
+def test_a_batch_counts_from_its_last_message_on() -> None:
+    vector: Vector[str] = Vector()
+    vector.given("a", 9, (1, 0))
+    assert vector.up_to(8) == []
+    assert vector.up_to(9) == [("a", (1, 0))]
+
+
+def test_a_forgotten_segment_is_not_acknowledged() -> None:
+    vector: Vector[str] = Vector()
+    vector.given("a", 0, (1, 0))
+    vector.given("b", 1, (1, 0))
+    vector.forget("a")
+    assert vector.up_to(5) == [("b", (1, 0))]
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 40), max_size=10))
+def test_each_segment_moves_to_the_furthest_entry_acknowledged(given_: list[int], acked: list[int]) -> None:
+    vector: Vector[int] = Vector()
+    for number, segment in enumerate(given_):
+        vector.given(segment, number, (1, number))
+    seen: dict[int, int] = {}
+    for number in acked:
+        for segment, (_, entry) in vector.up_to(number):
+            assert entry > seen.get(segment, -1)
+            seen[segment] = entry
+    furthest = max(acked, default=-1)
+    assert seen == {s: n for n, s in enumerate(given_) if n <= furthest}
