@@ -1,0 +1,188 @@
+"""Where each segment of a layout is read from, given a cut that may be much older, and what is lost between. Pure.
+
+The layout may have split, merged and pruned since. A segment that is gone and was not read to its end is a gap, and so
+is one that came and went after the cut: the epoch that seals parents brings their children, so a missing generation
+shows. Whether anything was in it nobody knows any more.
+
+What retention took from a segment that is still there does not show here: whoever opens it must ask.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from anabranch.errors import AnabranchError
+from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position, uncovered
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that may have been in `range` and can no longer be read.
+
+    Those of `segment` from `position` on; or, if that is None, all that came in it after the end of `segment`.
+    """
+
+    segment: SegmentId
+    range: HashRange
+    position: Position | None
+
+    def __str__(self) -> str:
+        if self.position is None:
+            return f"all of range {self.range} that came behind segment {self.segment} and is deleted"
+        ledger, entry, index = self.position
+        if self.position == BEGINNING:
+            return f"segment {self.segment} (range {self.range}) from its beginning on"
+        within = f", message {index} of its batch" if index else ""
+        return f"segment {self.segment} (range {self.range}) from ledger {ledger}, entry {entry}{within} on"
+
+
+class DataLost(AnabranchError):
+    """Messages that were to be read next are gone. The message names the gap; `gaps` has it for programs."""
+
+    def __init__(self, message: str, gaps: Iterable[Gap] = ()) -> None:
+        super().__init__(message)
+        self.gaps = tuple(gaps)
+
+    @staticmethod
+    def of(topic: str, gaps: Iterable[Gap]) -> DataLost:
+        gaps = tuple(gaps)
+        return DataLost(
+            f"{topic}: messages behind this checkpoint were deleted: {'; '.join(map(str, gaps))}. Keep them longer "
+            "(retention, or a subscription that holds them), or start from a later checkpoint, or at 'earliest'",
+            gaps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What reading a layout behind a cut comes to."""
+
+    # For each segment of the layout; None: from the earliest message it has.
+    places: Mapping[SegmentId, Place | None]
+    gaps: tuple[Gap, ...]
+    # Not over, and nor is anything older in their range.
+    readable: tuple[SegmentId, ...]
+
+
+def epoch_of(cut: Cut) -> int:
+    """Of the newest layout the cut knows of. One that is older cannot be read with it: wait for a newer one."""
+    return max((max(place.epoch, place.sealed_epoch) for place in cut.places), default=0)
+
+
+def resume(layout: SegmentLayout, cut: Cut) -> Resumption:
+    """BadCheckpoint if the cut cannot be of this topic, or is newer than the layout."""
+    for place in cut.places:
+        _check_is_of(layout, place)
+    stretches = _Stretches(cut)
+    places = {number: stretches.place_of(segment) for number, segment in layout.segments.items()}
+    return Resumption(places, _gaps(layout, cut, places), _readable(layout, places))
+
+
+def _check_is_of(layout: SegmentLayout, place: Place) -> None:
+    segment = layout.segments.get(place.segment)
+    same = place.segment < layout.next_id and place.epoch <= layout.epoch
+    if segment is not None:
+        same = place.is_classic == bool(segment.legacy_topic)
+        same = same and (place.is_classic or place.range == segment.range)
+    if not same:
+        raise BadCheckpoint(
+            f"segment {place.segment} of this checkpoint (range {place.range}) is unknown to the topic: "
+            "it was made for another one, or the topic was deleted and made again"
+        )
+
+
+class _Ruler:
+    """The key range, cut wherever one of some ranges starts or ends: each is a run of stretches."""
+
+    def __init__(self, spans: Iterable[HashRange]) -> None:
+        bounds = {0}
+        for span in spans:
+            bounds |= {span.start, span.end + 1}
+        self._starts = sorted(bounds - {WHOLE.end + 1})
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def within(self, span: HashRange) -> range:
+        """The numbers of the stretches that share a hash with `span`."""
+        return range(bisect_right(self._starts, span.start) - 1, bisect_right(self._starts, span.end))
+
+
+class _Stretches:
+    """A cut, looked at by hash."""
+
+    def __init__(self, cut: Cut) -> None:
+        self._own = {place.segment: place for place in cut.places}
+        self._has_classic = any(place.is_classic for place in cut.places)
+        self._ruler = _Ruler(place.range for place in cut.places)
+        self._oldest = [1 << 64] * len(self._ruler)
+        self._newest = [-1] * len(self._ruler)  # Of those that speak for older segments.
+        for place in cut.places:
+            for n in self._ruler.within(place.range):
+                self._oldest[n] = min(self._oldest[n], place.segment)
+                if not place.is_apart and not place.is_classic:
+                    self._newest[n] = max(self._newest[n], place.segment)
+
+    def place_of(self, segment: Segment) -> Place | None:
+        own = self._own.get(segment.id)
+        fresh = Place.of(segment)
+        if own is not None:
+            return own.over(own.sealed_epoch or segment.sealed_epoch) if own.is_over else own
+        within = self._ruler.within(fresh.range)
+        if any(self._newest[n] > segment.id for n in within):
+            return fresh.over(segment.sealed_epoch)
+        if fresh.is_classic:
+            # A partition that was added, or one of a topic that the cut does not know as classic.
+            return fresh if self._has_classic else None
+        return fresh if any(self._oldest[n] < segment.id for n in within) else None
+
+
+def _readable(layout: SegmentLayout, places: Mapping[SegmentId, Place | None]) -> tuple[SegmentId, ...]:
+    # Ranges, not links: those are cut where a generation is gone, and order holds beyond it.
+    ruler = _Ruler(segment.range for segment in layout.segments.values())
+    is_waited_for = [False] * len(ruler)
+    found: list[SegmentId] = []
+    for number, segment in layout.segments.items():
+        place = places[number]
+        if place is not None and place.is_over:
+            continue
+        fresh = Place.of(segment)
+        within = ruler.within(fresh.range)
+        if fresh.is_classic or not any(is_waited_for[n] for n in within):
+            found.append(number)
+        for n in within:
+            is_waited_for[n] = True
+    return tuple(found)
+
+
+def _gaps(layout: SegmentLayout, cut: Cut, places: Mapping[SegmentId, Place | None]) -> tuple[Gap, ...]:
+    """What is gone and was not read, and generations that are missing behind what was or will be read."""
+    gaps: list[Gap] = []
+    # By the epoch they came with: segments of the layout, and those of the cut.
+    brought: dict[int, list[HashRange]] = defaultdict(list)
+    for place in (*map(Place.of, layout.segments.values()), *cut.places):
+        brought[place.epoch].append(place.range)
+    to_come = [place for place in places.values() if place is not None and not place.is_over]
+    for place in to_come:
+        known = layout.segments[place.segment]
+        if known.is_sealed:
+            gaps += _missing(place, brought[known.sealed_epoch])
+    for place in cut.places:
+        found = layout.segments.get(place.segment)
+        if place.is_over:
+            sealed = place.sealed_epoch or (found.sealed_epoch if found is not None else 0)
+            newer = [other.range for other in cut.places if not other.is_apart and place.is_before(other)]
+            if found is None or found.is_sealed:
+                gaps += _missing(place, newer + (brought[sealed] if sealed else []))
+        elif found is None:
+            gaps.append(Gap(place.segment, place.range, min(place.at)))
+    return tuple(sorted(gaps, key=lambda gap: (gap.range, gap.segment)))
+
+
+def _missing(place: Place, followed_by: Iterable[HashRange]) -> list[Gap]:
+    return [Gap(place.segment, left, None) for left in uncovered(place.range, followed_by)]
