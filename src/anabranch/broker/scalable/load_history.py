@@ -1,7 +1,8 @@
 """What flowed through the segments of this broker in the last hour, for the page. In memory, and bounded.
 
 One sample for each segment and interval: the rates of that interval alone, so that a reader sees what happened when it
-did (stored load records are averages over a minute). A stretch of nothing is kept as its first and last sample.
+did (stored load records are averages over a minute). A stretch of nothing is kept as its first and last sample. Of
+segments at rest nothing is said at all: their last sample moves along with the rounds when somebody looks.
 """
 
 from __future__ import annotations
@@ -29,11 +30,45 @@ class LoadHistory:
         self._kept_ms = kept_ms
         self._samples_max = samples_max
         self._samples: dict[TopicName, dict[SegmentId, deque[Sample]]] = {}
+        # Those at rest. Their last two samples are of nothing, and the last one stands for every round since.
+        self._resting: dict[TopicName, set[SegmentId]] = {}
+        self._round_ms = self._round_before_ms = 0
         self._count = 0
 
     def __len__(self) -> int:
         """How many samples are held."""
         return self._count
+
+    def begin_round(self, at_ms: int) -> None:
+        """What is added from now on, and every segment at rest, was looked at at that time."""
+        self._round_before_ms, self._round_ms = self._round_ms, at_ms
+
+    def rest(self, topic: TopicName, number: SegmentId) -> None:
+        """In this round and in those to come nothing flows, until `wake`. After `add`."""
+        samples = self._samples[topic][number]
+        if len(samples) < 2 or samples[-2].load is not IDLE or samples[-1].load is not IDLE:
+            samples.append(Sample(self._round_ms, IDLE))
+            self._count += 1
+        self._resting.setdefault(topic, set()).add(number)
+
+    def wake(self, topic: TopicName, number: SegmentId) -> None:
+        """The round before this one was the last in which nothing flowed, or in which the segment was there."""
+        resting = self._resting.get(topic)
+        if resting is None or number not in resting:
+            return
+        self._extend(topic, number, self._round_before_ms)
+        resting.remove(number)
+        if not resting:
+            del self._resting[topic]
+
+    def _extend(self, topic: TopicName, number: SegmentId, at_ms: int) -> None:
+        samples = self._samples[topic][number]
+        if samples[-1].at_ms < at_ms:
+            samples[-1] = Sample(at_ms, IDLE)
+
+    def _extend_all(self, topic: TopicName) -> None:
+        for number in self._resting.get(topic, ()):
+            self._extend(topic, number, self._round_ms)
 
     def add(self, topic: TopicName, number: SegmentId, at_ms: int, load: Load) -> None:
         segments = self._samples.get(topic)
@@ -56,6 +91,7 @@ class LoadHistory:
 
         Between two samples of nothing lies nothing.
         """
+        self._extend_all(topic)
         found: dict[SegmentId, Sequence[Sample]] = {}
         for number, samples in sorted(self._samples.get(topic, {}).items()):
             if kept := [sample for sample in samples if sample.at_ms >= at_ms]:
@@ -64,6 +100,7 @@ class LoadHistory:
 
     def latest(self, topic: TopicName) -> Mapping[SegmentId, Sample]:
         """The last sample of each segment, sealed ones of the last hour included."""
+        self._extend_all(topic)
         return {number: samples[-1] for number, samples in sorted(self._samples.get(topic, {}).items())}
 
     def expire(self, now_ms: int) -> None:
@@ -72,6 +109,7 @@ class LoadHistory:
 
     def _expire(self, before_ms: int) -> None:
         for topic in list(self._samples):
+            self._extend_all(topic)
             segments = self._samples[topic]
             for number in list(segments):
                 self._count -= _cut(segments[number], before_ms)

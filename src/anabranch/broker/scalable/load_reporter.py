@@ -6,6 +6,9 @@ what tells for how long a segment has been cold.
 
 A segment that is closed while this broker owns it, or was left with a load by an earlier run, is followed until its
 average has come down to nothing: else a leader would take the last word of a segment that nobody uses for its load.
+
+A segment through which nothing flowed for a whole window, and of which there is nothing to write, is at rest: a round
+compares its counters and goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, MetadataError, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
-from anabranch.model.names import Domain, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.scalable import (
     TOPICS,
     BadRecord,
@@ -40,19 +43,32 @@ from anabranch.model.segments import segment_of
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.policies import Policies
     from anabranch.broker.scalable.scale_policies import ScalePolicies
     from anabranch.broker.topic import Topic
 
 log = logging.getLogger(__name__)
 
 SEGMENTS_PER_TURN: Final = 50
+AT_REST_PER_TURN: Final = 1_000
 _EXPIRED_EVERY: Final = 6
 
 
 class _Followed:
     """A segment whose load is watched."""
 
-    __slots__ = ("counters", "is_known", "name", "number", "of", "rates", "stored", "topic", "version")
+    __slots__ = (
+        "counters",
+        "is_known",
+        "is_resting",
+        "name",
+        "number",
+        "of",
+        "rates",
+        "stored",
+        "topic",
+        "version",
+    )
 
     def __init__(self, name: TopicName, topic: Topic | None) -> None:
         self.name = name
@@ -65,6 +81,7 @@ class _Followed:
         )
         self.stored: Load | None = None
         self.version: int | None = None
+        self.is_resting = False
 
 
 class LoadReporter:
@@ -93,21 +110,33 @@ class LoadReporter:
         self._clock = clock or broker.loop.time
         self._looked = self._clock()
         self._rounds = 0
-        self._stop_listening: Callable[[], None] = lambda: None
+        # Whose policy has changed, so that what was not worth writing may be: some topics, or all of them.
+        self._woken: set[TopicName] = set()
+        self._are_all_woken = False
+        self._stop_listening: list[Callable[[], None]] = []
 
     def start(self) -> None:
         assert self._broker.scalable is not None
-        self._stop_listening = self._broker.scalable.feed.listen_everywhere(self._record_changed)
+        self._stop_listening = [
+            self._broker.scalable.feed.listen_everywhere(self._record_changed),
+            self._broker.resources.on_policies_change(self._policies_changed),
+        ]
 
     def close(self) -> None:
-        self._stop_listening()
+        for stop in self._stop_listening:
+            stop()
+
+    def _policies_changed(self, namespace: NamespaceName, policies: Policies | None) -> None:
+        self._are_all_woken = True
 
     def _record_changed(self, topic: TopicName | None) -> None:
         self._changes += 1
         if topic is None:
             self._overrides.clear()
+            self._are_all_woken = True
         else:
             self._overrides.pop(topic, None)
+            self._woken.add(topic)
 
     @property
     def followed(self) -> frozenset[TopicName]:
@@ -117,47 +146,78 @@ class LoadReporter:
     # -- a round
 
     async def sample(self) -> None:
-        """One look at every segment."""
+        """One look at every segment that is not at rest."""
         before, self._looked = self._looked, self._clock()
         now, now_ms = self._looked, self._broker.now_ms()
-        work: list[_Followed] = []
-        for number, followed in enumerate(self._gathered()):
-            counters = followed.counters if followed.topic is None else followed.topic.counters
-            rates = followed.rates
-            if rates is not None and followed.stored == IDLE and rates.is_still(counters):
-                rates.rest(now)
-                self.history.add(followed.of, followed.number, now_ms, IDLE)
-            else:
-                followed.counters = counters
-                work.append(followed)
-            if len(work) >= SEGMENTS_PER_TURN or number % (4 * SEGMENTS_PER_TURN) == 0:
-                await asyncio.gather(*(self._look(one, before, now, now_ms) for one in work))
-                work.clear()
-                await asyncio.sleep(0)
-        await asyncio.gather(*(self._look(one, before, now, now_ms) for one in work))
+        self.history.begin_round(now_ms)
+        work = await self._gathered(before)
+        for first in range(0, len(work), SEGMENTS_PER_TURN):
+            turn = work[first : first + SEGMENTS_PER_TURN]
+            await asyncio.gather(*(self._look(one, before, now, now_ms) for one in turn))
+            await asyncio.sleep(0)
         self._rounds += 1
         if self._rounds % _EXPIRED_EVERY == 0:
             self.history.expire(now_ms)
 
-    def _gathered(self) -> list[_Followed]:
+    async def _gathered(self, before: float) -> list[_Followed]:
         """The segments to look at now: those open here and active, and those not yet at rest."""
-        broker = self._broker
-        followed: dict[TopicName, _Followed] = {}
-        for name, topic in broker.loaded().items():
+        are_all_woken, self._are_all_woken = self._are_all_woken, False
+        woken, self._woken = self._woken, set()
+        work: dict[TopicName, _Followed] = {}
+        for number, known in enumerate(list(self._followed.values()), 1):
+            if number % AT_REST_PER_TURN == 0:
+                await asyncio.sleep(0)
+            topic = known.topic
+            if known.is_resting:
+                assert topic is not None
+                if (
+                    topic.counters == known.counters
+                    and not (topic.is_closed or topic.is_sealed)
+                    and not (are_all_woken or known.of in woken)
+                ):
+                    continue
+                self._wake(known, before)
+            if self._goes_on(known):
+                work[known.name] = known
+            else:
+                self._followed.pop(known.name, None)
+        for number, (name, topic) in enumerate(self._broker.loaded().items(), 1):
+            if number % AT_REST_PER_TURN == 0:
+                await asyncio.sleep(0)
             if name.domain is not Domain.SEGMENT or topic.is_sealed or topic.is_closed:
                 continue
-            known = self._followed.get(name)
-            followed[name] = known if known is not None and known.topic is topic else _Followed(name, topic)
-        for name, known in self._followed.items():
-            if name in followed or known.stored in (None, IDLE) or not broker.owners.is_mine(name):
-                continue
-            if known.topic is not None:
-                if known.topic.is_sealed:
-                    continue
-                known.topic = None
-            followed[name] = known
-        self._followed = followed
-        return list(followed.values())
+            last = self._followed.get(name)
+            if last is None or last.topic is not topic:
+                if last is not None and last.is_resting:
+                    self._wake(last, before)
+                fresh = self._followed[name] = work[name] = _Followed(name, topic)
+                fresh.counters = topic.counters
+        return list(work.values())
+
+    def _goes_on(self, known: _Followed) -> bool:
+        """Whether it is looked at still; as open as it is now."""
+        topic = known.topic
+        if topic is not None:
+            if topic.is_sealed:
+                return False
+            if not topic.is_closed:
+                known.counters = topic.counters
+                return True
+            known.topic = None
+        return known.stored not in (None, IDLE) and self._broker.owners.is_mine(known.name)
+
+    def _wake(self, known: _Followed, before: float) -> None:
+        assert known.rates is not None
+        known.is_resting = False
+        known.rates.rest(before)
+        self.history.wake(known.of, known.number)
+
+    def _rest(self, followed: _Followed) -> None:
+        """If nothing moves any more and the store knows what it needs to know."""
+        assert followed.rates is not None
+        if followed.topic is not None and followed.is_known and followed.rates.is_still(followed.counters):
+            followed.is_resting = True
+            self.history.rest(followed.of, followed.number)
 
     async def _look(self, followed: _Followed, before: float, now: float, now_ms: int) -> None:
         try:
@@ -169,10 +229,12 @@ class LoadReporter:
             load, lately = followed.rates.look(now, followed.counters)
             self.history.add(followed.of, followed.number, now_ms, lately)
             if load == followed.stored:
-                return
-            if should_write(load, followed.stored, await self._policy(followed.of), self._change):
+                self._rest(followed)
+            elif should_write(load, followed.stored, await self._policy(followed.of), self._change):
                 await self._write(followed, load)
-            elif followed.topic is None and load == IDLE:
+            elif followed.topic is not None:
+                self._rest(followed)
+            elif load == IDLE:
                 # Closed and at rest; the little that its record tells was never news. It may also be gone.
                 self._followed.pop(followed.name, None)
         except MetadataError as error:

@@ -1,13 +1,14 @@
 """What the page remembers of the last hour: traffic and backlog of the broker and its topics, and vanished segments.
 
-In memory and bounded; a restart forgets it. Counters that the broker keeps anyway are read now and then, all topics a
-few at a time. The samples of single segments are `LoadHistory`'s.
+In memory and bounded; a restart forgets it. Counters that the broker keeps anyway are read now and then, all topics
+some at a time. Of topics at rest nothing is written down: their last sample moves along when somebody looks. The
+samples of single segments are `LoadHistory`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 KEPT_MS: Final = 3_600_000
 # About 100 bytes each. Beyond them the topics that were quiet for longest lose their past.
 SAMPLES_MAX: Final = 200_000
-TOPICS_PER_TURN: Final = 100
+TOPICS_PER_TURN: Final = 500
 
 
 class Total(NamedTuple):
@@ -46,6 +47,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._samples: deque[Total] = deque()
+        self.is_resting = False  # Whether the last sample stands for every look since.
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -68,6 +70,26 @@ class Totals:
             samples.popleft()
         return len(samples) - before
 
+    @property
+    def may_rest(self) -> bool:
+        """Whether the last two samples say the same: the next one like them would change nothing but the time."""
+        if len(self._samples) < 2:
+            return False
+        one, other = self._samples[-2], self._samples[-1]
+        return one.is_still and other.is_still and one.backlog == other.backlog
+
+    def extend(self, at_ms: int) -> int:
+        """At rest until then. By how many samples there are more now."""
+        samples = self._samples
+        before = len(samples)
+        if samples[-1].at_ms < at_ms:
+            samples[-1] = samples[-1]._replace(at_ms=at_ms)
+        while len(samples) > 2 and samples[0].at_ms < at_ms - KEPT_MS:
+            samples.popleft()
+        if samples[0].at_ms < at_ms - KEPT_MS:
+            samples[0] = samples[0]._replace(at_ms=at_ms - KEPT_MS)
+        return len(samples) - before
+
     def since(self, at_ms: int) -> Sequence[Total]:
         """Those after that moment."""
         return [total for total in self._samples if total.at_ms > at_ms]
@@ -88,6 +110,17 @@ def shown_name(name: TopicName) -> TopicName:
     return scalable_name(name) if name.domain is Domain.SEGMENT else name.base
 
 
+class _Counted:
+    """An open topic as it was looked at last."""
+
+    __slots__ = ("backlog", "counters", "shown")
+
+    def __init__(self, shown: TopicName) -> None:
+        self.shown = shown
+        self.counters = (0, 0, 0, 0)
+        self.backlog = 0
+
+
 class Recorder:
     """`sample` is called at every interval."""
 
@@ -98,50 +131,106 @@ class Recorder:
         self._samples_max = samples_max
         self._topics: dict[TopicName, Totals] = {}
         self._count = 0
-        self._counted: dict[Topic, tuple[int, int, int, int]] = {}
+        self._counted: dict[Topic, _Counted] = {}
+        # By the name that people know: how many are open, and what waits in all of them.
+        self._open: Counter[TopicName] = Counter()
+        self._backlogs: Counter[TopicName] = Counter()
+        self._awake: dict[TopicName, None] = {}  # Open, and not at rest.
+        self._closed: dict[TopicName, None] = {}  # Not open any more, and not forgotten yet.
         self._looked = broker.loop.time()
+        self._sampled_ms = 0
 
     @property
     def interval_s(self) -> float:
         return self._broker.config.scalable_topic_load_report_interval
 
     def totals(self, topic: TopicName) -> Totals:
-        return self._topics.get(topic) or Totals()
+        found = self._topics.get(topic)
+        if found is None:
+            return Totals()
+        if found.is_resting:
+            self._count += found.extend(self._sampled_ms)
+        return found
 
     async def sample(self) -> None:
         now, now_ms = self._broker.loop.time(), self._broker.now_ms()
         seconds, self._looked = max(1e-3, now - self._looked), now
-        sums: dict[TopicName, list[int]] = {}
-        counted: dict[Topic, tuple[int, int, int, int]] = {}
-        for number, (name, topic) in enumerate(self._broker.loaded().items()):
+        moved = await self._moved()
+        whole = [sum(column) for column in zip(*moved.values(), strict=True)] or [0] * 4
+        self.broker_totals.add(_total(now_ms, whole, self._backlogs.total(), seconds))
+        for number, shown in enumerate({**self._awake, **moved}):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            counters = counted[topic] = topic.counters
-            before = self._counted.get(topic, (0, 0, 0, 0))
-            total = sums.setdefault(shown_name(name), [0] * 5)
-            for index in range(4):
-                total[index] += max(0, counters[index] - before[index])
-            total[4] += sum(s.backlog() for s in topic.subscriptions.values() if not s.is_drained)
-        self._counted = counted
-        whole = [sum(column) for column in zip(*sums.values(), strict=True)] or [0] * 5
-        self.broker_totals.add(_total(now_ms, whole, seconds))
-        for number, (shown, amounts) in enumerate(sums.items()):
+            self._add(shown, _total(now_ms, moved.get(shown, _NOTHING), self._backlogs[shown], seconds))
+        self._sampled_ms = now_ms
+        self._forget(now_ms)
+        await self._remember_layouts(now_ms)
+
+    async def _moved(self) -> dict[TopicName, Sequence[int]]:
+        """What flowed since the last time, where anything did or the backlog is another."""
+        moved: dict[TopicName, Sequence[int]] = {}
+        loaded = self._broker.loaded()
+        for number, (name, topic) in enumerate(loaded.items()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            self._add(shown, _total(now_ms, amounts, seconds))
-        self._forget(set(sums), now_ms)
-        self._remember_layouts(now_ms)
+            counters = topic.counters
+            backlog = 0
+            if topic.subscriptions:
+                backlog = sum(s.backlog() for s in topic.subscriptions.values() if not s.is_drained)
+            known = self._counted.get(topic)
+            if known is None:
+                known = self._opened(name, topic)
+            elif known.counters == counters and known.backlog == backlog:
+                continue
+            flowed = (max(0, new - old) for new, old in zip(counters, known.counters, strict=True))
+            sums = moved.get(known.shown, _NOTHING)
+            moved[known.shown] = [one + more for one, more in zip(sums, flowed, strict=True)]
+            self._backlogs[known.shown] += backlog - known.backlog
+            known.counters, known.backlog = counters, backlog
+        for topic in self._counted.keys() - set(loaded.values()):
+            self._gone(self._counted.pop(topic))
+        return {shown: amounts for shown, amounts in moved.items() if self._open[shown]}
+
+    def _opened(self, name: TopicName, topic: Topic) -> _Counted:
+        known = self._counted[topic] = _Counted(shown_name(name))
+        self._open[known.shown] += 1
+        self._closed.pop(known.shown, None)
+        return known
+
+    def _gone(self, known: _Counted) -> None:
+        shown = known.shown
+        self._backlogs[shown] -= known.backlog
+        self._open[shown] -= 1
+        self._wake(shown)
+        self._awake[shown] = None
+        if not self._open[shown]:
+            del self._open[shown], self._backlogs[shown], self._awake[shown]
+            if shown in self._topics:
+                self._closed[shown] = None
 
     def _add(self, topic: TopicName, total: Total) -> None:
         totals = self._topics.get(topic)
         if totals is None:
             totals = self._topics[topic] = Totals()
+        self._wake(topic)
         self._count += totals.add(total)
+        totals.is_resting = totals.may_rest
+        if totals.is_resting:
+            self._awake.pop(topic, None)
+        else:
+            self._awake[topic] = None
 
-    def _forget(self, open_now: set[TopicName], now_ms: int) -> None:
-        for topic, totals in list(self._topics.items()):
-            latest = totals.latest
-            if topic not in open_now and (latest is None or latest.at_ms < now_ms - KEPT_MS):
+    def _wake(self, topic: TopicName) -> None:
+        """The look before this one was the last that found the topic at rest."""
+        totals = self._topics.get(topic)
+        if totals is not None and totals.is_resting:
+            self._count += totals.extend(self._sampled_ms)
+            totals.is_resting = False
+
+    def _forget(self, now_ms: int) -> None:
+        for topic in list(self._closed):
+            latest = self._topics[topic].latest
+            if latest is None or latest.at_ms < now_ms - KEPT_MS:
                 self._drop(topic)
         if self._count > self._samples_max:
             for topic in sorted(self._topics, key=lambda t: (self._topics[t].moved_ms, t)):
@@ -151,18 +240,30 @@ class Recorder:
 
     def _drop(self, topic: TopicName) -> None:
         self._count -= len(self._topics.pop(topic))
+        self._closed.pop(topic, None)
+        if self._open[topic]:
+            self._awake[topic] = None
 
-    def _remember_layouts(self, now_ms: int) -> None:
+    async def _remember_layouts(self, now_ms: int) -> None:
         if self._broker.scalable is None:
             return
-        for topic, controller in self._broker.scalable.controllers.items():
-            if controller.state is not None and not controller.state.is_classic:
-                self.layouts.see(topic, controller.state.topic, now_ms)
+        controllers = list(self._broker.scalable.controllers.items())
+        for number, (topic, controller) in enumerate(controllers):
+            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            state = controller.state
+            if state is None or state.is_classic:
+                continue
+            if state.topic.layout.sealed or self.layouts.is_known(topic):
+                self.layouts.see(topic, state.topic, now_ms)
         self.layouts.forget(now_ms)
 
 
-def _total(at_ms: int, amounts: list[int], seconds: float) -> Total:
-    messages_in, bytes_in, messages_out, bytes_out, backlog = amounts
+_NOTHING: Final[Sequence[int]] = (0, 0, 0, 0)
+
+
+def _total(at_ms: int, amounts: Sequence[int], backlog: int, seconds: float) -> Total:
+    messages_in, bytes_in, messages_out, bytes_out = amounts
     return Total(
         at_ms, messages_in / seconds, messages_out / seconds, bytes_in / seconds, bytes_out / seconds, backlog
     )

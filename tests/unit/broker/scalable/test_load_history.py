@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.autoscale.load import IDLE, Load
 from anabranch.broker.scalable.load_history import LoadHistory
@@ -37,6 +39,51 @@ def test_a_stretch_of_nothing_is_two_samples() -> None:
     history.add(TOPIC, ZERO, 1000, BUSY)
     assert [s.at_ms for s in history.since(TOPIC, 0)[ZERO]] == [0, 10, 990, 1000]
     assert len(history) == 4
+
+
+def rounds(flows: list[bool], *, is_lazy: bool, kept_ms: int = 10_000) -> LoadHistory:
+    """A sample in every round, or none while the segment is at rest."""
+    history = LoadHistory(kept_ms=kept_ms)
+    is_resting = False
+    for number, flows_now in enumerate(flows, 1):
+        at_ms = number * 10
+        history.begin_round(at_ms)
+        if is_resting and not flows_now:
+            continue
+        history.wake(TOPIC, ZERO)
+        history.add(TOPIC, ZERO, at_ms, BUSY if flows_now else IDLE)
+        is_resting = is_lazy and not flows_now and number > 1 and not flows[number - 2]
+        if is_resting:
+            history.rest(TOPIC, ZERO)
+    return history
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_rest_reads_as_if_it_had_been_sampled(flows: list[bool]) -> None:
+    sampled, lazy = rounds(flows, is_lazy=False), rounds(flows, is_lazy=True)
+    assert lazy.since(TOPIC, 0) == sampled.since(TOPIC, 0)
+    assert lazy.latest(TOPIC) == sampled.latest(TOPIC)
+    assert len(lazy) == len(sampled)
+
+
+def test_a_segment_at_rest_outlives_the_hour_and_one_that_left_does_not() -> None:
+    flows = [True, *([False] * 30)]
+    history = rounds(flows, is_lazy=True, kept_ms=100)
+    history.expire(310)
+    assert [s.at_ms for s in history.since(TOPIC, 0)[ZERO]] == [210, 310]
+    history.begin_round(320)
+    history.wake(TOPIC, ZERO)
+    history.expire(500)
+    assert history.since(TOPIC, 0) == {}
+
+
+def test_a_segment_may_rest_from_its_first_sample_on() -> None:
+    history = LoadHistory()
+    history.begin_round(10)
+    history.add(TOPIC, ZERO, 10, IDLE)
+    history.rest(TOPIC, ZERO)
+    history.begin_round(20)
+    assert [s.at_ms for s in history.since(TOPIC, 0)[ZERO]] == [10, 20]
 
 
 def test_an_hour_is_kept_also_of_segments_that_are_gone() -> None:

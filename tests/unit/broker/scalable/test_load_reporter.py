@@ -202,6 +202,54 @@ async def test_crossing_the_topics_own_threshold_is_written_however_small_the_st
     assert await version(cluster, segment) == written + 1
 
 
+@pytest.mark.parametrize("where", ["topic", "namespace"])
+async def test_a_new_threshold_is_noticed_for_a_segment_at_rest_too(cluster: Cluster, where: str) -> None:
+    (segment,) = await opened(cluster)
+    observer = Observer(cluster)
+    await observer.look(7)
+    await cluster.first.publish(name_of(segment), MESSAGE, MESSAGE, MESSAGE)
+    await observer.look(20)
+    assert (await load(cluster, segment)).msg_rate_in == pytest.approx(0.05), "coming to rest was not news"
+    policy = {"mergeMsgRateInThreshold": 0.01}
+    if where == "topic":
+        await cluster.change(lambda r: replace(r, auto_scale=policy))
+    else:
+        path = "namespaces/public/default/scalableTopicAutoScalePolicy"
+        assert (await cluster.first.rest("POST", path, json=policy)).is_success
+    await observer.look(2)
+    assert await load(cluster, segment) == Load()
+
+
+async def test_a_segment_at_rest_that_moves_again_is_averaged_from_the_last_round_on(
+    cluster: Cluster,
+) -> None:
+    (segment,) = await opened(cluster)
+    observer = Observer(cluster)
+    await observer.look(60)
+    assert observer.reporter.followed == {name_of(segment)}
+    await observer.flow(segment, 3.0, 1)
+    assert (await load(cluster, segment)).msg_rate_in == pytest.approx(0.5)
+    found = observer.reporter.history.latest(TOPIC)[segment.id]
+    assert found.load.msg_rate_in == pytest.approx(3.0)
+    await observer.flow(segment, 3.0, 5)
+    assert (await load(cluster, segment)).msg_rate_in == pytest.approx(3.0, rel=0.25)
+
+
+async def test_a_segment_at_rest_is_let_go_when_it_closes_and_followed_anew_when_it_opens(
+    cluster: Cluster,
+) -> None:
+    (segment,) = await opened(cluster)
+    observer = Observer(cluster)
+    await observer.look(20)
+    await (await cluster.first.broker.topic(name_of(segment))).close()
+    await observer.look()
+    assert observer.reporter.followed == set()
+    await observer.look(10)
+    await observer.flow(segment, 3.0, 12)
+    assert observer.reporter.followed == {name_of(segment)}
+    assert (await load(cluster, segment)).msg_rate_in == pytest.approx(3.0)
+
+
 # -- restarts and moves
 
 
