@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -236,3 +237,15 @@ def test_what_a_user_holds_is_never_written_over() -> None:
         decode(pool, [Entry(3, 0, other)])
     assert pool.idle_bytes > 0
     assert value[0].as_py() == value[1999].as_py() == b"x" * 100
+
+
+def test_threads_share_a_pool() -> None:
+    pool = Pool()
+    batches = [batch_of([({"partition_key": str(n)}, bytes([n]) * 200)] * 1000) for n in range(8)]
+
+    def check(n: int) -> bool:
+        found = [decode(pool, [Entry(3, 0, batches[n])]).batch for _ in range(5)]
+        return all(one["value"].to_pylist() == [bytes([n]) * 200] * 1000 for one in found)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(check, range(8)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.columns import jit
 from anabranch.columns.jit import find_cache, kernel, places
 
 PRINT_HASH = """
@@ -76,7 +77,12 @@ def test_code_is_kept_for_the_next_process_and_damage_to_it_does_no_harm(tmp_pat
     assert run(PRINT_HASH, NUMBA_CACHE_DIR=str(tmp_path)) == expected
 
 
-def test_a_kernel_computes_what_its_source_says() -> None:
+@pytest.mark.parametrize("cache", [jit.CACHE, None], ids=["kept", "not kept"])
+def test_a_kernel_works_wherever_its_code_is_or_is_not_kept(
+    cache: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "CACHE", cache)
+
     @kernel
     def add(one: int, other: int) -> int:
         return one + other
