@@ -2,7 +2,7 @@
 
 Each line is the best of several rounds, after warm-up, over a column larger than the caches; CPU time of this thread,
 which a busy machine changes less. "Fresh" decodes without the pool: what first touches of new memory cost. The last
-lines are new processes: the time of the first call with nothing compiled, and with compiled code on disk.
+lines are new processes: the CPU time of the first calls with nothing compiled, and with compiled code on disk.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ def hashing(rows: int, rounds: int) -> None:
 
 FIRST_CALL = """
 import time
-start = time.perf_counter()
+start = time.process_time()
 from anabranch.columns import warm_up
-loaded = time.perf_counter()
+loaded = time.process_time()
 warm_up(encoding={encoding}, decoding={decoding})
-print(f"{{loaded - start:.2f}} s to import, {{time.perf_counter() - loaded:.2f}} s for the first calls")
+print(f"{{loaded - start:.2f}} s to import, {{time.process_time() - loaded:.2f}} s for the first calls")
 """
 
 
