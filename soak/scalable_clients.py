@@ -19,9 +19,9 @@ from anabranch.client import (
     Client,
     Edge,
     Message,
+    MessageId,
     Producer,
     QueueConsumer,
-    Receipt,
     StreamConsumer,
 )
 from anabranch.errors import AnabranchError
@@ -111,8 +111,8 @@ class Producing:
                     return await self._client.producer(
                         self._world.topic,
                         name=self.name if self._is_restless else None,
-                        pending_max=IN_FLIGHT,
                         create=False,
+                        send_timeout_s=None,
                     )
             except EXPECTED as error:
                 self._client.crash()
@@ -124,14 +124,14 @@ class Producing:
         if number >= self._sent:
             self._world.history.sent(self.name, number, key)
             self._sent = number + 1
-        receipt = await producer.send(
+        receipt = await producer.post(
             payload_of(self.name, number),
             key=key,
             sequence_id=number if self._is_restless else None,
         )
         receipt.add_done_callback(partial(self._answered, number))
 
-    def _answered(self, number: int, receipt: asyncio.Future[Receipt]) -> None:
+    def _answered(self, number: int, receipt: asyncio.Future[MessageId]) -> None:
         if receipt.cancelled() or receipt.exception() is not None:
             return
         self._world.history.receipt(self.name, number)

@@ -79,7 +79,7 @@ async def load(producer: Producer, sent: list[int]) -> AsyncIterator[None]:
             for _ in range(BURST):
                 number = len(sent)
                 sent.append(number)
-                receipts.append(await producer.send(b"%d" % number, key=f"key-{number % 97}"))
+                receipts.append(await producer.post(b"%d" % number, key=f"key-{number % 97}"))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(is_over.wait(), PAUSE_S)
         await asyncio.gather(*receipts)
@@ -110,7 +110,7 @@ async def test_a_hot_topic_with_producers_only_splits_by_itself_and_returns_to_o
         await topic.until(lambda active: active >= 4)
     await topic.until(lambda active: active == 1)
     # It flows as it did before.
-    await (await producer.send(b"last", key="key-1"))
+    await producer.send(b"last", key="key-1")
     await producer.close()
     splits = metric(quick, "pulsar_scalable_topic_auto_splits_total", topic)
     merges = metric(quick, "pulsar_scalable_topic_auto_merges_total", topic)
@@ -161,7 +161,7 @@ async def test_a_consumer_that_joins_gets_a_segment_of_its_own(
     took_s = time.monotonic() - started
     producer = await client.producer(topic.url)
     for number in range(50):
-        await (await producer.send(b"%d" % number, key=f"key-{number}"))
+        await producer.send(b"%d" % number, key=f"key-{number}")
     async with asyncio.timeout(WITHIN_S):
         await asyncio.gather(first.receive(), second.receive())
     for one in (first, second, producer):

@@ -15,9 +15,9 @@ from anabranch.client import (
     Client,
     Edge,
     Message,
+    MessageId,
     Producer,
     QueueConsumer,
-    Receipt,
     StreamConsumer,
     TopicDeleted,
 )
@@ -94,9 +94,9 @@ async def closing() -> AsyncIterator[Callable[[Any], Any]]:
             await one.close()
 
 
-async def send(producer: Producer, numbers: range, keys: int = 23) -> list[asyncio.Future[Receipt]]:
+async def send(producer: Producer, numbers: range, keys: int = 23) -> list[asyncio.Future[MessageId]]:
     """Number n with the key of n modulo `keys`, all in flight at once."""
-    return [await producer.send(b"%d" % n, key=f"key-{n % keys}") for n in numbers]
+    return [await producer.post(b"%d" % n, key=f"key-{n % keys}") for n in numbers]
 
 
 async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Message]:
@@ -159,7 +159,7 @@ async def test_messages_without_a_key_go_to_all_segments(
 ) -> None:
     river = Topic(broker, topic, segments=4)
     producer = closing(await river.client.producer(river.url))
-    receipts = [await producer.send(b"x") for _ in range(8)]
+    receipts = [await producer.post(b"x") for _ in range(8)]
     assert sorted([(await receipt).segment for receipt in receipts]) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -186,7 +186,7 @@ async def test_a_producer_that_comes_back_asks_sealed_ancestors_what_they_hold(
 ) -> None:
     river = Topic(own, topic)
     first = await river.client.producer(river.url, name="billing")
-    for receipt in [await first.send(b"%d" % n, key=f"key-{n % 7}", sequence_id=n) for n in range(100)]:
+    for receipt in [await first.post(b"%d" % n, key=f"key-{n % 7}", sequence_id=n) for n in range(100)]:
         await receipt
     first.crash()
     await river.split(0)
@@ -194,9 +194,9 @@ async def test_a_producer_that_comes_back_asks_sealed_ancestors_what_they_hold(
     second = closing(await river.client.producer(river.url, name="billing"))
     assert second.last_sequence_id == 99
     # Its application lost the last receipts, and sends those messages again before the new ones.
-    again = [await second.send(b"%d" % n, key=f"key-{n % 7}", sequence_id=n) for n in range(60, 130)]
+    again = [await second.post(b"%d" % n, key=f"key-{n % 7}", sequence_id=n) for n in range(60, 130)]
     places = [await receipt for receipt in again]
-    assert places[:40] == [Receipt(0, -1, -1)] * 40
+    assert places[:40] == [MessageId(0, -1, -1)] * 40
     assert {place.segment for place in places[40:]} == {3}
     assert sorted(map(int, await stored(river, 130))) == list(range(130))
 
@@ -356,7 +356,7 @@ async def test_a_deleted_topic_is_told_to_producers_and_consumers(
             async with asyncio.timeout(WITHIN_S):
                 await consumer.receive()
     with pytest.raises(TopicDeleted):
-        await producer.send(b"x")
+        await producer.post(b"x")
     with pytest.raises(TopicDeleted):
         await river.client.producer(river.url, create=False)
 
@@ -379,7 +379,7 @@ async def test_a_missing_topic_is_made_only_when_asked_for(broker: BrokerProcess
     with pytest.raises(TopicDeleted):
         await client.producer(f"topic://public/default/{topic}", create=False)
     producer = await client.producer(f"topic://public/default/{topic}")
-    await (await producer.send(b"x"))
+    await (await producer.post(b"x"))
     await producer.close()
 
 

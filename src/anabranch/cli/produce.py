@@ -41,7 +41,7 @@ async def _to_scalable(arguments: argparse.Namespace, properties: dict[str, str]
     await check_reachable(arguments.service_url)
     async with connect(arguments.service_url) as client, client.producer(arguments.topic) as producer:
         async for payload in _messages(arguments):
-            await producer.send(payload, key=arguments.key, properties=properties)
+            await producer.post(payload, key=arguments.key, properties=properties)
             count += 1
         await producer.flush()
     return count

@@ -1,5 +1,6 @@
 """The client: producers and consumers on any event loop. `anabranch.blocking` is its face for threads."""
 
+from anabranch.client.batching import Batching
 from anabranch.client.checkpoint import Checkpoint, Edge
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
@@ -21,14 +22,15 @@ from anabranch.client.errors import (
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
+from anabranch.client.message_id import MessageId
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.segment_producer import Receipt
 from anabranch.client.stream_consumer import StreamConsumer
 
 __all__ = [
     "BadArgument",
     "BadCheckpoint",
+    "Batching",
     "Checkpoint",
     "CheckpointConsumer",
     "Client",
@@ -41,9 +43,9 @@ __all__ = [
     "LayoutWatch",
     "MemoryFull",
     "Message",
+    "MessageId",
     "Producer",
     "QueueConsumer",
-    "Receipt",
     "RequestRefused",
     "Routing",
     "SchemaMismatch",

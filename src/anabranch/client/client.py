@@ -8,20 +8,23 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
+from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
+from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
 from anabranch.client.checkpoint import Edge, Start
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.consumer import From, Setup, is_earliest
+from anabranch.client.entries import Encrypts
 from anabranch.client.errors import Closed, TimedOut
 from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Decryption, Schema
 from anabranch.client.opening import Opening
-from anabranch.client.producer import PENDING_MAX, Producer
+from anabranch.client.producer import SEND_TIMEOUT_S, Encodes, Producer, ProducerSettings
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
@@ -46,12 +49,23 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def connect(service_url: str, *, operation_timeout_s: float = OPERATION_TIMEOUT_S) -> Client:
+def connect(
+    service_url: str,
+    *,
+    memory_bytes_max: int = MEMORY_BYTES_MAX,
+    when_full: WhenFull = "wait",
+    operation_timeout_s: float = OPERATION_TIMEOUT_S,
+) -> Client:
     """A client of the brokers at `pulsar://host:port`, or several as `pulsar://one:6650,two:6650`.
 
     Nothing is opened yet: a broker that cannot be reached shows when the first producer or consumer is made.
     """
-    return Client(service_url, operation_timeout_s=operation_timeout_s)
+    return Client(
+        service_url,
+        memory_bytes_max=memory_bytes_max,
+        when_full=when_full,
+        operation_timeout_s=operation_timeout_s,
+    )
 
 
 class Client:
@@ -61,12 +75,15 @@ class Client:
         self,
         service_url: str,
         *,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
+        when_full: WhenFull = "wait",
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
         chance: random.Random | None = None,
         now_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         self._connections = Connections(service_url)
         self._operation_timeout_s = operation_timeout_s
+        self._budget = MemoryBudget(memory_bytes_max, when_full)
         self._chance = chance or random.Random()
         self._now_ms = now_ms
         self._parts: set[Part] = set()
@@ -112,10 +129,10 @@ class Client:
         await self._in_time(topic, watch.open(create=create))
         return watch
 
-    async def _opened(self, part: P) -> P:
+    async def _opened(self, part: P, *, in_time: bool = True) -> P:
         self._parts.add(part)
         try:
-            await self._in_time(type(part).__name__, part.open())
+            await (self._in_time(type(part).__name__, part.open()) if in_time else part.open())
         except BaseException:
             await part.close()
             raise
@@ -131,27 +148,55 @@ class Client:
         topic: str,
         *,
         name: str | None = None,
+        schema: Encodes | None = None,
+        compression: Compression = "none",
+        batching: bool | Batching = True,
         routing: Routing = Routing.HIGH,
-        pending_max: int = PENDING_MAX,
+        access: Access = "shared",
+        chunking: bool = False,
+        encryption: Encrypts | None = None,
+        send_timeout_s: float | None = SEND_TIMEOUT_S,
         create: bool = True,
+        properties: Mapping[str, str] | None = None,
     ) -> Opening[Producer]:
-        """With a name, sequence ids go on behind what the topic holds of it, and nothing of that is stored again."""
+        """With a name, sequence ids go on behind what the topic holds of it, and nothing of that is stored again.
+
+        - `compression`: of whole batches.
+        - `access`: "shared" with others; "exclusive" fails if there are others; "wait" waits until they have left;
+          "fencing" sends them away.
+        - `chunking`: messages larger than the broker takes are sent in parts.
+        - `send_timeout_s`: a message without a receipt for so long fails with TimedOut, and so do all behind it, to
+          keep the order. None waits for ever.
+        - `routing`: `Routing.LOW` for topics shared with producers of Pulsar 5.0.0-M1.
+        - `properties`: of the producer, shown in the topic's stats.
+        """
+        settings = ProducerSettings(
+            routing=routing,
+            batching=batching_of(batching),
+            compression=compression_of(compression),
+            is_chunking=chunking,
+            access_mode=access_of(access),
+            schema=schema,
+            encryption=encryption,
+            send_timeout_s=send_timeout_s,
+            properties=properties or {},
+            is_named=name is not None,
+        )
 
         async def open_() -> Producer:
             watch = await self._watch(topic, create=create)
-            return await self._opened(
-                Producer(
-                    self._connections,
-                    watch,
-                    name or self._name("producer"),
-                    chance=self._chance,
-                    now_ms=self._now_ms,
-                    is_named=name is not None,
-                    routing=routing,
-                    pending_max=pending_max,
-                    closed=self._parts.discard,
-                )
+            producer = Producer(
+                self._connections,
+                watch,
+                name or self._name("producer"),
+                settings,
+                chance=self._chance,
+                now_ms=self._now_ms,
+                budget=self._budget,
+                closed=self._parts.discard,
             )
+            # Others may hold the topic for as long as they like.
+            return await self._opened(producer, in_time=access != "wait")
 
         return Opening(open_)
 

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anabranch
-from anabranch.client.errors import ConnectionLost, RequestRefused
+from anabranch.client.errors import ConnectionLost, RequestRefused, refusal
 from anabranch.errors import PeerError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import Beat, Connection, Role
-from anabranch.wire.frames import Frame
+from anabranch.wire.frames import Buffer, Frame
 
 C = pb.BaseCommand
 
 DEFAULT_PORT = 6650
 CONNECT_MAX_S = 10.0
 TICK_S = 5.0
+WRITE_BUFFER_BYTES = 1 << 20
 
 
 class PartKind(Enum):
@@ -89,6 +90,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
+        # To be called once the socket takes more.
+        self._held_back: list[Callable[[], None]] = []
         self._ticking: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -109,9 +112,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: uvloop's transports are of no class of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         features = pb.FeatureFlags(supports_scalable_topics=True)
+        # Enough for the next turns of the loop; producers hold back what goes beyond it.
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         transport.write(self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features))
         self._ticking = self._loop.call_later(TICK_S, self._tick)
 
@@ -134,6 +139,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        held_back, self._held_back = self._held_back, []
+        for go_on in held_back:
+            go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wire.close()
@@ -201,6 +209,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
         elif kind in _ANSWERS:
             body = getattr(command, _ANSWERS[kind])
+            if kind == C.PRODUCER_SUCCESS and not body.producer_ready:
+                return  # It waits for others to leave the topic; a second answer tells when.
             waiter = self._requests.pop(body.request_id, None)
             if waiter is not None and not waiter.done():
                 _settle(waiter, kind, body)
@@ -249,6 +259,26 @@ class ClientConnection(asyncio.BufferedProtocol):
             raise ConnectionLost("the connection is closed")
         self._transport.write(frame)
 
+    def write_pieces(self, pieces: Iterable[Buffer]) -> None:
+        """As `write_now`, for a frame in several pieces."""
+        if self._transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        self._transport.writelines(pieces)
+
+    @property
+    def is_writable(self) -> bool:
+        """False while more bytes wait for the socket than is useful."""
+        return self._writable.is_set()
+
+    def when_writable(self, go_on: Callable[[], None]) -> None:
+        """Calls back once, when the socket takes more; never if the connection is lost."""
+        self._held_back.append(go_on)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that the broker takes."""
+        return self._wire.message_bytes_max
+
     def attach(self, kind: PartKind, make: Callable[[int], P]) -> P:
         """Gives a new producer, consumer or watch its id on this connection."""
         number = self._next_part
@@ -271,6 +301,6 @@ _WITH_ERROR = {
 def _settle(waiter: asyncio.Future[Any], kind: int, body: Any) -> None:
     """Errors come in several shapes: a command of their own, or fields of the usual answer."""
     if kind == C.ERROR or (kind in _WITH_ERROR and body.HasField("error")):
-        waiter.set_exception(RequestRefused(body.error, body.message))
+        waiter.set_exception(refusal(body.error, body.message))
     else:
         waiter.set_result(body)

@@ -1,7 +1,8 @@
 """Which segment each message goes to, and when: order through splits and merges. Pure.
 
-A message waits or is in a lane: the messages of one segment that were sent, or are to be, and have no receipt yet. Two
-rules keep every key in order and every segment's sequence ids rising:
+A message waits or is in a lane: the runs of one segment that were sent, or are to be, and have no receipt yet, and
+behind them the messages that are being gathered for the next run. Two rules keep every key in order and every segment's
+sequence ids rising:
 
 - a message joins a segment's lane only while no lane of a segment that is no longer active, and overlaps it, holds
   anything: what was sent to an ancestor is settled before the next generation starts;
@@ -14,12 +15,19 @@ a number below one it has already seen would be taken for a repetition.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Final
 
+from anabranch.client.runs import BatchRun, Item, Limits, Run, recut
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, HashRange, SegmentId
+
+LIMITS: Final = Limits(1000, 128 * 1024)
+# The lane of those that wait.
+NOWHERE: Final = SegmentId(-1)
 
 
 class Routing(Enum):
@@ -34,19 +42,6 @@ class Routing(Enum):
     def spread(self, hash16: int) -> int:
         """A 32-bit hash whose chosen half is `hash16`."""
         return hash16 << 16 if self is Routing.HIGH else hash16
-
-
-class Item(Protocol):
-    """A message as far as this module cares. Numbers rise in the order messages were handed in."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def hash32(self) -> int: ...
-
-
-M = TypeVar("M", bound=Item)
 
 
 def is_synthetic(layout: SegmentLayout) -> bool:
@@ -74,34 +69,116 @@ def keyless_hash(layout: SegmentLayout, turn: int, routing: Routing) -> int:
     return routing.spread(span.start + turn // len(layout.active) * 40503 % len(span))
 
 
-class Lanes(Generic[M]):
-    """All messages of one producer that have no receipt. After any change but `add`, `ready` says what to send."""
+class Lane:
+    """One segment's runs without a receipt, oldest first, and the messages that will be its next run.
 
-    def __init__(self, layout: SegmentLayout, routing: Routing = Routing.HIGH) -> None:
+    `items` may be appended to by whoever adds `size` and sees to it that the limits are kept; `since` is when the first
+    of them came.
+    """
+
+    __slots__ = ("items", "runs", "segment", "since", "size")
+
+    def __init__(self, segment: SegmentId) -> None:
+        self.segment = segment
+        self.runs: deque[Run] = deque()
+        self.items: list[Item] = []
+        self.size = 0
+        self.since = 0.0
+
+    def cut(self) -> Run | None:
+        """The gathered messages become a run, the last one of the lane; None if there are none."""
+        if not self.items:
+            return None
+        run = BatchRun(self.items, self.size, self.since)
+        self.items, self.size = [], 0
+        self.runs.append(run)
+        return run
+
+    def add(self, run: Run) -> None:
+        """A run behind everything else; what is being gathered must be cut before."""
+        assert not self.items
+        self.runs.append(run)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.runs and not self.items
+
+    @property
+    def first_number(self) -> int | None:
+        if self.runs:
+            return self.runs[0].first
+        return self.items[0][0] if self.items else None
+
+
+class Lanes:
+    """All messages of one producer that have no receipt.
+
+    After any change, and before the next `find`, `ready` moves what need not wait any longer, and says what to send.
+    """
+
+    def __init__(
+        self,
+        layout: SegmentLayout,
+        routing: Routing = Routing.HIGH,
+        limits: Limits = LIMITS,
+    ) -> None:
         self.layout = layout
         self._routing = routing
-        self._lanes: dict[SegmentId, deque[M]] = {}
-        self._waiting: list[M] = []  # Sorted by number.
+        self._limits = limits
+        self._lanes: dict[SegmentId, Lane] = {}
+        self._waiting = Lane(NOWHERE)
         # Ranges of segments no longer active that may still hold, or get, what was sent to them.
         self._leaving: list[HashRange] = []
         # Refused by a segment that the layout still calls active: its children will be in the next one.
         self._refused: set[SegmentId] = set()
+        # For `find`: the lanes of the active segments, the first hashes of their ranges unless it is a classic topic.
+        self._starts: list[int] | None = None
+        self._places: list[Lane] = []
+        # How far a hash is shifted before 16 bits of it choose.
+        self._shift = 16 if routing is Routing.HIGH else 0
+        self._is_stirred = False
+        self._arrange()
 
     def __len__(self) -> int:
-        return len(self._waiting) + sum(map(len, self._lanes.values()))
+        return sum(run.count for lane in self._all for run in lane.runs) + sum(
+            len(lane.items) for lane in self._all
+        )
 
-    def lane(self, segment: SegmentId) -> tuple[M, ...]:
-        """What that segment has no receipt for, in order. Sent again after a lost connection, all of it."""
-        return tuple(self._lanes.get(segment, ()))
+    @property
+    def _all(self) -> Iterator[Lane]:
+        yield from self._lanes.values()
+        yield self._waiting
 
     @property
     def segments(self) -> tuple[SegmentId, ...]:
         """Those with messages in their lanes."""
-        return tuple(self._lanes)
+        return tuple(number for number, lane in self._lanes.items() if not lane.is_empty)
+
+    def runs(self, segment: SegmentId) -> tuple[Run, ...]:
+        """What that segment has no receipt for, in order. Sent again after a lost connection, all of it."""
+        lane = self._lanes.get(segment)
+        return tuple(lane.runs) if lane is not None else ()
+
+    def lane(self, segment: SegmentId) -> Lane | None:
+        return self._lanes.get(segment)
 
     def first_number(self, segment: SegmentId) -> int | None:
         lane = self._lanes.get(segment)
-        return lane[0].number if lane else None
+        return lane.first_number if lane is not None else None
+
+    def oldest_s(self) -> float | None:
+        """When the message that waits longest was handed in, or a little earlier."""
+        times = [run.since for lane in self._all for run in list(lane.runs)[:1]]
+        times += [lane.since for lane in self._all if lane.items]
+        # Runs that came back wait in no particular order.
+        times += [run.since for run in self._waiting.runs]
+        return min(times, default=None)
+
+    def find(self, hash32: int) -> Lane:
+        """Where a message of that hash is gathered now: its segment's lane, or that of those that wait."""
+        if self._starts is None:
+            return self._places[(hash32 & 0x7FFFFFFF) % len(self._places)]
+        return self._places[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
 
     # -- what happens
 
@@ -110,87 +187,116 @@ class Lanes(Generic[M]):
         if layout.epoch >= self.layout.epoch:
             self.layout = layout
             self._refused = {s for s in self._refused if self._is_active(s)}
-            self._look_at_lanes()
+            self._arrange()
 
-    def add(self, message: M) -> SegmentId | None:
-        """The segment to send it to now, if it need not wait. Its number must be higher than all before it."""
-        segment = segment_for(self.layout, message.hash32, self._routing)
-        if self._must_wait(segment):
-            self._waiting.append(message)
-            return None
-        self._lanes.setdefault(segment, deque()).append(message)
-        return segment
-
-    def settled(self, segment: SegmentId, upto: int) -> list[M]:
+    def settled(self, segment: SegmentId, upto: int) -> list[Run]:
         """The segment holds everything up to that number: those leave its lane, and are given back."""
         lane = self._lanes.get(segment)
-        done: list[M] = []
-        while lane and lane[0].number <= upto:
-            done.append(lane.popleft())
-        if lane is not None and not lane:
-            self._remove_lane(segment)
+        done: list[Run] = []
+        if lane is None:
+            return done
+        if lane.items and lane.items[0][0] <= upto:
+            lane.cut()
+        runs = lane.runs
+        while runs and runs[0].last <= upto:
+            done.append(runs.popleft())
+        if runs and runs[0].first <= upto:
+            stored, rest = runs.popleft().parted(upto)
+            done.append(stored)
+            runs.appendleft(rest)
+        self._after(lane)
         return done
 
-    def dropped(self, segment: SegmentId, number: int) -> M | None:
-        """The segment will never take that message: it leaves its lane, the others stay."""
-        lane = self._lanes.get(segment, deque())
-        found = next((m for m in lane if m.number == number), None)
-        if found is not None:
-            lane.remove(found)
-            if not lane:
-                self._remove_lane(segment)
+    def dropped(self, segment: SegmentId, first: int) -> Run | None:
+        """The segment will never take the run that begins with that number: it leaves its lane, the others stay."""
+        lane = self._lanes.get(segment)
+        found = next((run for run in lane.runs if run.first == first), None) if lane is not None else None
+        if lane is not None and found is not None:
+            lane.runs.remove(found)
+            self._after(lane)
         return found
 
     def sealed(self, segment: SegmentId) -> None:
         """The segment refuses whatever is left in its lane, and all that would come."""
-        back = self._remove_lane(segment)
-        self._waiting = sorted((*back, *self._waiting), key=_number)
+        lane = self._lanes.pop(segment, None)
+        if lane is not None:
+            lane.cut()
+            self._waiting.cut()
+            self._waiting.runs += lane.runs
         if self._is_active(segment):
             self._refused.add(segment)
+        self._arrange()
 
-    def clear(self) -> list[M]:
+    def clear(self) -> list[Run]:
         """Gives everything up."""
-        left = sorted((*self._waiting, *(m for lane in self._lanes.values() for m in lane)), key=_number)
-        self._waiting, self._lanes, self._leaving = [], {}, []
-        return left
+        left: list[Run] = []
+        for lane in self._all:
+            lane.cut()
+            left += lane.runs
+            lane.runs.clear()
+        self._arrange()
+        return sorted(left, key=lambda run: run.first)
 
     # -- what to do
 
-    def ready(self) -> list[tuple[SegmentId, M]]:
-        """The messages that join a lane now, in the order to send them in."""
-        waiting, self._waiting = self._waiting, []
-        go: list[tuple[SegmentId, M]] = []
-        for message in waiting:
-            segment = self.add(message)
-            if segment is not None:
-                go.append((segment, message))
+    def ready(self) -> list[tuple[Lane, Run]]:
+        """The runs that join a lane now, each lane's in the order to send them in."""
+        if not self._is_stirred:
+            return []
+        self._is_stirred = False
+        self._waiting.cut()
+        waiting = list(self._waiting.runs)
+        self._waiting.runs.clear()
+        go: list[tuple[Lane, Run]] = []
+        for lane, run in recut(waiting, self.find, self._limits):
+            if lane.segment != NOWHERE and lane.items:
+                # Gathered before anything had to wait here, so older than all of these.
+                older = lane.cut()
+                assert older is not None
+                go.append((lane, older))
+            lane.add(run)
+            if lane.segment != NOWHERE:
+                go.append((lane, run))
         return go
-
-    def _must_wait(self, segment: SegmentId) -> bool:
-        if not self._leaving and not self._refused:
-            return False
-        span = self.layout.segments[segment].range
-        return segment in self._refused or any(span.overlaps(other) for other in self._leaving)
 
     def _is_active(self, segment: SegmentId) -> bool:
         known = self.layout.segments.get(segment)
         return known is not None and known.is_active
 
-    def _remove_lane(self, segment: SegmentId) -> deque[M]:
-        lane = self._lanes.pop(segment, deque())
-        self._look_at_lanes()
-        return lane
+    def _after(self, lane: Lane) -> None:
+        """Once a segment that is no longer active is done with, its children need not wait for it."""
+        if lane.is_empty and not self._is_active(lane.segment):
+            self._arrange()
 
-    def _look_at_lanes(self) -> None:
+    def _arrange(self) -> None:
+        """Works out anew who must wait, and where the others go."""
+        self._is_stirred = True
         self._leaving = []
-        for number in self._lanes:
+        for number, lane in list(self._lanes.items()):
             known = self.layout.segments.get(number)
-            if known is None:
+            if lane.is_empty and (known is None or known.is_sealed):
+                del self._lanes[number]
+            elif known is None:
                 # Pruned, and a partition of a classic topic may have held any key.
                 self._leaving.append(WHOLE)
             elif known.is_sealed:
                 self._leaving.append(known.range)
+        active = self.layout.active
+        if is_synthetic(self.layout):
+            self._starts = None
+            active = tuple(sorted(active, key=lambda segment: segment.id))
+        else:
+            self._starts = [segment.range.start for segment in active]
+        self._places = [
+            self._waiting if self._must_wait(segment.id, segment.range) else self._make(segment.id)
+            for segment in active
+        ]
 
+    def _make(self, segment: SegmentId) -> Lane:
+        lane = self._lanes.get(segment)
+        if lane is None:
+            lane = self._lanes[segment] = Lane(segment)
+        return lane
 
-def _number(message: Item) -> int:
-    return message.number
+    def _must_wait(self, segment: SegmentId, span: HashRange) -> bool:
+        return segment in self._refused or any(span.overlaps(other) for other in self._leaving)

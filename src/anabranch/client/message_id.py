@@ -14,7 +14,7 @@ class MessageId(NamedTuple):
     segment: int
     ledger: int
     entry: int
-    index: int = -1
+    index: int = -1  # type: ignore[assignment]  # A tuple's own `index` is of no use here.
 
     def __str__(self) -> str:
         return f"{self.segment}:{self.ledger}:{self.entry}:{self.index}"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.entries import Entries, Target
 from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.lanes import Lanes
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import signed
+from anabranch.client.runs import Run
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import encode_send
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
+from anabranch.wire.frames import MESSAGE_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -38,24 +42,23 @@ FINAL_ERRORS: Final = frozenset(
 )
 
 
-class Receipt(NamedTuple):
-    """Where a message lies. Ledger and entry are -1 if the segment had it already."""
+class Attaching(NamedTuple):
+    """What a producer says of itself to every segment."""
 
-    segment: int
-    ledger: int
-    entry: int
+    access_mode: int = pb.Shared
+    schema: pb.Schema | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    is_encrypted: bool = False
 
-
-class Pending:
-    """A message without a receipt. Plain, since there is one for each message."""
-
-    __slots__ = ("entry", "hash32", "number", "receipt")
-
-    def __init__(self, number: int, hash32: int, entry: bytes, receipt: asyncio.Future[Receipt]) -> None:
-        self.number = number
-        self.hash32 = hash32
-        self.entry = entry
-        self.receipt = receipt
+    def fields(self, topic_epoch: int | None) -> dict[str, Any]:
+        fields: dict[str, Any] = {"producer_access_mode": self.access_mode, "encrypted": self.is_encrypted}
+        if self.schema is not None:
+            fields["schema"] = self.schema
+        if self.properties:
+            fields["metadata"] = [pb.KeyValue(key=name, value=value) for name, value in self.properties]
+        if topic_epoch is not None and self.access_mode != pb.Shared:
+            fields["topic_epoch"] = topic_epoch
+        return fields
 
 
 class Owner(Protocol):
@@ -65,13 +68,18 @@ class Owner(Protocol):
     watch: LayoutWatch
     connections: Connections
     chance: random.Random
-    lanes: Lanes[Pending]
+    lanes: Lanes
+    entries: Entries
+    attaching: Attaching
 
-    def settled(self, segment: SegmentId, upto: int, at: Receipt) -> None:
-        """The segment holds everything up to a sequence id; the last of it lies at `at`."""
+    def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
+        """The segment holds everything up to a sequence id; the last run of it lies at that place, if one is given."""
 
     def refused(self, segment: SegmentId, number: int, error: Exception) -> None:
-        """The segment will not have that one message."""
+        """The segment will not have the run that begins with that number."""
+
+    def attached(self, segment: SegmentId) -> None:
+        """What is being gathered for the segment may leave."""
 
     def sealed(self, segment: SegmentId) -> None:
         """What is left in the segment's lane was not stored there, as far as can be known."""
@@ -90,42 +98,71 @@ class SegmentProducer:
         self._backoff = Backoff(owner.chance)
         self._attached: _Attached | None = None
         self._epoch = 0
+        self._topic_epoch: int | None = None
+        # Of this attachment: runs not yet written, and runs written of which so many receipts are owed.
+        self._unsent: deque[Run] = deque()
+        self._flying: deque[tuple[Run, int]] = deque()
+        self._is_held_back = False
         # The highest sequence id that was sent over a connection which is lost: up to it, receipts may be lost too.
         self._doubt = -1
         self._sent = -1
         self._last_known: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._is_asked_for = False
         self._opening: asyncio.Task[None] | None = None
 
     async def last_sequence_id(self) -> int:
         """What the segment held of this producer when it was first attached, or holds since it is sealed."""
-        self._open()
+        self._is_asked_for = True
+        self.open()
         return await asyncio.shield(self._last_known)
 
-    def send(self, message: Pending) -> None:
-        """The message is in the lane; it leaves now, or when the producer is attached."""
+    def send(self, run: Run) -> None:
+        """The run is in the lane; it leaves now, or when the producer is attached, or the socket takes more."""
         if self._attached is None:
-            self._open()
+            self.open()
         else:
-            self._write(message)
+            self._unsent.append(run)
+            self._pump()
 
-    def _write(self, message: Pending) -> None:
-        assert self._attached is not None
-        self._sent = max(self._sent, message.number)
+    def forget(self) -> None:
+        """The lane was given up: receipts that still come are of nobody."""
+        self._unsent.clear()
+        self._flying.clear()
+
+    def _pump(self) -> None:
+        while self._unsent and self._attached is not None and not self._is_held_back:
+            connection = self._attached.connection
+            if not connection.is_writable and not connection.is_closed:
+                self._is_held_back = True
+                connection.when_writable(partial(self._go_on, self._attached))
+                return
+            self._write(self._attached, self._unsent.popleft())
+
+    def _go_on(self, attached: _Attached) -> None:
+        if attached is self._attached:
+            self._is_held_back = False
+            self._pump()
+
+    def _write(self, attached: _Attached, run: Run) -> None:
+        try:
+            frames = self._owner.entries.frames(run, attached.target)
+        except (
+            Exception
+        ) as error:  # What users plug in may raise anything; the messages behind it need not suffer.
+            self._owner.refused(self._segment, run.first, error)
+            return
+        self._sent = max(self._sent, run.last)
+        self._flying.append((run, len(frames)))
         # A connection that is closing says so soon, and then the lane is sent again.
-        if not self._attached.connection.is_closed:
-            self._attached.connection.write_now(
-                encode_send(
-                    message.entry,
-                    producer_id=self._attached.number,
-                    sequence_id=message.number,
-                    num_messages=1,
-                )
-            )
+        if not attached.connection.is_closed:
+            for pieces in frames:
+                attached.connection.write_pieces(pieces)
 
     # -- attaching
 
-    def _open(self) -> None:
-        if self._opening is None:
+    def open(self) -> None:
+        """Starts attaching, if it is not attached."""
+        if self._opening is None and self._attached is None:
             self._opening = asyncio.create_task(self._attach())  # Awaited by `close`.
 
     async def _attach(self) -> None:
@@ -142,7 +179,7 @@ class SegmentProducer:
                     await self._settle_doubt()
                     break
                 if refused.error in FINAL_ERRORS:
-                    self._give_up(refused)
+                    self._give_up(_explained(refused, self._topic))
                     break
                 if self._is_over(refused.error, connection):
                     self._learn(-1)
@@ -164,18 +201,17 @@ class SegmentProducer:
         attached = connection.attach(PartKind.PRODUCER, lambda number: _Attached(self, connection, number))
         self._epoch += 1
         try:
-            answer = await ask(
+            answer = await self._ask_in(
                 connection,
-                C.PRODUCER,
-                "producer",
-                topic=self._topic,
                 producer_id=attached.number,
-                producer_name=self._owner.name,
-                user_provided_producer_name=True,
                 epoch=self._epoch,
+                **self._owner.attaching.fields(self._topic_epoch),
             )
-        except BaseException:
+        except RequestRefused:
             attached.detach()
+            raise
+        except BaseException:
+            attached.close()
             raise
         if attached.is_lost:
             raise ConnectionLost("the producer was lost as soon as it was attached")
@@ -183,9 +219,26 @@ class SegmentProducer:
         # What an earlier life of this producer has sent may not be confirmed yet: the broker will say, or the seal.
         self._doubt = max(self._doubt, answer.last_sequence_id)
         self._learn(answer.last_sequence_id)
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        attached.target = Target(attached.number, _schema_version(answer), connection.message_bytes_max)
         self._attached = attached
-        for message in self._owner.lanes.lane(self._segment):
-            self._write(message)
+        self._is_held_back = False
+        self._flying.clear()
+        self._unsent = deque(self._owner.lanes.runs(self._segment))
+        self._pump()
+        self._owner.attached(self._segment)
+
+    async def _ask_in(self, connection: ClientConnection, **fields: Any) -> Any:
+        fields |= {
+            "topic": self._topic,
+            "producer_name": self._owner.name,
+            "user_provided_producer_name": True,
+        }
+        if self._owner.attaching.access_mode == pb.WaitForExclusive:
+            # The others may stay for days; a broker that is gone does not answer the connection's probes.
+            return await connection.request(C.PRODUCER, "producer", **fields)
+        return await ask(connection, C.PRODUCER, "producer", **fields)
 
     def _is_over(self, error: int, connection: ClientConnection | None) -> bool:
         """Whether a refusal means that this sealed segment cannot be asked any more."""
@@ -204,12 +257,12 @@ class SegmentProducer:
     async def _settle_doubt(self) -> None:
         """The segment is sealed: find out which of the messages in doubt it holds, and give back the others."""
         first = self._owner.lanes.first_number(self._segment)
-        is_asked_for = not self._last_known.done()
+        is_asked_for = self._is_asked_for and not self._last_known.done()
         if is_asked_for or (first is not None and first <= self._doubt):
             last = await self.ask_sealed()
             self._learn(last)
             if last >= 0:
-                self._owner.settled(self._segment, last, Receipt(self._segment, -1, -1))
+                self._owner.settled(self._segment, last, -1, -1)
         self._owner.sealed(self._segment)
 
     async def ask_sealed(self) -> int:
@@ -247,13 +300,26 @@ class SegmentProducer:
     # -- from the connection
 
     def receipt(self, attached: _Attached, body: pb.CommandSendReceipt) -> None:
-        if attached is self._attached:
-            at = body.message_id
-            self._owner.settled(
-                self._segment,
-                body.sequence_id,
-                Receipt(self._segment, signed(at.ledgerId), signed(at.entryId)),
+        if attached is not self._attached or not self._flying:
+            return
+        run, owed = self._flying[0]
+        if body.sequence_id < run.first:
+            return  # Of something given up.
+        if body.sequence_id > run.first:
+            # Receipts come in the order of sends: what the broker says nothing of is sent again.
+            self._drop(
+                attached, ConnectionLost(f"no receipt for {run.first} before that for {body.sequence_id}")
             )
+        elif owed > 1:
+            self._flying[0] = (run, owed - 1)
+        else:
+            self._flying.popleft()
+            at = body.message_id
+            self._owner.settled(self._segment, run.last, signed(at.ledgerId), signed(at.entryId))
+
+    def _drop(self, attached: _Attached, error: Exception) -> None:
+        attached.close()
+        self.lost(attached, error)
 
     def send_error(self, attached: _Attached, body: pb.CommandSendError) -> None:
         if attached is not self._attached:
@@ -267,10 +333,10 @@ class SegmentProducer:
             assert self._opening is None
             self._opening = asyncio.create_task(self._settle_doubt())  # Awaited by `close`.
         elif body.error in MESSAGE_ERRORS:
+            self._flying = deque(one for one in self._flying if one[0].first != body.sequence_id)
             self._owner.refused(self._segment, body.sequence_id, error)
         else:
-            attached.close()
-            self.lost(attached, error)
+            self._drop(attached, error)
 
     def lost(self, attached: _Attached, error: Exception) -> None:
         """Attach again, if there is anything to send; otherwise with the next message."""
@@ -279,7 +345,7 @@ class SegmentProducer:
         self._attached = None
         self._doubt = max(self._doubt, self._sent)
         if self._owner.lanes.first_number(self._segment) is not None:
-            self._open()
+            self.open()
 
     def _give_up(self, error: Exception) -> None:
         if not self._last_known.done():
@@ -291,7 +357,7 @@ class SegmentProducer:
 
     def retire(self) -> bool:
         """Nothing is left to send, and nothing more will be. False while somebody waits for its last sequence id."""
-        if self._opening is not None and not self._last_known.done():
+        if self._opening is not None and self._is_asked_for and not self._last_known.done():
             return False
         attached, self._attached = self._attached, None
         if attached is not None:
@@ -325,6 +391,7 @@ class _Attached:
     def __init__(self, segment: SegmentProducer, connection: ClientConnection, number: int) -> None:
         self.connection = connection
         self.number = number
+        self.target = Target(number, b"", MESSAGE_BYTES_MAX)  # As far as is known before the broker's answer.
         self.is_lost = False
         self._segment = segment
 
@@ -350,6 +417,19 @@ class _Attached:
         if not self.is_lost and not self.connection.is_closed:
             self.connection.tell(C.CLOSE_PRODUCER, "close_producer", producer_id=self.number)
         self.is_lost = True
+
+
+def _schema_version(answer: pb.CommandProducerSuccess) -> bytes:
+    return answer.schema_version if answer.HasField("schema_version") else b""
+
+
+def _explained(refused: RequestRefused, topic: str) -> RequestRefused:
+    if refused.error != pb.ProducerFenced:
+        return refused
+    return RequestRefused(
+        refused.error,
+        f"another producer has {topic} to itself: access='wait' waits until it leaves, access='fencing' sends it away",
+    )
 
 
 class _Nobody:

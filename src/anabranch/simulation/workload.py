@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from anabranch.broker.broker import Broker
 from anabranch.client.message import Message
+from anabranch.client.message_id import MessageId
 from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.segment_producer import Receipt
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.controller.errors import SubscriptionMissing
 from anabranch.controller.ports import NotLeader
@@ -45,16 +45,16 @@ async def produce(world: World, name: str, count: int) -> None:
     client = world.client()
     while True:
         try:
-            producer = await client.producer(TOPIC, name=name, create=False)
+            producer = await client.producer(TOPIC, name=name, create=False, send_timeout_s=None)
             break
         except EXPECTED as error:
             world.note(f"{name} cannot open yet: {error}")
             await asyncio.sleep(chance.uniform(0.05, 0.3))
-    waiting: list[asyncio.Future[Receipt]] = []
+    waiting: list[asyncio.Future[MessageId]] = []
     for number in range(count):
         key = chance.choice(KEYS)
         history.sent(name, number, key)
-        receipt = await producer.send(f"{name}:{number}".encode(), key=key)
+        receipt = await producer.post(f"{name}:{number}".encode(), key=key)
         receipt.add_done_callback(functools.partial(_receipt, world, name, number))
         waiting.append(receipt)
         waiting = [one for one in waiting if not one.done()]
@@ -66,7 +66,7 @@ async def produce(world: World, name: str, count: int) -> None:
     await client.close()
 
 
-def _receipt(world: World, name: str, number: int, future: asyncio.Future[Receipt]) -> None:
+def _receipt(world: World, name: str, number: int, future: asyncio.Future[MessageId]) -> None:
     if future.cancelled() or future.exception() is not None:
         world.note(f"{name} {number} failed: {future}")
     else:

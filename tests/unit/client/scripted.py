@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.model.layout import SegmentLayout
@@ -29,8 +29,12 @@ class Link:
         body.MergeFrom(type(body)(**fields))
         self._writer.write(encode_command(command))
 
-    def send_message(self, consumer: int, ledger: int, entry: int, payload: bytes, key: str = "k") -> None:
-        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1, partition_key=key)
+    def send_message(
+        self, consumer: int, ledger: int, entry: int, payload: bytes, properties: Mapping[str, str]
+    ) -> None:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1, partition_key="k")
+        for name, value in properties.items():
+            metadata.properties.add(key=name, value=value)
         data = build_message(metadata, payload)
         at = pb.MessageIdData(ledgerId=ledger, entryId=entry)
         message = pb.CommandMessage(consumer_id=consumer, message_id=at)
@@ -64,6 +68,7 @@ class ScriptedBroker:
         self.sealed: set[str] = set()
         self.last_sequence: dict[str, int] = {}
         self.sent: list[tuple[str, int]] = []
+        self.entries: list[bytes] = []
         self.refused: list[int] = []
         self.questions: list[str] = []
         self.acks: list[tuple[str, int, int, bool]] = []
@@ -101,7 +106,7 @@ class ScriptedBroker:
     def _act(self, link: Link, frame: tuple[Any, ...]) -> None:
         kind, command = frame[0], frame[1]
         if kind == C.SEND:
-            self._send(link, frame[1], frame[2])
+            self._send(link, frame[1], frame[2], bytes(frame[6]))
         elif kind == C.SCALABLE_TOPIC_LOOKUP:
             self._lookup(link, command.scalableTopicLookup)
         elif kind == C.LOOKUP:
@@ -194,7 +199,7 @@ class ScriptedBroker:
             last_sequence_id=self.last_sequence.get(request.topic, -1),
         )
 
-    def _send(self, link: Link, producer: int, sequence: int) -> None:
+    def _send(self, link: Link, producer: int, sequence: int, entry: bytes) -> None:
         topic = next(name for name, found in self.producers.items() if found == (link, producer))
         if topic in self.sealed:
             self.refused.append(sequence)
@@ -208,6 +213,7 @@ class ScriptedBroker:
             )
             return
         self.sent.append((topic, sequence))
+        self.entries.append(entry)
         if self.receipts:
             self.receipt(topic, sequence)
 
@@ -227,9 +233,11 @@ class ScriptedBroker:
         self._subscribed[link, request.consumer_id] = request.topic
         link.send(C.SUCCESS, "success", request_id=request.request_id)
 
-    def deliver(self, topic: str, entry: int, payload: bytes = b"x") -> None:
+    def deliver(
+        self, topic: str, entry: int, payload: bytes = b"x", *, properties: Mapping[str, str] | None = None
+    ) -> None:
         link, consumer = self.consumers[topic]
-        link.send_message(consumer, 1, entry, payload)
+        link.send_message(consumer, 1, entry, payload, properties or {})
 
     def _register(self, link: Link, request: pb.CommandScalableTopicSubscribe) -> None:
         self.sessions.append((link, request))

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from anabranch.client.lanes import Lanes, Routing, keyless_hash, segment_for
+from anabranch.client.lanes import NOWHERE, Lane, Lanes, Routing, keyless_hash, segment_for
+from anabranch.client.runs import BatchRun, Item, Limits, Run, Whole, WholeRun
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    number: int
-    hash32: int
+def at(hash16: int, number: int) -> Item:
+    return (number, hash16 << 16, b"m%d" % number, None)
 
 
-def at(hash16: int, number: int) -> Message:
-    return Message(number, hash16 << 16)
+def add(lanes: Lanes, item: Item) -> SegmentId | None:
+    """As a producer does it; the segment it went to, None if it waits."""
+    lane = lanes.find(item[1])
+    lane.items.append(item)
+    lane.size += len(item[2])
+    return lane.segment if lane.segment != NOWHERE else None
+
+
+def cut(lanes: Lanes, *segments: int) -> None:
+    for segment in segments:
+        lane = lanes.lane(SegmentId(segment))
+        assert lane is not None
+        lane.cut()
+
+
+def numbers(run: Run) -> list[int]:
+    assert isinstance(run, BatchRun)
+    return [item[0] for item in run.items]
+
+
+def ready(lanes: Lanes) -> list[tuple[int, list[int]]]:
+    return [(lane.segment, numbers(run)) for lane, run in lanes.ready()]
 
 
 def layout(count: int = 1) -> SegmentLayout:
@@ -67,112 +85,194 @@ def test_messages_without_a_key_take_turns_and_stay_in_their_segments_range(rout
 
 
 def test_what_a_sealed_segment_refused_goes_before_anything_newer() -> None:
-    lanes: Lanes[Message] = Lanes(layout())
-    assert [lanes.add(at(0, n)) for n in range(3)] == [0, 0, 0]
-    assert [m.number for m in lanes.settled(SegmentId(0), 0)] == [0]
+    lanes = Lanes(layout())
+    assert [add(lanes, at(0, n)) for n in range(2)] == [0, 0]
+    cut(lanes, 0)
+    assert add(lanes, at(0, 2)) == 0
+    cut(lanes, 0)
+    assert [numbers(run) for run in lanes.settled(SegmentId(0), 1)] == [[0, 1]]
     lanes.sealed(SegmentId(0))
-    assert lanes.add(at(0, 3)) is None
-    assert lanes.ready() == []
+    assert ready(lanes) == []
+    assert add(lanes, at(0, 3)) is None
+    assert ready(lanes) == []
     lanes.learned(layout().split(0, 0))
-    assert [(segment, m.number) for segment, m in lanes.ready()] == [(1, 1), (1, 2), (1, 3)]
+    assert ready(lanes) == [(1, [2, 3])]
+
+
+def test_a_refused_run_is_cut_again_for_the_children_as_the_limits_say() -> None:
+    lanes = Lanes(layout(), limits=Limits(messages_max=3, bytes_max=1000))
+    for number in range(10):
+        add(lanes, at(0xFFFF if number % 2 else 0, number))
+    lanes.sealed(SegmentId(0))
+    lanes.learned(layout().split(0, 0))
+    assert sorted(ready(lanes)) == [(1, [0, 2, 4]), (1, [6, 8]), (2, [1, 3, 5]), (2, [7, 9])]
+
+
+def test_runs_are_never_larger_than_the_limits_allow() -> None:
+    lanes = Lanes(layout(), limits=Limits(messages_max=100, bytes_max=5))
+    for number in range(4):
+        add(lanes, at(0, number))  # Two bytes each.
+    lanes.sealed(SegmentId(0))
+    lanes.learned(layout().split(0, 0))
+    assert ready(lanes) == [(1, [0, 1]), (1, [2, 3])]
 
 
 def test_a_new_layout_holds_messages_back_until_their_old_segment_has_answered() -> None:
-    lanes: Lanes[Message] = Lanes(layout())
-    lanes.add(at(0, 0))
+    lanes = Lanes(layout())
+    add(lanes, at(0, 0))
+    cut(lanes, 0)
     lanes.learned(layout().split(0, 0))
-    assert lanes.add(at(0, 1)) is None
-    assert lanes.add(at(0xFFFF, 2)) is None
-    assert [m.number for m in lanes.settled(SegmentId(0), 0)] == [0]
-    assert [(segment, m.number) for segment, m in lanes.ready()] == [(1, 1), (2, 2)]
+    assert ready(lanes) == []
+    assert add(lanes, at(0, 1)) is None
+    assert add(lanes, at(0xFFFF, 2)) is None
+    assert [numbers(run) for run in lanes.settled(SegmentId(0), 0)] == [[0]]
+    assert ready(lanes) == [(1, [1]), (2, [2])]
 
 
 def test_a_merged_segment_waits_for_both_parents_so_that_its_numbers_only_rise() -> None:
-    lanes: Lanes[Message] = Lanes(layout(2))
-    lanes.add(at(0, 0))
-    lanes.add(at(0xFFFF, 1))
-    lanes.add(at(0, 2))
+    lanes = Lanes(layout(2))
+    for number, hash16 in enumerate((0, 0xFFFF, 0)):
+        add(lanes, at(hash16, number))
+    cut(lanes, 0, 1)
     lanes.learned(layout(2).merge(0, 1, 0))
     lanes.sealed(SegmentId(0))
-    assert lanes.ready() == []
+    assert ready(lanes) == []
     lanes.sealed(SegmentId(1))
-    assert [(segment, m.number) for segment, m in lanes.ready()] == [(2, 0), (2, 1), (2, 2)]
+    assert ready(lanes) == [(2, [0, 1, 2])]
+
+
+def test_a_run_that_is_stored_in_part_leaves_the_rest() -> None:
+    lanes = Lanes(layout())
+    for number in range(4):
+        add(lanes, at(0, number))
+    assert [numbers(run) for run in lanes.settled(SegmentId(0), 1)] == [[0, 1]]
+    assert [numbers(run) for run in lanes.runs(SegmentId(0))] == [[2, 3]]
+
+
+def test_a_message_on_its_own_stays_so_and_keeps_its_place() -> None:
+    lanes = Lanes(layout())
+    whole = WholeRun(1, 0, Whole(b"", None, (), None, 5, None, False), None, 0.0)
+    add(lanes, at(0, 0))
+    cut(lanes, 0)
+    lanes.find(0).add(whole)
+    add(lanes, at(0, 2))
+    lanes.sealed(SegmentId(0))
+    lanes.learned(layout().split(0, 0))
+    assert [(run.first, run.count) for _, run in lanes.ready()] == [(0, 1), (1, 1), (2, 1)]
+    assert whole in lanes.runs(SegmentId(1))
+
+
+def test_the_oldest_message_is_found_wherever_it_waits() -> None:
+    lanes = Lanes(layout(2))
+    assert lanes.oldest_s() is None
+    for number, hash16 in enumerate((0, 0xFFFF)):
+        add(lanes, at(hash16, number))
+        lanes.find(hash16 << 16).since = 7.0 - number
+    assert lanes.oldest_s() == 6.0
+    lanes.sealed(SegmentId(1))
+    assert lanes.oldest_s() == 6.0
+    lanes.learned(layout(2).split(1, 0))
+    lanes.ready()
+    assert lanes.oldest_s() == 6.0
+    lanes.settled(SegmentId(3), 1)
+    assert lanes.oldest_s() == 7.0
 
 
 def test_an_older_layout_changes_nothing() -> None:
-    lanes: Lanes[Message] = Lanes(layout().split(0, 0))
+    lanes = Lanes(layout().split(0, 0))
     lanes.learned(layout())
-    assert lanes.add(at(0, 0)) == 1
+    assert add(lanes, at(0, 0)) == 1
 
 
 def test_a_pruned_segment_with_open_sends_holds_everything_back() -> None:
-    lanes: Lanes[Message] = Lanes(layout(2))
-    lanes.add(at(0, 0))
+    lanes = Lanes(layout(2))
+    add(lanes, at(0, 0))
+    cut(lanes, 0)
     lanes.learned(layout(2).split(0, 0).prune([0]))
-    assert lanes.add(at(0xFFFF, 1)) is None
+    assert add(lanes, at(0xFFFF, 1)) is None
     lanes.sealed(SegmentId(0))
-    assert [(segment, m.number) for segment, m in lanes.ready()] == [(2, 0), (1, 1)]
+    assert ready(lanes) == [(2, [0]), (1, [1])]
 
 
-def test_a_message_that_no_segment_takes_leaves_the_others_in_order() -> None:
-    lanes: Lanes[Message] = Lanes(layout())
+def test_a_run_that_no_segment_takes_leaves_the_others_in_order() -> None:
+    lanes = Lanes(layout())
     for number in range(3):
-        lanes.add(at(0, number))
+        add(lanes, at(0, number))
+        cut(lanes, 0)
     dropped = lanes.dropped(SegmentId(0), 1)
     assert dropped is not None
-    assert dropped.number == 1
-    assert [m.number for m in lanes.lane(SegmentId(0))] == [0, 2]
-    assert [m.number for m in lanes.clear()] == [0, 2]
+    assert numbers(dropped) == [1]
+    assert [numbers(run) for run in lanes.runs(SegmentId(0))] == [[0], [2]]
+    assert [numbers(run) for run in lanes.clear()] == [[0], [2]]
     assert len(lanes) == 0
 
 
 class Segment:
-    """A segment's broker: stores in order, drops repetitions, refuses once sealed; answers travel in order too."""
+    """A segment's broker: stores in order, drops repetitions, refuses once sealed; answers travel in order too.
+
+    As brokers do, it judges a whole run by its first number.
+    """
 
     def __init__(self) -> None:
-        self.log: list[Message] = []
+        self.log: list[Item] = []
         self.last = -1
         self.is_sealed = False
-        self.wire: deque[Message] = deque()  # Sent and not yet looked at.
+        self.wire: deque[BatchRun] = deque()  # Sent and not yet looked at.
         self.answers: deque[int] = deque()  # Receipts on their way back; -1 is "terminated".
 
     def work(self) -> None:
-        message = self.wire.popleft()
+        run = self.wire.popleft()
         if self.is_sealed:
             self.answers.append(-1)
             return
-        if message.number > self.last:
-            self.log.append(message)
-            self.last = message.number
-        self.answers.append(message.number)
+        if run.first > self.last:
+            self.log += run.items
+            self.last = run.last
+        self.answers.append(run.last)
 
 
 class Rerouting(RuleBasedStateMachine):
     """A producer with deduplication: whatever happens, each key's messages are stored once and in order."""
 
-    @initialize(count=st.integers(1, 4))
-    def begin(self, count: int) -> None:
+    @initialize(count=st.integers(1, 4), messages_max=st.integers(1, 4))
+    def begin(self, count: int, messages_max: int) -> None:
         self.truth = layout(count)  # As published; the producer may be behind.
-        self.lanes: Lanes[Message] = Lanes(self.truth)
+        self.lanes = Lanes(self.truth, limits=Limits(messages_max, 1000))
         self.brokers = {number: Segment() for number in self.truth.segments}
         self.pending: SegmentLayout | None = None  # Sealed, but not yet published.
         self.sent = 0
         self.doubt: dict[SegmentId, int] = {}
 
-    def send(self, segment: SegmentId, message: Message) -> None:
-        self.brokers[segment].wire.append(message)
+    def send(self, segment: SegmentId, run: Run) -> None:
+        assert isinstance(run, BatchRun)
+        self.brokers[segment].wire.append(run)
 
     def dispatch(self) -> None:
-        for segment, message in self.lanes.ready():
-            self.send(segment, message)
+        for lane, run in self.lanes.ready():
+            self.send(lane.segment, run)
 
-    @rule(hash16=st.sampled_from([0, 0x1000, 0x4000, 0x7FFF, 0x8000, 0xC123, 0xFFFF]))
-    def hand_in(self, hash16: int) -> None:
-        message = at(hash16, self.sent)
-        self.sent += 1
-        segment = self.lanes.add(message)
-        if segment is not None:
-            self.send(segment, message)
+    @rule(hashes=st.lists(st.sampled_from([0, 0x1000, 0x4000, 0x7FFF, 0x8000, 0xC123, 0xFFFF]), max_size=5))
+    def hand_in(self, hashes: list[int]) -> None:
+        for hash16 in hashes:
+            add(self.lanes, at(hash16, self.sent))
+            self.sent += 1
+
+    @rule(data=st.data())
+    def run_leaves(self, data: st.DataObject) -> None:
+        """A batch is full, or has waited long enough."""
+        segments = [number for number in self.lanes.segments if self.lane(number).items]
+        if segments:
+            self.leave(data.draw(st.sampled_from(segments)))
+
+    def lane(self, number: SegmentId) -> Lane:
+        lane = self.lanes.lane(number)
+        assert lane is not None
+        return lane
+
+    def leave(self, number: SegmentId) -> None:
+        run = self.lane(number).cut()
+        if run is not None:
+            self.send(number, run)
 
     @rule(data=st.data())
     def broker_works(self, data: st.DataObject) -> None:
@@ -208,10 +308,10 @@ class Rerouting(RuleBasedStateMachine):
         """What was on its way is lost, in either direction; the lane is sent again, or asked about if sealed."""
         number = data.draw(st.sampled_from(sorted(self.brokers)))
         broker = self.brokers[number]
-        lane = self.lanes.lane(number)
-        if not lane:
+        runs = self.lanes.runs(number)
+        if not runs:
             return
-        self.doubt[number] = lane[-1].number
+        self.doubt[number] = runs[-1].last
         for _ in range(data.draw(st.integers(0, len(broker.wire)))):
             broker.work()
         broker.wire.clear()
@@ -220,7 +320,8 @@ class Rerouting(RuleBasedStateMachine):
             self.refused(number)
             self.dispatch()
         else:
-            broker.wire.extend(lane)
+            for run in runs:
+                self.send(number, run)
 
     @precondition(lambda self: self.pending is None)
     @rule(data=st.data())
@@ -256,7 +357,19 @@ class Rerouting(RuleBasedStateMachine):
     @invariant()
     def each_segments_numbers_rise(self) -> None:
         for broker in getattr(self, "brokers", {}).values():
-            assert broker.log == sorted(broker.log, key=lambda m: m.number)
+            assert broker.log == sorted(broker.log)
+
+    @invariant()
+    def no_message_is_in_two_lanes(self) -> None:
+        if not hasattr(self, "lanes"):
+            return
+        found: list[int] = []
+        for segment in self.lanes.segments:
+            held = [n for run in self.lanes.runs(segment) for n in numbers(run)]
+            held += [item[0] for item in self.lane(segment).items]
+            assert held == sorted(held)
+            found += held
+        assert len(found) == len(set(found))
 
     def teardown(self) -> None:
         if not hasattr(self, "truth"):
@@ -265,6 +378,8 @@ class Rerouting(RuleBasedStateMachine):
             self.publish()
         for _ in range(10_000):
             self.layout_arrives()
+            for number in self.lanes.segments:
+                self.leave(number)
             busy = [number for number, one in self.brokers.items() if one.wire or one.answers]
             if not busy:
                 break
@@ -277,15 +392,13 @@ class Rerouting(RuleBasedStateMachine):
         self.check_logs()
 
     def check_logs(self) -> None:
-        stored = [m.number for broker in self.brokers.values() for m in broker.log]
+        stored = [item[0] for broker in self.brokers.values() for item in broker.log]
         assert sorted(stored) == list(range(self.sent)), "lost or stored twice"
         for number, broker in self.brokers.items():
             for ancestor in self.truth.ancestors(number):
-                last: dict[int, int] = {m.hash32: m.number for m in self.brokers[ancestor].log}
-                for message in broker.log:
-                    assert message.number > last.get(message.hash32, -1), (
-                        "a child holds what came before its parent"
-                    )
+                last: dict[int, int] = {item[1]: item[0] for item in self.brokers[ancestor].log}
+                for item in broker.log:
+                    assert item[0] > last.get(item[1], -1), "a child holds what came before its parent"
 
 
 TestRerouting = Rerouting.TestCase

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Client, Producer, Receipt, RequestRefused
+from anabranch.client import BadArgument, Client, Closed, MessageId, Producer, RequestRefused
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -23,26 +23,26 @@ LOW = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) <= 0x7FFF)
 HIGH = next(f"{n}" for n in range(99) if segment_hash(b"%d" % n) > 0x7FFF)
 
 
-async def send(producer: Producer, *keys: str) -> list[asyncio.Future[Receipt]]:
-    return [await producer.send(b"x", key=key) for key in keys]
+async def send(producer: Producer, *keys: str) -> list[asyncio.Future[MessageId]]:
+    return [await producer.post(b"x", key=key) for key in keys]
 
 
-async def results(receipts: list[asyncio.Future[Receipt]]) -> list[Receipt]:
+async def results(receipts: list[asyncio.Future[MessageId]]) -> list[MessageId]:
     async with asyncio.timeout(10):
         return [await receipt for receipt in receipts]
 
 
 async def test_receipts_say_where_a_message_lies(script: ScriptedBroker, client: Client) -> None:
     script.layout = TWO
-    async with await client.producer(TOPIC) as producer:
+    async with await client.producer(TOPIC, batching=False) as producer:
         receipts = await send(producer, LOW, HIGH, LOW)
-        assert await results(receipts) == [(1, 1, 0), (2, 1, 1), (1, 1, 2)]
+        assert await results(receipts) == [(1, 1, 0, -1), (2, 1, 1, -1), (1, 1, 2, -1)]
 
 
 async def test_what_a_sealed_segment_refuses_goes_to_its_children_in_order(
     script: ScriptedBroker, client: Client
 ) -> None:
-    async with await client.producer(TOPIC) as producer:
+    async with await client.producer(TOPIC, batching=False) as producer:
         await results(await send(producer, LOW))
         script.sealed.add(ROOT)
         refused = await send(producer, LOW, HIGH, LOW)
@@ -58,7 +58,7 @@ async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_
     script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
-    async with await client.producer(TOPIC) as producer:
+    async with await client.producer(TOPIC, batching=False) as producer:
         receipts = await send(producer, LOW, LOW, LOW)
         await script.until(lambda: len(script.sent) == 3)
         script.sealed.add(ROOT)
@@ -67,7 +67,7 @@ async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_
         script.receipts = True
         for link in script.links:
             link.cut()
-        assert await results(receipts) == [(0, -1, -1), (0, -1, -1), (1, 1, 2)]
+        assert await results(receipts) == [(0, -1, -1, -1), (0, -1, -1, -1), (1, 1, 2, -1)]
         assert script.questions == [ROOT]
         assert script.sent[3:] == [(LEFT, 2)]
 
@@ -76,7 +76,7 @@ async def test_a_broker_that_does_not_know_the_question_gets_everything_in_doubt
     script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
-    async with await client.producer(TOPIC) as producer:
+    async with await client.producer(TOPIC, batching=False) as producer:
         receipts = await send(producer, LOW, LOW)
         await script.until(lambda: len(script.sent) == 2)
         script.refusals[ROOT] = [pb.TopicTerminatedError, pb.TopicTerminatedError]
@@ -91,7 +91,7 @@ async def test_a_lost_connection_to_an_active_segment_sends_the_whole_lane_again
     script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
-    async with await client.producer(TOPIC) as producer:
+    async with await client.producer(TOPIC, batching=False) as producer:
         receipts = await send(producer, LOW, HIGH, LOW)
         await script.until(lambda: len(script.sent) == 3)
         script.receipt(ROOT, 0)
@@ -105,33 +105,20 @@ async def test_a_lost_connection_to_an_active_segment_sends_the_whole_lane_again
 
 async def test_a_busy_or_unready_segment_is_tried_again(script: ScriptedBroker, client: Client) -> None:
     script.refusals[ROOT] = [pb.ProducerBusy, pb.ServiceNotReady]
-    async with await client.producer(TOPIC) as producer:
-        assert await results(await send(producer, LOW)) == [(0, 1, 0)]
+    async with await client.producer(TOPIC, batching=False) as producer:
+        assert await results(await send(producer, LOW)) == [(0, 1, 0, -1)]
 
 
 async def test_a_producer_that_may_not_write_says_so(script: ScriptedBroker, client: Client) -> None:
     script.refusals[ROOT] = [pb.AuthorizationError]
-    producer = await client.producer(TOPIC)
-    receipt = await producer.send(b"x", key=LOW)
+    producer = await client.producer(TOPIC, batching=False)
     with pytest.raises(RequestRefused, match="AuthorizationError"):
-        await receipt
-    with pytest.raises(RequestRefused):
         await producer.send(b"x", key=LOW)
+    with pytest.raises(RequestRefused):
+        await producer.post(b"x", key=LOW)
     await producer.close()
-
-
-async def test_sends_wait_while_too_many_have_no_receipt(script: ScriptedBroker, client: Client) -> None:
-    script.receipts = False
-    producer = await client.producer(TOPIC, pending_max=2)
-    await send(producer, LOW, LOW)
-    third = asyncio.create_task(producer.send(b"x", key=LOW))
-    await script.until(lambda: len(script.sent) == 2)
-    assert not third.done()
-    script.receipt(ROOT, 0)
-    script.receipts = True
-    await results([await third])
-    script.receipt(ROOT, 1)
-    await producer.close()
+    with pytest.raises(RequestRefused):
+        await producer.post(b"x", key=LOW)
 
 
 async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
@@ -142,15 +129,49 @@ async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
     script.last_sequence = {ROOT: 6, RIGHT: 4}
     async with await client.producer(TOPIC, name="fixed") as producer:
         assert producer.last_sequence_id == 6
-        held = await producer.send(b"x", key=LOW, sequence_id=6)
-        assert await held == (0, -1, -1)
+        assert await producer.send(b"x", key=LOW, sequence_id=6) == (0, -1, -1, -1)
         await results(await send(producer, LOW))
         assert script.sent == [(LEFT, 7)]
 
 
 async def test_closing_flushes_and_detaches(script: ScriptedBroker, client: Client) -> None:
-    producer = await client.producer(TOPIC)
+    producer = await client.producer(TOPIC, batching=False)
     receipts = await send(producer, LOW)
     await producer.close()
     assert receipts[0].done()
     assert [what for what, _ in script.closed] == ["producer"]
+    with pytest.raises(Closed):
+        await producer.post(b"x")
+
+
+async def test_sequence_ids_given_by_the_application_must_rise(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with client.producer(TOPIC) as producer:
+        await producer.post(b"x", sequence_id=5)
+        with pytest.raises(BadArgument, match="must rise"):
+            await producer.post(b"x", sequence_id=5)
+        await producer.send(b"x")
+        assert producer.last_sequence_id == 6
+
+
+async def test_children_of_a_segment_in_use_are_attached_as_soon_as_they_are_known(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with client.producer(TOPIC) as producer:
+        await producer.send(b"x")
+        script.publish(TWO)
+        await script.until(lambda: script.producers.keys() >= {LEFT, RIGHT})
+
+
+async def test_a_receipt_out_of_turn_sends_again_what_was_passed_over(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.receipts = False
+    async with client.producer(TOPIC, batching=False) as producer:
+        receipts = await send(producer, LOW, LOW)
+        await script.until(lambda: len(script.sent) == 2)
+        script.receipts = True
+        script.receipt(ROOT, 1)
+        await results(receipts)
+        assert script.sent == [(ROOT, 0), (ROOT, 1), (ROOT, 0), (ROOT, 1)]

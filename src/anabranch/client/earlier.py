@@ -1,0 +1,74 @@
+"""What an earlier life of a producer has stored: asked for when a producer with a name is opened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from anabranch.client.lanes import Routing
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.segment_producer import Owner, SegmentProducer
+from anabranch.model.segments import SegmentId
+
+# Segments asked at once for what they hold.
+RECALL_MAX: Final = 50
+
+
+class Asker(Owner, Protocol):
+    watch: LayoutWatch
+
+    def segment(self, number: SegmentId) -> SegmentProducer: ...
+
+
+class EarlierLife:
+    """`recalled` is the highest sequence id that was found; -1 before anything was asked."""
+
+    def __init__(self, owner: Asker, routing: Routing) -> None:
+        self.recalled = -1
+        self._owner = owner
+        self._routing = routing
+        # What each sealed segment holds.
+        self._held: dict[SegmentId, int] = {}
+
+    async def recall(self) -> int:
+        """Finds out what the topic holds already of a producer with this name, so that nothing is sent twice."""
+        asking = asyncio.Semaphore(RECALL_MAX)
+
+        async def last(number: SegmentId, is_sealed: bool) -> int:
+            async with asking:
+                return await (
+                    self._ask(number) if is_sealed else self._owner.segment(number).last_sequence_id()
+                )
+
+        known = [last(number, one.is_sealed) for number, one in self._owner.watch.layout.segments.items()]
+        self.recalled = max(await asyncio.gather(*known), default=-1)
+        return self.recalled
+
+    async def _ask(self, sealed: SegmentId) -> int:
+        if sealed not in self._held:
+            is_there = sealed in self._owner.watch.layout.segments
+            self._held[sealed] = await SegmentProducer(self._owner, sealed).ask_sealed() if is_there else -1
+        return self._held[sealed]
+
+    def _past(self, hash32: int) -> list[SegmentId]:
+        """The sealed segments that a key of this hash went through, as far as the layout remembers.
+
+        Partitions of a migrated topic are left out: which of them had the key cannot be told when some are pruned.
+        """
+        hash16 = self._routing.of(hash32)
+        return [
+            number
+            for number, segment in self._owner.watch.layout.segments.items()
+            if segment.is_sealed and hash16 in segment.range and not segment.legacy_topic
+        ]
+
+    async def stored_in(self, sequence: int, hash32: int) -> SegmentId | None:
+        """The sealed segment that holds a message from before this producer was opened, if one does.
+
+        Messages of a hash go through its segments in order, so one with a higher sequence id in a sealed segment that
+        covered the hash means that this one is stored there or in an ancestor. An active segment is not asked: it drops
+        what it has by itself.
+        """
+        while unasked := [number for number in self._past(hash32) if number not in self._held]:
+            await self._ask(unasked[0])
+        return next((n for n in self._past(hash32) if self._held[n] >= sequence), None)

@@ -1,0 +1,153 @@
+"""Data plane. Runs: consecutive messages of one segment that become one entry, and how they are cut again.
+
+A run is never changed once it is cut: sent again after a lost connection, it must cover the same sequence ids, or a
+broker that holds a part of it would drop the rest as a repetition. Only what a sealed segment refused, which no segment
+holds, goes back to messages: `recut` sorts all of them by number and puts them together by the new layout.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+# What a message costs the memory budget besides its encoded bytes: a tuple, a future, its place in lists.
+ITEM_OVERHEAD_BYTES: Final = 256
+
+# Sequence id, 32-bit hash, the message as a batch holds it, and where its receipt goes. One for each message, so plain.
+Item: TypeAlias = tuple[int, int, bytes, Any]
+
+
+class Run:
+    """What all kinds of runs have: first and last sequence id, how many messages, what it costs the memory budget.
+
+    `since` is when its first message was handed in.
+    """
+
+    __slots__ = ("cost", "count", "first", "last", "since")
+
+    first: int
+    last: int
+    count: int
+    cost: int
+    since: float
+
+    def parted(self, upto: int) -> tuple[Run, Run]:
+        """The messages up to that number, which is at least `first` and below `last`, and those after it."""
+        raise NotImplementedError
+
+
+class BatchRun(Run):
+    """Messages of a batch."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Item], size: int, since: float) -> None:
+        self.items = items
+        self.first = items[0][0]
+        self.last = items[-1][0]
+        self.count = len(items)
+        self.cost = size + ITEM_OVERHEAD_BYTES * len(items)
+        self.since = since
+
+    def parted(self, upto: int) -> tuple[BatchRun, BatchRun]:
+        at = bisect_right(self.items, upto, key=_number)
+        return tuple(BatchRun(part, _size(part), self.since) for part in (self.items[:at], self.items[at:]))  # type: ignore[return-value]
+
+
+class Whole(NamedTuple):
+    """A message that has an entry, or several chunks, to itself."""
+
+    payload: bytes
+    key: str | bytes | None
+    properties: tuple[tuple[str, str], ...]
+    event_time_ms: int | None
+    deliver_at_ms: int | None
+    ordering_key: bytes | None
+    is_null: bool
+
+
+class WholeRun(Run):
+    """One message that is no part of a batch."""
+
+    __slots__ = ("hash32", "receipt", "whole")
+
+    def __init__(self, number: int, hash32: int, whole: Whole, receipt: Any, since: float) -> None:
+        self.first = self.last = number
+        self.count = 1
+        self.cost = len(whole.payload) + ITEM_OVERHEAD_BYTES
+        self.hash32 = hash32
+        self.whole = whole
+        self.receipt = receipt
+        self.since = since
+
+
+class Limits(NamedTuple):
+    """What a batch holds at most."""
+
+    messages_max: int
+    bytes_max: int
+
+
+def recut(runs: Sequence[Run], place: Callable[[int], Any], limits: Limits) -> list[tuple[Any, Run]]:
+    """All messages of the runs, put together by `place(hash32)`, each place's runs in the order of their numbers."""
+    order = sorted(runs, key=_first)
+    marks = [run.first for run in order]
+    cut: list[tuple[Any, Run]] = []
+    growing: dict[Any, list[Item]] = {}
+    sizes: dict[Any, int] = {}
+
+    def close(where: Any) -> None:
+        items = growing.pop(where, None)
+        if items:
+            # Numbers rise with time, so the run that had begun before the first of them tells how old it may be.
+            since = order[bisect_right(marks, items[0][0]) - 1].since
+            cut.append((where, BatchRun(items, sizes[where], since)))
+
+    for atom in _atoms(order):
+        if isinstance(atom, WholeRun):
+            where = place(atom.hash32)
+            close(where)
+            cut.append((where, atom))
+            continue
+        where = place(atom[1])
+        items = growing.get(where)
+        size = len(atom[2])
+        if items is not None and (
+            len(items) >= limits.messages_max or sizes[where] + size > limits.bytes_max
+        ):
+            close(where)
+            items = None
+        if items is None:
+            growing[where], sizes[where] = [atom], size
+        else:
+            items.append(atom)
+            sizes[where] += size
+    for where in list(growing):
+        close(where)
+    return cut
+
+
+def _atoms(runs: Iterable[Run]) -> list[Any]:
+    """Messages by number."""
+    atoms: list[tuple[int, Any]] = []
+    for run in runs:
+        if isinstance(run, BatchRun):
+            atoms += [(item[0], item) for item in run.items]
+        else:
+            atoms.append((run.first, run))
+    atoms.sort(key=_number)
+    return [atom for _, atom in atoms]
+
+
+def _number(item: Any) -> int:
+    number: int = item[0]
+    return number
+
+
+def _first(run: Run) -> int:
+    return run.first
+
+
+def _size(items: Iterable[Item]) -> int:
+    return sum([len(item[2]) for item in items])
