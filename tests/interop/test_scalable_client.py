@@ -284,7 +284,7 @@ async def test_queue_consumers_share_every_segment(
     consumers = [
         closing(await river.client.queue_consumer(river.url, "q", start="earliest")) for _ in range(2)
     ]
-    producer = closing(await river.client.producer(river.url))
+    producer = closing(await river.client.producer(river.url, batching=False))
     for receipt in await send(producer, range(100)):
         await receipt
     messages = [await take(consumer, 20) for consumer in consumers]
