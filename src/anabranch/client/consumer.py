@@ -1,16 +1,21 @@
-"""What stream, queue and checkpoint consumers have in common: an inbox, the segments that fill it, and the way out."""
+"""What stream, queue and checkpoint consumers have in common: an inbox, the segments that fill it, and the way out.
+
+`Receiver` is the application's side of an inbox, `Consumer` the topic's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
 from anabranch.client.ack_sender import Tally
 from anabranch.client.connections import Connections
+from anabranch.client.cumulative import Cumulative
 from anabranch.client.errors import BadArgument, Closed, TopicDeleted
 from anabranch.client.inbox import MESSAGES_MAX, Inbox
 from anabranch.client.layout_watch import LayoutWatch
@@ -31,6 +36,16 @@ def is_earliest(start: From) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What the consumers of several topics have in common, so that their application sees one."""
+
+    inbox: Inbox
+    tally: Tally
+    cumulative: Cumulative
+    failed: Callable[[Exception], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """What a client gives to each consumer it makes."""
 
@@ -41,24 +56,17 @@ class Setup:
     reading: Reading = field(default_factory=Reading)
     receive_queue: int = MESSAGES_MAX
     closed: Callable[[Any], None] = lambda _: None
+    shared: Shared | None = None
 
 
-class Consumer:
-    """Made by a client. Its kinds say which segments it reads, and what becomes of a message."""
+class Receiver(ABC):
+    """Takes messages from an inbox, and knows whose acknowledgements to wait for."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.consumer_name = setup.consumer_name
-        self._setup = setup
-        self._connections = setup.connections
-        self._watch = setup.watch
-        self._chance = setup.chance
-        self._tally = Tally()
+    def __init__(self, inbox: Inbox, tally: Tally) -> None:
+        self._inbox = inbox
+        self._tally = tally
         self._lost_told = 0
-        self._inbox = Inbox(messages_max=setup.receive_queue)
-        self._ready = self._inbox.ready
-        self._segments: dict[SegmentId, SegmentConsumer] = {}
-        self._leaving: dict[SegmentConsumer, asyncio.Task[None]] = {}
-        self._stop_listening = setup.watch.listen(self._layout_changed)
+        self._ready = inbox.ready
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,19 +74,13 @@ class Consumer:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.consumer_name} of {self.topic}>"
+    @abstractmethod
+    async def close(self) -> None:
+        """Sends acknowledgements that wait, and leaves at once."""
 
-    @property
-    def topic(self) -> str:
-        return str(self._watch.topic)
-
-    @property
-    def attached(self) -> frozenset[SegmentId]:
-        """The segments it is subscribed to by now."""
-        return frozenset(number for number, one in self._segments.items() if one.is_attached)
-
-    # -- messages
+    @abstractmethod
+    def _acking(self) -> Iterable[SegmentConsumer]:
+        """The segments whose acknowledgements may not be stored yet."""
 
     def __aiter__(self) -> Self:
         return self
@@ -105,17 +107,52 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             in_time = False
             async with asyncio.timeout(timeout_s):
-                for one in (*self._segments.values(), *self._leaving):
+                for one in self._acking():
                     await one.acks.settled()
             in_time = True
         self._lost_told = max(self._lost_told, self._tally.lost)
         return in_time and self._tally.lost == told
 
+
+class Consumer(Receiver):
+    """Made by a client. Its kinds say which segments it reads, and what becomes of a message."""
+
+    def __init__(self, setup: Setup) -> None:
+        shared = setup.shared
+        if shared is None:
+            super().__init__(Inbox(messages_max=setup.receive_queue), Tally())
+        else:
+            super().__init__(shared.inbox, shared.tally)
+        self.consumer_name = setup.consumer_name
+        self._fail = self._inbox.fail if shared is None else shared.failed
+        self._setup = setup
+        self._connections = setup.connections
+        self._watch = setup.watch
+        self._chance = setup.chance
+        self._segments: dict[SegmentId, SegmentConsumer] = {}
+        self._leaving: dict[SegmentConsumer, asyncio.Task[None]] = {}
+        self._stop_listening = setup.watch.listen(self._layout_changed)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.consumer_name} of {self.topic}>"
+
+    @property
+    def topic(self) -> str:
+        return str(self._watch.topic)
+
+    @property
+    def attached(self) -> frozenset[SegmentId]:
+        """The segments it is subscribed to by now."""
+        return frozenset(number for number, one in self._segments.items() if one.is_attached)
+
+    def _acking(self) -> Iterable[SegmentConsumer]:
+        return (*self._segments.values(), *self._leaving)
+
     # -- segments
 
     def _layout_changed(self) -> None:
         if self._watch.is_deleted:
-            self._inbox.fail(TopicDeleted(f"{self.topic} was deleted"))
+            self._fail(TopicDeleted(f"{self.topic} was deleted"))
 
     def _read(self, number: SegmentId, topic: str, how: Subscription, **options: Any) -> SegmentConsumer:
         """Starts to read a segment."""
@@ -130,6 +167,7 @@ class Consumer:
             url=self._watch.url_of(number),
             reading=self._setup.reading,
             tally=self._tally,
+            failed=self._fail,
             **options,
         )
         one.open()
@@ -160,7 +198,8 @@ class Consumer:
     async def close(self) -> None:
         """Sends acknowledgements that wait, and leaves at once."""
         await self.leave()
-        self._inbox.fail(Closed("the consumer is closed: make another"))
+        if self._setup.shared is None:
+            self._inbox.fail(Closed("the consumer is closed: make another"))
         await self._watch.close()
         self._setup.closed(self)
 

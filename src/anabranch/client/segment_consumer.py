@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.client.ack_sender import AckSender, Tally
-from anabranch.client.acks import bits_of
+from anabranch.client.acks import Until, bits_of
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
 from anabranch.client.errors import RequestRefused
 from anabranch.client.inbox import Inbox
-from anabranch.client.message import Decryption, Entry, Origin, read_entry, signed
+from anabranch.client.message import Decryption, Entry, Origin, read_entry
 from anabranch.client.schema_versions import VersionGate
 from anabranch.client.schemas import Schema
 from anabranch.client.window import Window
 from anabranch.errors import AnabranchError
+from anabranch.model.cut import Position
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text
 
 log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
-# Where a reader of everything starts.
-BEFORE_ALL: Final = (-1, -1, -1)
 ATTACH_MAX_S: Final = 2.0
 _WHOLE_ENTRY: Final = 2**31 - 1
 _UNSIGNED: Final = (1 << 64) - 1
@@ -45,7 +45,7 @@ FINAL_ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """How a consumer subscribes to each of its segments. Not durable: a reader that starts behind a position."""
+    """How a consumer subscribes to each of its segments. Not durable: a reader that starts at a position."""
 
     name: str
     kind: int
@@ -77,14 +77,17 @@ class SegmentConsumer:
         *,
         chance: random.Random,
         url: str = "",
-        start: tuple[int, int, int] | None = None,
+        start: Position | None = None,
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
         restarted: Callable[[SegmentConsumer], None] = lambda _: None,
         may_be_gone: Callable[[SegmentId], bool] = lambda _: False,
+        lost: Callable[[SegmentConsumer], AnabranchError] | None = None,
         reading: Reading | None = None,
         tally: Tally | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         reading = reading or Reading()
+        self._failed = failed or inbox.fail
         self.segment = segment
         self.topic = topic
         self.has_ended = False
@@ -94,8 +97,9 @@ class SegmentConsumer:
         self._origin = Origin(
             shown_topic, segment=segment, schema=reading.schema, decryption=reading.decryption
         )
-        # Behind which message a reader starts: (ledger, entry, batch index). Moves as messages arrive.
-        self._start = start
+        # Where a reader starts; None is the earliest message there is. Moves as messages arrive.
+        self.position = start
+        self._lost = lost
         self._connections = connections
         self._subscription = subscription
         self._inbox = inbox
@@ -112,7 +116,7 @@ class SegmentConsumer:
         self._queued = 0
         self._is_closing = False
         self._living: asyncio.Task[None] | None = None
-        self._refused: RequestRefused | None = None
+        self._refused: AnabranchError | None = None
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         inbox.segments += 1
@@ -147,11 +151,13 @@ class SegmentConsumer:
                 await self._life.over
             except RequestRefused as refused:
                 if refused.error in FINAL_ERRORS:
-                    self._refused = refused
-                    self._settled.set()
-                    self._inbox.fail(refused)
+                    self._give_up(refused)
                     return
-                if refused.error == pb.TopicNotFound and self._may_be_gone(self.segment):
+                is_gone = refused.error == pb.TopicNotFound and self._may_be_gone(self.segment)
+                if self._lost is not None and self._is_owed and (is_gone or DATA_LOST in str(refused)):
+                    self._give_up(self._lost(self))
+                    return
+                if is_gone:
                     log.debug("%s is gone: %s", self.topic, refused)
                     self.end()
                     return
@@ -163,6 +169,17 @@ class SegmentConsumer:
                 self._life = None
             if not self._is_closing:
                 await self._pause()
+
+    @property
+    def _is_owed(self) -> bool:
+        """Whether a reader may not have had all that it is to read."""
+        return self.position is not None and not self.has_ended
+
+    def _give_up(self, error: AnabranchError) -> None:
+        """It never will be subscribed again."""
+        self._refused = error
+        self._settled.set()
+        self._failed(error)
 
     async def _pause(self) -> None:
         """A back-off that `close` cuts short."""
@@ -179,11 +196,11 @@ class SegmentConsumer:
         life = connection.attach(PartKind.CONSUMER, lambda number: _Life(self, connection, number))
         how = self._subscription
         fields: dict[str, Any] = {}
-        if not how.is_durable and self._start is not None:
-            ledger, entry, index = self._start
-            fields["start_message_id"] = pb.MessageIdData(
-                ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index
-            )
+        if not how.is_durable:
+            fields["start_message_id"] = _behind(self.position)
+            if self.position is not None:
+                owed = position_text(*self.position[:2])
+                fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
         if self._schema is not None:
             fields["schema"] = self._schema
         try:
@@ -201,8 +218,6 @@ class SegmentConsumer:
                 force_topic_creation=False,
                 **fields,
             )
-            if not how.is_durable and self._start is None:
-                await self._remember_start(life)
         except BaseException:
             life.detach()
             raise
@@ -215,14 +230,6 @@ class SegmentConsumer:
             self.acks.attach(connection, life.number)
             self._refill(life)
         return life
-
-    async def _remember_start(self, life: _Life) -> None:
-        """A reader that starts at the latest message must come back to the same place."""
-        answer = await ask(
-            life.connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=life.number
-        )
-        at = answer.consumer_mark_delete_position
-        self._start = (signed(at.ledgerId), signed(at.entryId), _WHOLE_ENTRY)
 
     def life_is_over(self, life: _Life, *, by_broker: bool) -> None:
         """What it left in the inbox is dropped: a durable subscription is sent everything not acknowledged again.
@@ -291,9 +298,9 @@ class SegmentConsumer:
         entry = read_entry(self._origin, body, payload, self, life)
         if body.ack_set:
             entry.want(bits_of(body.ack_set))
-        if self._start is not None and not self._subscription.is_durable and not self._is_news(entry):
-            # Brokers send the message to start behind too, and batches whole.
-            self.tell_ack(entry.ledger, entry.entry)
+        if not self._subscription.is_durable and not self._is_news(entry):
+            # Brokers send the message before the first one too, and batches whole.
+            self.acks.add_until(Until(entry.ledger, entry.entry))
             life.window.arrived(entry.count)
             life.window.taken(entry.count)
             self._refill(life)
@@ -308,17 +315,16 @@ class SegmentConsumer:
 
     def _is_news(self, entry: Entry) -> bool:
         """Whether a reader has not had all of it; what it had is taken out."""
-        assert self._start is not None
-        ledger, number, index = self._start
         at = (entry.ledger, entry.entry)
-        if at < (ledger, number):
-            return False
-        if at == (ledger, number):
-            if index >= entry.count - 1 or not entry.in_batch:
+        if self.position is not None:
+            if at < self.position[:2]:
                 return False
-            if index >= 0:
-                entry.want(~((2 << index) - 1) & ((1 << entry.count) - 1))
-        self._start = (*at, entry.count - 1 if entry.in_batch else -1)
+            index = self.position[2]
+            if at == self.position[:2] and index:
+                if index >= entry.count:
+                    return False
+                entry.want(~((1 << index) - 1) & ((1 << entry.count) - 1))
+        self.position = (entry.ledger, entry.entry + 1, 0)
         return True
 
     def taken(self, entry: Entry, messages: int) -> None:
@@ -347,18 +353,6 @@ class SegmentConsumer:
 
     # -- acknowledgements
 
-    def tell_ack(self, ledger: int, entry: int) -> None:
-        """Acknowledges everything up to an entry without waiting for an answer; lost if there is no connection."""
-        life = self._life
-        if life is not None and not life.over.done() and not life.connection.is_closed:
-            life.connection.send(
-                C.ACK,
-                "ack",
-                consumer_id=life.number,
-                ack_type=pb.CommandAck.Cumulative,
-                message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry)],
-            )
-
     def ack_entry(self, entry: Entry) -> None:
         """Acknowledges all of an entry, whoever has its messages."""
         for place in entry.chunks or ((entry.ledger, entry.entry),):
@@ -371,6 +365,18 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
         async with asyncio.timeout(ATTACH_MAX_S):
             for one in list(segments):
                 await one.attached()
+
+
+def _behind(position: Position | None) -> pb.MessageIdData:
+    """The last message before a position, as a broker is told it; before all of them for None."""
+    ledger, entry, index = position or (-1, 0, 0)
+    if index:
+        index -= 1
+    elif entry:
+        entry, index = entry - 1, _WHOLE_ENTRY
+    else:
+        entry, index = -1, -1
+    return pb.MessageIdData(ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index)
 
 
 class _Life:

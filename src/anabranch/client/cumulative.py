@@ -1,0 +1,70 @@
+"""Acknowledging everything up to a message: one position for each segment, of one topic or of many.
+
+Only the newest message is kept; a moment later it is turned into positions, so an application may acknowledge every
+message for next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from anabranch.client.ack_sender import GROUP_S, Tally
+from anabranch.client.acks import Until
+from anabranch.client.message import Entry, Message
+from anabranch.client.segment_consumer import SegmentConsumer
+from anabranch.client.vector import Vector
+
+
+class Cumulative:
+    """Of one inbox, which tells it of each entry that is `opened`; `stop` in the end."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._vector: Vector[SegmentConsumer] = Vector()
+        # The newest message that was acknowledged, until its positions are sent.
+        self._up_to: Message | None = None
+        self._up_to_number = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def opened(self, entry: Entry) -> None:
+        self._vector.given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
+
+    def ack(self, message: Message) -> None:
+        entry = message.container
+        index = message.index
+        number = entry.number + index if index > 0 else entry.number
+        if entry.owner.acking is not entry.life:
+            self._tally.lost += 1
+        if number >= self._up_to_number:
+            self._up_to_number = number
+            self._up_to = message
+            if self._timer is None:
+                self._timer = self._loop.call_later(GROUP_S, self.send)
+
+    def send(self) -> None:
+        """Turns the newest acknowledged message into positions, and sends them."""
+        self.stop()
+        message, self._up_to = self._up_to, None
+        if message is None:
+            return
+        entry, index = message.container, message.index
+        told = self._vector.up_to(self._up_to_number)
+        for segment, place in told:
+            segment.acks.add_until(Until(*place))
+        if entry.owner.acking is entry.life and -1 < index < entry.count - 1:
+            part = Until(entry.ledger, entry.entry, index, entry.count, entry.wanted)
+            entry.owner.acks.add_until(part)
+            entry.owner.acks.send()
+        for segment, _ in told:
+            segment.acks.send()
+
+    def restarted(self, segment: SegmentConsumer) -> None:
+        """Its messages come again, under new numbers; an old one must not acknowledge past a seek."""
+        self.send()
+        self._vector.forget(segment)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
