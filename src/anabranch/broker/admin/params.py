@@ -4,6 +4,9 @@ Paths reach the routes still percent-encoded (see `app.py`), so that `a%2Fb` is 
 here. Topic and subscription names come from Java's URLEncoder, which writes a space as `+`.
 
 Bodies are read liberally, whatever the content type: admin clients send a bare `4`, `true`, an object or nothing.
+
+Whatever a route depends on is a coroutine, though none of it waits: FastAPI calls plain functions in threads, one after
+the other, and a split's request waited for four of them.
 """
 
 from __future__ import annotations
@@ -24,29 +27,29 @@ T = TypeVar("T")
 BODY_BYTES_MAX = 1 << 20
 
 
-def _broker(request: Request) -> Broker:
+async def _broker(request: Request) -> Broker:
     broker: Broker = request.app.state.broker
     return broker
 
 
-def _role() -> str:
+async def _role() -> str:
     # Who asks. Nobody proves who they are yet, so nobody has a role.
     return ANONYMOUS
 
 
-def _namespace(tenant: str, namespace: str) -> NamespaceName:
+async def _namespace(tenant: str, namespace: str) -> NamespaceName:
     return NamespaceName(unquote(tenant), unquote(namespace))
 
 
-def _topic(domain: Domain, tenant: str, namespace: str, topic: str) -> TopicName:
-    return TopicName(domain, _namespace(tenant, namespace), decoded(topic))
+async def _topic(domain: Domain, tenant: str, namespace: str, topic: str) -> TopicName:
+    return TopicName(domain, await _namespace(tenant, namespace), decoded(topic))
 
 
-def _persistent(tenant: str, namespace: str, topic: str) -> TopicName:
-    return _topic(Domain.PERSISTENT, tenant, namespace, topic)
+async def _persistent(tenant: str, namespace: str, topic: str) -> TopicName:
+    return await _topic(Domain.PERSISTENT, tenant, namespace, topic)
 
 
-def _subscription(subscription: str) -> str:
+async def _subscription(subscription: str) -> str:
     # Twice, as Pulsar does: its admin client encodes subscription names twice, and topics once.
     name = decoded(unquote(subscription))
     if not name:

@@ -33,7 +33,7 @@ SEGMENT_ID_MAX = 2**63 - 1
 TIMESTAMP_MS_MAX = 2**63 - 1
 
 
-def _service(broker: BrokerDep) -> ScalableTopics:
+async def _service(broker: BrokerDep) -> ScalableTopics:
     if broker.scalable is None:
         raise RestError(405, "Scalable topics are disabled; set scalableTopicEnabled=true on the brokers")
     return broker.scalable
@@ -50,7 +50,7 @@ async def _listed(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep) -> 
     return namespace
 
 
-def _subscription(subscription: str) -> str:
+async def _subscription(subscription: str) -> str:
     return decoded_once(subscription)
 
 

@@ -63,7 +63,7 @@ async def _owned(
     return owned
 
 
-def _subscription(subscription: str) -> str:
+async def _subscription(subscription: str) -> str:
     name = decoded_once(subscription)
     if not name:
         raise RestError(412, "Subscription name is empty")
@@ -155,7 +155,7 @@ async def create(owned: OwnedDep, request: Request) -> None:
     names = await body(request, list[str], [])
     await owned.broker.segment_owner.create(owned.topic, owned.segment, ())
     for name in names:
-        await _register(owned, _subscription(name))
+        await _register(owned, await _subscription(name))
     await owned.broker.segment_owner.create(owned.topic, owned.segment, names)
 
 
