@@ -22,6 +22,7 @@ LAYERS = [
     "controller",
     "broker",
     "client",
+    "blocking",
     "simulation",
     "cli",
 ]

@@ -1,3 +1,95 @@
-"""Anabranch: messaging whose topics scale themselves."""
+"""Anabranch: messaging whose topics scale themselves.
+
+The client's names are here, and loaded when they are first used: a broker imports this package too, and needs none of
+them. `anabranch.blocking` has the same names for programs without an event loop.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch import blocking as blocking
+    from anabranch.client import AvroSchema as AvroSchema
+    from anabranch.client import AvroType as AvroType
+    from anabranch.client import Batching as Batching
+    from anabranch.client import BytesSchema as BytesSchema
+    from anabranch.client import CheckpointConsumer as CheckpointConsumer
+    from anabranch.client import Client as Client
+    from anabranch.client import Encryption as Encryption
+    from anabranch.client import JsonSchema as JsonSchema
+    from anabranch.client import Message as Message
+    from anabranch.client import MessageId as MessageId
+    from anabranch.client import OpenTelemetry as OpenTelemetry
+    from anabranch.client import Producer as Producer
+    from anabranch.client import QueueConsumer as QueueConsumer
+    from anabranch.client import Routing as Routing
+    from anabranch.client import Schema as Schema
+    from anabranch.client import StreamConsumer as StreamConsumer
+    from anabranch.client import StringSchema as StringSchema
+    from anabranch.client import connect as connect
+    from anabranch.client.errors import BadArgument as BadArgument
+    from anabranch.client.errors import BadCheckpoint as BadCheckpoint
+    from anabranch.client.errors import Closed as Closed
+    from anabranch.client.errors import ConnectionLost as ConnectionLost
+    from anabranch.client.errors import CryptoFailed as CryptoFailed
+    from anabranch.client.errors import DataLost as DataLost
+    from anabranch.client.errors import MemoryFull as MemoryFull
+    from anabranch.client.errors import RequestRefused as RequestRefused
+    from anabranch.client.errors import SchemaMismatch as SchemaMismatch
+    from anabranch.client.errors import TimedOut as TimedOut
+    from anabranch.client.errors import TopicDeleted as TopicDeleted
+    from anabranch.client.errors import Unsupported as Unsupported
+    from anabranch.errors import AnabranchError as AnabranchError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AnabranchError",
+    "AvroSchema",
+    "AvroType",
+    "BadArgument",
+    "BadCheckpoint",
+    "Batching",
+    "BytesSchema",
+    "CheckpointConsumer",
+    "Client",
+    "Closed",
+    "ConnectionLost",
+    "CryptoFailed",
+    "DataLost",
+    "Encryption",
+    "JsonSchema",
+    "MemoryFull",
+    "Message",
+    "MessageId",
+    "OpenTelemetry",
+    "Producer",
+    "QueueConsumer",
+    "RequestRefused",
+    "Routing",
+    "Schema",
+    "SchemaMismatch",
+    "StreamConsumer",
+    "StringSchema",
+    "TimedOut",
+    "TopicDeleted",
+    "Unsupported",
+    "connect",
+]
+
+
+if not TYPE_CHECKING:  # Which would take every name for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        if name == "blocking":
+            return import_module("anabranch.blocking")
+        if name not in __all__:
+            raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module("anabranch.client"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "blocking"})

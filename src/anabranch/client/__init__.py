@@ -5,6 +5,7 @@ from anabranch.client.checkpoint import Checkpoint, Edge
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
 from anabranch.client.connection import ClientConnection
+from anabranch.client.crypto import Encryption
 from anabranch.client.errors import (
     BadArgument,
     BadCheckpoint,
@@ -25,12 +26,21 @@ from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.schema_avro import AvroSchema
+from anabranch.client.schema_types import AvroType
+from anabranch.client.schemas import BytesSchema, JsonSchema, Schema, StringSchema
 from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.tracing import OpenTelemetry
+from anabranch.errors import AnabranchError
 
 __all__ = [
+    "AnabranchError",
+    "AvroSchema",
+    "AvroType",
     "BadArgument",
     "BadCheckpoint",
     "Batching",
+    "BytesSchema",
     "Checkpoint",
     "CheckpointConsumer",
     "Client",
@@ -40,16 +50,21 @@ __all__ = [
     "CryptoFailed",
     "DataLost",
     "Edge",
+    "Encryption",
+    "JsonSchema",
     "LayoutWatch",
     "MemoryFull",
     "Message",
     "MessageId",
+    "OpenTelemetry",
     "Producer",
     "QueueConsumer",
     "RequestRefused",
     "Routing",
+    "Schema",
     "SchemaMismatch",
     "StreamConsumer",
+    "StringSchema",
     "TimedOut",
     "TopicDeleted",
     "Unsupported",

@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
 from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
@@ -17,17 +17,19 @@ from anabranch.client.checkpoint import Edge, Start
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.consumer import From, Setup, is_earliest
-from anabranch.client.entries import Encrypts
-from anabranch.client.errors import Closed, TimedOut
+from anabranch.client.crypto import Encryption
+from anabranch.client.errors import BadArgument, Closed, TimedOut
 from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.message import Decryption, Schema
 from anabranch.client.opening import Opening
-from anabranch.client.producer import SEND_TIMEOUT_S, Encodes, Producer, ProducerSettings
+from anabranch.client.producer import SEND_TIMEOUT_S, Producer, ProducerSettings
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.schemas import Schema, schema_of
 from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.traced import traced
+from anabranch.client.tracing import OpenTelemetry
 
 OPERATION_TIMEOUT_S: Final = 30.0
 
@@ -43,6 +45,7 @@ class OpenPart(Part, Protocol):
 
 
 P = TypeVar("P", bound=OpenPart)
+T = TypeVar("T")
 
 
 def _wall_ms() -> int:
@@ -55,16 +58,23 @@ def connect(
     memory_bytes_max: int = MEMORY_BYTES_MAX,
     when_full: WhenFull = "wait",
     operation_timeout_s: float = OPERATION_TIMEOUT_S,
+    tracing: OpenTelemetry | None = None,
 ) -> Client:
     """A client of the brokers at `pulsar://host:port`, or several as `pulsar://one:6650,two:6650`.
 
     Nothing is opened yet: a broker that cannot be reached shows when the first producer or consumer is made.
+
+    - `memory_bytes_max`: what messages without a receipt may take, of all producers together.
+    - `when_full`: "wait" for room, or "refuse" a send that goes beyond it with MemoryFull.
+    - `operation_timeout_s`: for opening a producer or consumer.
+    - `tracing`: `OpenTelemetry()` makes a span for each message sent and received.
     """
     return Client(
         service_url,
         memory_bytes_max=memory_bytes_max,
         when_full=when_full,
         operation_timeout_s=operation_timeout_s,
+        tracing=tracing,
     )
 
 
@@ -78,11 +88,19 @@ class Client:
         memory_bytes_max: int = MEMORY_BYTES_MAX,
         when_full: WhenFull = "wait",
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        tracing: OpenTelemetry | None = None,
         chance: random.Random | None = None,
         now_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         self._connections = Connections(service_url)
+        if not operation_timeout_s > 0:
+            raise BadArgument(
+                f"operation_timeout_s={operation_timeout_s!r}: give a number of seconds above 0"
+            )
+        if tracing is not None and not isinstance(tracing, OpenTelemetry):
+            raise BadArgument(f"tracing={tracing!r}: give anabranch.OpenTelemetry()")
         self._operation_timeout_s = operation_timeout_s
+        self._tracing = tracing
         self._budget = MemoryBudget(memory_bytes_max, when_full)
         self._chance = chance or random.Random()
         self._now_ms = now_ms
@@ -138,6 +156,9 @@ class Client:
             raise
         return part
 
+    def _kind(self, cls: type[T]) -> type[T]:
+        return cls if self._tracing is None else traced(cls, self._tracing)
+
     def _name(self, what: str) -> str:
         return f"{what}-{self._chance.getrandbits(40):010x}"
 
@@ -148,13 +169,13 @@ class Client:
         topic: str,
         *,
         name: str | None = None,
-        schema: Encodes | None = None,
+        schema: Schema[Any] | type | None = None,
         compression: Compression = "none",
         batching: bool | Batching = True,
         routing: Routing = Routing.HIGH,
         access: Access = "shared",
         chunking: bool = False,
-        encryption: Encrypts | None = None,
+        encryption: Encryption | None = None,
         send_timeout_s: float | None = SEND_TIMEOUT_S,
         create: bool = True,
         properties: Mapping[str, str] | None = None,
@@ -170,13 +191,15 @@ class Client:
         - `routing`: `Routing.LOW` for topics shared with producers of Pulsar 5.0.0-M1.
         - `properties`: of the producer, shown in the topic's stats.
         """
+        if encryption is not None:
+            encryption.check_can_encrypt()
         settings = ProducerSettings(
             routing=routing,
             batching=batching_of(batching),
             compression=compression_of(compression),
             is_chunking=chunking,
             access_mode=access_of(access),
-            schema=schema,
+            schema=None if schema is None else schema_of(schema),
             encryption=encryption,
             send_timeout_s=send_timeout_s,
             properties=properties or {},
@@ -185,7 +208,7 @@ class Client:
 
         async def open_() -> Producer:
             watch = await self._watch(topic, create=create)
-            producer = Producer(
+            producer = self._kind(Producer)(
                 self._connections,
                 watch,
                 name or self._name("producer"),
@@ -204,8 +227,8 @@ class Client:
         self,
         watch: LayoutWatch,
         consumer_name: str,
-        schema: Schema | None,
-        encryption: Decryption | None,
+        schema: Schema[Any] | type | None,
+        encryption: Encryption | None,
         receive_queue: int,
     ) -> Setup:
         return Setup(
@@ -213,7 +236,7 @@ class Client:
             watch=watch,
             consumer_name=consumer_name,
             chance=self._chance,
-            reading=Reading(schema, encryption),
+            reading=Reading(None if schema is None else schema_of(schema).for_topic(), encryption),
             receive_queue=receive_queue,
             closed=self._parts.discard,
         )
@@ -225,8 +248,8 @@ class Client:
         *,
         consumer_name: str | None = None,
         start: From = "latest",
-        schema: Schema | None = None,
-        encryption: Decryption | None = None,
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[StreamConsumer]:
@@ -240,7 +263,7 @@ class Client:
             watch = await self._watch(topic, create=create)
             name = consumer_name or self._name("stream")
             setup = self._setup(watch, name, schema, encryption, receive_queue)
-            return await self._opened(StreamConsumer(setup, subscription, earliest=earliest))
+            return await self._opened(self._kind(StreamConsumer)(setup, subscription, earliest=earliest))
 
         return Opening(open_)
 
@@ -251,8 +274,8 @@ class Client:
         *,
         consumer_name: str | None = None,
         start: From = "latest",
-        schema: Schema | None = None,
-        encryption: Decryption | None = None,
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[QueueConsumer]:
@@ -266,7 +289,7 @@ class Client:
             watch = await self._watch(topic, create=create)
             name = consumer_name or self._name("queue")
             setup = self._setup(watch, name, schema, encryption, receive_queue)
-            return await self._opened(QueueConsumer(setup, subscription, earliest=earliest))
+            return await self._opened(self._kind(QueueConsumer)(setup, subscription, earliest=earliest))
 
         return Opening(open_)
 
@@ -284,7 +307,7 @@ class Client:
         async def open_() -> CheckpointConsumer:
             watch = await self._watch(topic, create=create)
             return await self._opened(
-                CheckpointConsumer(
+                self._kind(CheckpointConsumer)(
                     self._connections,
                     watch,
                     consumer_name or self._name("checkpoint"),

@@ -1,0 +1,66 @@
+"""Producers and consumers that tell OpenTelemetry what they do, and are otherwise what they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from anabranch.client.errors import Closed
+from anabranch.client.message_id import MessageId
+from anabranch.client.producer import Producer
+from anabranch.client.tracing import OpenTelemetry
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from anabranch.client.message import Message
+
+T = TypeVar("T")
+
+
+def traced(cls: type[T], tracing: OpenTelemetry) -> type[T]:
+    """The same kind of producer or consumer, with spans."""
+    telling = _Producer if issubclass(cls, Producer) else _Consumer
+    return cast("type[T]", type(cls.__name__, (telling, cls), {"_tracing": tracing, "__doc__": cls.__doc__}))
+
+
+class _Producer(Producer):
+    _tracing: OpenTelemetry
+
+    # `send` comes through here too.
+    async def post(
+        self, value: Any, *, properties: Mapping[str, str] | None = None, **options: Any
+    ) -> asyncio.Future[MessageId]:
+        span, properties = self._tracing.sending(self.topic, properties)
+        try:
+            receipt = await super().post(value, properties=properties, **options)
+        except BaseException as error:
+            self._tracing.sent(span, error=error)
+            raise
+        receipt.add_done_callback(partial(self._stored, span))
+        return receipt
+
+    def _stored(self, span: Span, receipt: asyncio.Future[MessageId]) -> None:
+        if receipt.cancelled():
+            self._tracing.sent(span)
+        elif (error := receipt.exception()) is not None:
+            self._tracing.sent(span, error=error)
+        else:
+            self._tracing.sent(span, receipt.result())
+
+
+class _Consumer:
+    _tracing: OpenTelemetry
+
+    async def receive(self, *args: Any, **options: Any) -> Message:
+        message: Message = await super().receive(*args, **options)  # type: ignore[misc]  # Of the kind it is mixed into.
+        self._tracing.received(message, getattr(self, "subscription", None))
+        return message
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except Closed:
+            raise StopAsyncIteration from None
