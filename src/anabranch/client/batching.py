@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from anabranch.client.errors import BadArgument
+from anabranch.client.errors import BadArgument, Unsupported
+from anabranch.errors import UnsupportedCompression
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import compress
 
 Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 Access: TypeAlias = Literal["shared", "exclusive", "wait", "fencing"]
@@ -51,6 +53,10 @@ def compression_of(name: str) -> int:
     found = COMPRESSIONS.get(name)
     if found is None:
         raise BadArgument(f"compression={name!r}: choose one of {', '.join(COMPRESSIONS)}")
+    try:
+        compress(found, b"")
+    except UnsupportedCompression as error:
+        raise Unsupported(f"compression={name!r}: {error}; pip install anabranch[compression]") from None
     return found
 
 

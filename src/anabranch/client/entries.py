@@ -17,9 +17,9 @@ from anabranch.client.runs import BatchRun, Run, WholeRun
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import compress, split_batch
 from anabranch.wire.encode import encode_payload_header
-from anabranch.wire.frames import Buffer
 
-Pieces: TypeAlias = list[Buffer]
+Payload: TypeAlias = bytes | memoryview
+Pieces: TypeAlias = list[Payload]
 
 # What metadata may take of a chunk's room, besides what the first chunk's takes: its number, the encryption's tag.
 CHUNK_SLACK_BYTES: Final = 256
@@ -30,7 +30,7 @@ _SEND: Final = pb.BaseCommand.SEND
 class Encrypts(Protocol):
     """End-to-end encryption: adds what readers need to the metadata."""
 
-    def encrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes: ...
+    def encrypt(self, metadata: pb.MessageMetadata, payload: Payload) -> bytes: ...
 
 
 class Target(NamedTuple):
@@ -82,7 +82,7 @@ class Entries:
         )
         return [_frame(send, metadata, payload)]
 
-    def _batch(self, run: Run, metadata: pb.MessageMetadata) -> Buffer:
+    def _batch(self, run: Run, metadata: pb.MessageMetadata) -> Payload:
         assert isinstance(run, BatchRun)
         metadata.num_messages_in_batch = run.count
         metadata.highest_sequence_id = run.last
@@ -97,14 +97,14 @@ class Entries:
                     metadata.partition_key_b64_encoded = True
         return b"".join([item[2] for item in items])
 
-    def _packed(self, metadata: pb.MessageMetadata, payload: Buffer) -> Buffer:
+    def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
         """Compressed, and encrypted as one piece."""
         payload = self._compressed(metadata, payload)
         if self._encryption is not None:
-            payload = self._encryption.encrypt(metadata, bytes(payload))
+            payload = self._encryption.encrypt(metadata, payload)
         return payload
 
-    def _compressed(self, metadata: pb.MessageMetadata, payload: Buffer) -> Buffer:
+    def _compressed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
         if self._compression == pb.NONE:
             return payload
         metadata.compression = self._compression  # type: ignore[assignment]  # An int of the enum.
@@ -117,7 +117,7 @@ class Entries:
         limit = target.message_bytes_max
         if len(payload) <= limit:
             if self._encryption is not None:
-                payload = self._encryption.encrypt(metadata, bytes(payload))
+                payload = self._encryption.encrypt(metadata, payload)
             send = pb.CommandSend(producer_id=target.producer_id, sequence_id=run.first, num_messages=1)
             return [_frame(send, metadata, payload)]
         if not self._is_chunking:
@@ -139,9 +139,9 @@ class Entries:
             own = pb.MessageMetadata()
             own.CopyFrom(metadata)
             own.chunk_id = chunk
-            part: Buffer = payload[start : start + room]
+            part: Payload = payload[start : start + room]
             if self._encryption is not None:
-                part = self._encryption.encrypt(own, bytes(part))
+                part = self._encryption.encrypt(own, part)
             send = pb.CommandSend(
                 producer_id=target.producer_id, sequence_id=number, num_messages=1, is_chunk=True
             )
@@ -168,7 +168,7 @@ def _describe(metadata: pb.MessageMetadata, run: WholeRun) -> None:
         metadata.null_value = True
 
 
-def _frame(send: pb.CommandSend, metadata: pb.MessageMetadata, payload: Buffer) -> Pieces:
+def _frame(send: pb.CommandSend, metadata: pb.MessageMetadata, payload: Payload) -> Pieces:
     head = metadata.SerializeToString()
     body = len(head).to_bytes(4, "big") + head
     crc = crc32c(payload, crc32c(body))

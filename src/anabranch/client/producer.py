@@ -209,7 +209,7 @@ class Producer:
         - `sequence_id`: given out in order by default; an application that gives its own must give rising ones.
         - `ordering_key`: goes before the key where consumers share a topic by keys.
         """
-        payload = value if self._encode is None else self._encode(value)
+        payload = value if self._encode is None or value is None else self._encode(value)
         if (
             type(payload) is not bytes
             or deliver_at is not None

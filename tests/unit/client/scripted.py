@@ -69,6 +69,9 @@ class ScriptedBroker:
         self.last_sequence: dict[str, int] = {}
         self.sent: list[tuple[str, int]] = []
         self.entries: list[bytes] = []
+        # Every request to attach a producer, and what the answer holds besides.
+        self.asked: list[pb.CommandProducer] = []
+        self.success: dict[str, Any] = {}
         self.refused: list[int] = []
         self.questions: list[str] = []
         self.acks: list[tuple[str, int, int, bool]] = []
@@ -184,12 +187,14 @@ class ScriptedBroker:
         return False
 
     def _producer(self, link: Link, request: pb.CommandProducer) -> None:
+        """Attached at once, or first told to wait (`success["producer_ready"] = False`) and `admit`ted later."""
         if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
             self.questions.append(request.topic)
         elif request.topic in self.sealed:
             self.refusals.setdefault(request.topic, []).insert(0, pb.TopicTerminatedError)
         if self._refuse(link, request):
             return
+        self.asked.append(request)
         self.producers[request.topic] = (link, request.producer_id)
         link.send(
             C.PRODUCER_SUCCESS,
@@ -197,7 +202,19 @@ class ScriptedBroker:
             request_id=request.request_id,
             producer_name=request.producer_name,
             last_sequence_id=self.last_sequence.get(request.topic, -1),
+            **self.success,
         )
+
+    def admit(self) -> None:
+        """Those told to wait have their turn."""
+        for request in self.asked:
+            link, _ = self.producers[request.topic]
+            link.send(
+                C.PRODUCER_SUCCESS,
+                "producer_success",
+                request_id=request.request_id,
+                producer_name=request.producer_name,
+            )
 
     def _send(self, link: Link, producer: int, sequence: int, entry: bytes) -> None:
         topic = next(name for name, found in self.producers.items() if found == (link, producer))

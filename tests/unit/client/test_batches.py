@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from anabranch.client import BadArgument, Batching, Client, MessageId, RequestRefused, TimedOut
+from anabranch.client import (
+    BadArgument,
+    Batching,
+    Client,
+    Encryption,
+    MessageId,
+    Producer,
+    RequestRefused,
+    Schema,
+    TimedOut,
+)
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -291,3 +301,97 @@ async def test_a_producer_that_must_be_alone_attaches_everywhere_at_once_and_say
     script.refusals[RIGHT] = [pb.ProducerFenced]
     with pytest.raises(RequestRefused, match="access='wait'"):
         await client.producer(TOPIC, access="exclusive")
+
+
+async def test_a_producer_that_waits_for_the_topic_is_open_when_its_turn_comes(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.success = {"producer_ready": False}
+    opening = asyncio.create_task(_opened(client))
+    await script.until(lambda: script.asked)
+    assert not opening.done()
+    script.admit()
+    producer = await opening
+    await producer.send(b"x", key=LOW)
+    await producer.close()
+
+
+async def _opened(client: Client) -> Producer:
+    return await client.producer(TOPIC, access="wait")
+
+
+async def test_a_wait_for_the_topic_can_be_cancelled_and_tells_the_broker(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.success = {"producer_ready": False}
+    opening = asyncio.create_task(_opened(client))
+    await script.until(lambda: script.asked)
+    opening.cancel()
+    await asyncio.wait([opening])
+    await script.until(lambda: script.closed)
+
+
+async def test_a_producer_that_held_the_topic_says_so_when_it_comes_back(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.success = {"topic_epoch": 7}
+    async with client.producer(TOPIC, access="fencing") as producer:
+        for link in script.links:
+            link.cut()
+        await producer.send(b"x")
+    assert [one.HasField("topic_epoch") and one.topic_epoch for one in script.asked] == [False, 7]
+    assert {one.producer_access_mode for one in script.asked} == {pb.ExclusiveWithFencing}
+
+
+class Upside(Schema[str]):
+    """A schema of text, turned round."""
+
+    def encode(self, value: str) -> bytes:
+        return value[::-1].encode()
+
+    def info(self) -> pb.Schema:
+        return pb.Schema(name="upside", type=pb.Schema.String, schema_data=b"")
+
+
+class Marking(Encryption):
+    """Encryption of a kind: a mark before each payload, and a key in the metadata."""
+
+    def check_can_encrypt(self) -> None:
+        pass
+
+    def encrypt(self, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
+        metadata.encryption_keys.add(key="k", value=b"secret")
+        if payload == b"broken":
+            raise OSError("no such key")
+        return b"!" + payload
+
+
+async def test_values_are_encoded_by_the_schema_and_entries_carry_its_version(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.success = {"schema_version": b"v3"}
+    async with client.producer(TOPIC, schema=Upside(), properties={"who": "me"}) as producer:
+        await producer.send("abc")
+        await producer.send("def", deliver_at=1)
+        await producer.send(None)
+    assert payloads(script) == [[b"cba"], [b"fed"], [b""]]
+    assert {open_entry(entry)[0].schema_version for entry in script.entries} == {b"v3"}
+    assert script.asked[0].schema.name == "upside"
+    assert [(item.key, item.value) for item in script.asked[0].metadata] == [("who", "me")]
+
+
+async def test_entries_and_chunks_are_encrypted_and_a_failure_is_of_one_message(
+    script: ScriptedBroker, client: Client
+) -> None:
+    encryption = Marking(public_keys={"k": "PEM"})
+    async with client.producer(TOPIC, encryption=encryption, chunking=True) as producer:
+        await producer.post(b"a")
+        with pytest.raises(OSError, match="no such key"):
+            await producer.send(b"broken", deliver_at=1)
+        await producer.post(b"b", deliver_at=1)
+        await producer.post(bytes(6 << 20))
+    found = [open_entry(entry) for entry in script.entries]
+    assert all(bytes(payload[:1]) == b"!" and m.encryption_keys[0].value == b"secret" for m, payload in found)
+    assert [m.chunk_id for m, _ in found] == [0, 0, 0, 1]
+    assert bytes(found[1][1]) == b"!b"
+    assert script.asked[0].encrypted
