@@ -1,0 +1,167 @@
+"""Consumers of a whole namespace: every scalable topic with the properties asked for, as one stream or one queue.
+
+Topics join and leave while it runs. Each has a consumer of its own, whose controller decides alone what it reads; they
+all fill one inbox, and messages are numbered across it, so acknowledging one means a position in every segment of every
+topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from anabranch.client.ack_sender import Tally
+from anabranch.client.connections import Connections
+from anabranch.client.consumer import FLUSH_MAX_S, Consumer, Receiver, Shared
+from anabranch.client.cumulative import Cumulative
+from anabranch.client.errors import Closed, ConnectionLost
+from anabranch.client.inbox import Inbox
+from anabranch.client.message import Message
+from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.segment_consumer import SegmentConsumer
+from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.topic_set import Change
+from anabranch.client.topics import Topics, topic_backoff
+
+# A topic that takes longer to open joins later.
+OPEN_MAX_S: Final = 10.0
+
+C = TypeVar("C", bound=Consumer)
+# Opens the consumer of one topic, which fills what is shared.
+OpenOne = Callable[[str, Shared], Awaitable[C]]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSetup(Generic[C]):
+    """What a client gives to each consumer of a namespace that it makes."""
+
+    connections: Connections
+    namespace: str
+    property_filters: Mapping[str, str]
+    subscription: str
+    consumer_name: str
+    receive_queue: int
+    chance: Random
+    open_one: OpenOne[C]
+    closed: Callable[[Receiver], None] = lambda _: None
+
+
+class NamespaceConsumer(Receiver, Generic[C]):
+    """Its kinds say how messages are acknowledged."""
+
+    def __init__(self, setup: NamespaceSetup[C]) -> None:
+        super().__init__(Inbox(messages_max=setup.receive_queue), Tally())
+        self.namespace = setup.namespace
+        self.subscription = setup.subscription
+        self.consumer_name = setup.consumer_name
+        self._setup = setup
+        self._cumulative = Cumulative(self._tally)
+        self._topics: Topics[C] = Topics(self._open_one, lambda: topic_backoff(setup.chance))
+        self._watch = self._new_watch()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.consumer_name} of {self.namespace}>"
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics it reads by now."""
+        return frozenset(self._topics.open)
+
+    async def open(self) -> None:
+        """Returns once the topics that are there are subscribed to, but for those that cannot be just now."""
+        names = await self._first_names()
+        self._topics.apply(Change(opened=names))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_MAX_S):
+                await self._topics.tried(names)
+
+    async def _first_names(self) -> frozenset[str]:
+        backoff = watch_backoff(self._setup.chance)
+        while True:
+            try:
+                return await self._watch.start()
+            except ConnectionLost:
+                await backoff.wait()
+                self._watch = self._new_watch()
+
+    def _new_watch(self) -> NamespaceWatch:
+        return NamespaceWatch(
+            self._setup.connections,
+            self.namespace,
+            self._setup.property_filters,
+            changed=self._changed,
+            ended=self._inbox.fail,
+            backoff=watch_backoff(self._setup.chance),
+        )
+
+    def _changed(self, change: Change) -> None:
+        self._topics.apply(change)
+
+    async def _open_one(self, topic: str, failed: Callable[[Exception], None]) -> C:
+        return await self._setup.open_one(topic, Shared(self._inbox, self._tally, self._cumulative, failed))
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        # Consumers of topics that left confirm theirs before they are gone.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._topics.gone()
+        return await super().flush(timeout_s)
+
+    flush.__doc__ = Receiver.flush.__doc__
+
+    def _acking(self) -> Iterable[SegmentConsumer]:
+        return [one for consumer in self._topics.open.values() for one in consumer._acking()]
+
+    async def close(self) -> None:
+        await self._watch.close()
+        await self._topics.close()
+        self._cumulative.stop()
+        self._inbox.fail(Closed("the consumer is closed: make another"))
+        self._setup.closed(self)
+
+    close.__doc__ = Receiver.close.__doc__
+
+    def crash(self) -> None:
+        """Drops every connection of its client without a word, as a process that dies would."""
+        self._cumulative.stop()
+        for one in self._topics.open.values():
+            one.crash()
+        self._setup.connections.abort()
+
+
+class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
+    """Made by `Client.stream_consumer` with a namespace: in order within each topic, acknowledged cumulatively."""
+
+    def __init__(self, setup: NamespaceSetup[StreamConsumer]) -> None:
+        super().__init__(setup)
+        self._inbox.opened = self._cumulative.opened
+
+    async def ack_cumulative(self, message: Message) -> None:
+        """Acknowledges everything that was received up to that message, in all segments of all topics.
+
+        Returns at once; `flush` tells whether it was stored.
+        """
+        self._cumulative.ack(message)
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        self._cumulative.send()
+        return await super().flush(timeout_s)
+
+    flush.__doc__ = Receiver.flush.__doc__
+
+
+class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
+    """Made by `Client.queue_consumer` with a namespace: without order, acknowledged one by one."""
+
+    async def ack(self, message: Message) -> None:
+        """Acknowledges one message, in the topic it came from. Returns at once; `flush` tells whether it was stored."""
+        consumer = self._topics.open.get(message.topic)
+        if consumer is None:
+            self._tally.lost += 1
+        else:
+            await consumer.ack(message)
