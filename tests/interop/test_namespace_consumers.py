@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -234,6 +235,36 @@ async def test_one_busy_topic_does_not_starve_the_others(space: Namespace, clien
     while (await queue.receive(WITHIN_S)).topic == busy:
         seen += 1
     assert seen < 3000, "the quiet topic had to wait for the whole backlog of the busy one"
+
+
+async def test_two_consumers_share_the_segments_of_every_topic(space: Namespace, client: Client) -> None:
+    """Each topic's controller decides alone: with two segments each, both consumers read from both topics."""
+    topics = {await space.make("one", segments=2), await space.make("two", segments=2)}
+    streams = [
+        await client.stream_consumer(namespace=space.name, subscription="s", consumer_name=name)
+        for name in ("a", "b")
+    ]
+    found: list[set[str]] = [set(), set()]
+
+    async def read(at: int) -> None:
+        while True:
+            message = await streams[at].receive()
+            found[at].add(message.topic)
+            await streams[at].ack_cumulative(message)
+
+    reading = [asyncio.create_task(read(at)) for at in (0, 1)]
+    async with asyncio.timeout(WITHIN_S):
+        while not all(one == topics for one in found):
+            for topic in topics:
+                await send(client, topic, *(f"{n}" for n in range(5)))
+    for task in reading:
+        task.cancel()
+
+
+def test_a_checkpoint_consumer_reads_one_topic() -> None:
+    taken = inspect.signature(Client.checkpoint_consumer).parameters
+    assert "topic" in taken
+    assert "namespace" not in taken
 
 
 async def test_a_topic_made_again_under_the_same_name_is_read_anew(space: Namespace, client: Client) -> None:
