@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from anabranch.client import (
-    Checkpoint,
     CheckpointConsumer,
     Client,
-    Edge,
     Message,
     MessageId,
     Producer,
     QueueConsumer,
     StreamConsumer,
 )
+from anabranch.client.checkpoint import Start
 from anabranch.errors import AnabranchError
 from anabranch.simulation.history import History, Place, Sent
 
@@ -278,7 +277,7 @@ class LoneReader:
         world, chance = self._world, self._world.chance
         who = f"{self.NAME}#{self._lives}"
         world.history.opened(who)
-        start = Edge.EARLIEST if self._kept is None else Checkpoint.decode(self._kept)
+        start: Start = "earliest" if self._kept is None else self._kept
         async with asyncio.timeout(OPEN_SECONDS_MAX):
             consumer = await world.client().checkpoint_consumer(world.topic, start=start, create=False)
         ends = time.monotonic() + chance.uniform(3.0, 15.0)
@@ -300,4 +299,4 @@ class LoneReader:
             sent, key = sent_of(message), message.key or ""
             world.history.received(self.NAME, who, sent, key, place, keeps_order=True)
             if world.chance.random() < 0.01:
-                self._kept = consumer.checkpoint().encode()
+                self._kept = consumer.checkpoint()

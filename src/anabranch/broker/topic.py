@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker import owed
 from anabranch.broker import state as topic_state
 from anabranch.broker.attached import Attached
 from anabranch.broker.consumer import Consumer
@@ -288,6 +289,7 @@ class Topic:
             raise NotAllowedError(
                 f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
             )
+        owed.check(self.log, request)
         first = None
         registration = self.broker.registration
         is_segment = not self.name.is_classic or self.is_sealed  # Sealed classic topics may be segments too.
@@ -554,7 +556,12 @@ class Topic:
         is_low = not self.broker.log.is_accepting
         linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
         keep = keep_of(minutes, megabytes, linger)
-        await self.log.trim(await trim_target(self.log, consumed, keep, self.broker.now_ms()))
+        target = await trim_target(self.log, consumed, keep, self.broker.now_ms())
+        late = owed.behind(self.subscriptions.values(), target)
+        await self.log.trim(target)
+        for reader in late:
+            reader.close()
+            self._subscription_ended(reader)
 
     def update_rates(self, seconds: float) -> None:
         now = (self._publishing.messages_in, self._publishing.bytes_in)

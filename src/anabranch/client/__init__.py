@@ -1,7 +1,7 @@
 """The client: producers and consumers on any event loop. `anabranch.blocking` is its face for threads."""
 
 from anabranch.client.batching import Batching
-from anabranch.client.checkpoint import Checkpoint, Edge
+from anabranch.client.checkpoint import merge_checkpoints
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
 from anabranch.client.connection import ClientConnection
@@ -24,6 +24,7 @@ from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
+from anabranch.client.namespace_consumer import NamespaceQueueConsumer, NamespaceStreamConsumer
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.schema_avro import AvroSchema
@@ -41,7 +42,6 @@ __all__ = [
     "BadCheckpoint",
     "Batching",
     "BytesSchema",
-    "Checkpoint",
     "CheckpointConsumer",
     "Client",
     "ClientConnection",
@@ -49,13 +49,14 @@ __all__ = [
     "ConnectionLost",
     "CryptoFailed",
     "DataLost",
-    "Edge",
     "Encryption",
     "JsonSchema",
     "LayoutWatch",
     "MemoryFull",
     "Message",
     "MessageId",
+    "NamespaceQueueConsumer",
+    "NamespaceStreamConsumer",
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",
@@ -69,4 +70,5 @@ __all__ = [
     "TopicDeleted",
     "Unsupported",
     "connect",
+    "merge_checkpoints",
 ]

@@ -1,90 +1,69 @@
-"""How far a checkpoint consumer has come, and where each segment is read from because of it. Pure."""
+"""What a checkpoint consumer may start from, and which places must be asked for first. Pure.
+
+The bytes of a checkpoint are those of a cut (`anabranch.model.cut`).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Literal
 
-from anabranch.client.errors import BadCheckpoint
+from anabranch.client.errors import BadArgument, Unsupported
+from anabranch.model.cut import Cut, Place
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.segments import SegmentId
 
-# Ledger, entry and place in a batch (-1: not in one) of the last message taken.
-Position = tuple[int, int, int]
+# As applications say it: an end of the topic, a checkpoint, or a time.
+Start = Literal["earliest", "latest"] | bytes | datetime
+# The same, read: a cut (the empty one is the earliest), the latest, or milliseconds since 1970.
+Begin = Cut | Literal["latest"] | int
 
-VERSION: Final = 1
-
-
-class Edge(Enum):
-    """Where a segment is read from if not behind a position."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OVER = "over"  # It was read to its end.
+# A segment's times are its controller's clock, those of messages their producers': they may differ by so much.
+CLOCKS_APART_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Positions of the segments being read, and the sealed ones that were read to their end.
+def begin_of(start: Start) -> Begin:
+    """BadArgument, or BadCheckpoint, for what cannot be started from."""
+    if isinstance(start, bytes | bytearray | memoryview):
+        cut = Cut.decode(bytes(start))
+        if any(len(place.at) > 1 for place in cut.places):
+            raise Unsupported(
+                "this checkpoint has positions for entry buckets, which this release does not read"
+            )
+        return cut
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise BadArgument(
+                f"start={start!r} has no time zone: give datetime(..., tzinfo=UTC), for instance"
+            )
+        return max(0, int(start.timestamp() * 1000))
+    if start == "earliest":
+        return Cut()
+    if start == "latest":
+        return "latest"
+    raise BadArgument(f"start={start!r}: give 'earliest', 'latest', the bytes of a checkpoint, or a datetime")
 
-    `encode` gives bytes to keep; equal checkpoints give equal bytes.
+
+def merge_checkpoints(checkpoints: Iterable[bytes]) -> bytes:
+    """One checkpoint that says what all of them say: read is what was read according to one of them.
+
+    That of a group is made of the latest of every member, and of the checkpoint that the group itself started from or
+    last came to: a member's own says nothing of segments that were never its.
     """
-
-    positions: Mapping[int, Position] = field(default_factory=dict)
-    finished: frozenset[int] = frozenset()
-
-    def encode(self) -> bytes:
-        value = {
-            "version": VERSION,
-            "positions": {str(n): list(self.positions[n]) for n in sorted(self.positions)},
-            "finished": sorted(self.finished),
-        }
-        return json.dumps(value, separators=(",", ":")).encode()
-
-    @staticmethod
-    def decode(data: bytes) -> Checkpoint:
-        try:
-            value: Any = json.loads(data)
-            if value["version"] != VERSION:
-                raise BadCheckpoint(
-                    f"a checkpoint of version {value['version']}; this release reads {VERSION}"
-                )
-            positions = {int(n): (int(p[0]), int(p[1]), int(p[2])) for n, p in value["positions"].items()}
-            return Checkpoint(positions, frozenset(int(n) for n in value["finished"]))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise BadCheckpoint(f"not a checkpoint: {error}") from None
+    return Cut.merge(*map(Cut.decode, checkpoints)).encode()
 
 
-# Where a consumer starts that has no checkpoint yet.
-Start = Checkpoint | Edge
-
-
-def start_of(layout: SegmentLayout, number: SegmentId, start: Start, since_epoch: int) -> Position | Edge:
-    """Where to read a segment from. `since_epoch` is the layout's epoch when the consumer was opened."""
-    if not isinstance(start, Checkpoint):
-        segment = layout.segments.get(number)
-        if start is Edge.EARLIEST or segment is None or segment.created_epoch > since_epoch:
-            return Edge.EARLIEST
-        return Edge.OVER if 0 < segment.sealed_epoch <= since_epoch else Edge.LATEST
-    if number in start.finished:
-        return Edge.OVER
-    if number in start.positions:
-        return start.positions[number]
-    if number in layout.segments:
-        reached = start.positions.keys() | start.finished
-        # A child is read only after all of its ancestors, so one that was reached says they are over.
-        if any(child in reached for child in layout.descendants(number)):
-            return Edge.OVER
-    return Edge.EARLIEST
-
-
-def readable(layout: SegmentLayout, finished: frozenset[SegmentId]) -> list[SegmentId]:
-    """The segments that may be read now: not finished, and with no ancestor that is not."""
-    return [
-        number
-        for number in layout.segments
-        if number not in finished and layout.ancestors(number) <= finished
-    ]
+def unresolved(layout: SegmentLayout, begin: Literal["latest"] | int) -> list[Place]:
+    """The places whose positions brokers must be asked for. What is older is over, what is newer not begun."""
+    if begin == "latest":
+        return [Place.of(segment) for segment in layout.active]
+    found: list[Place] = []
+    for segment in layout.segments.values():
+        if segment.is_sealed and segment.sealed_ms < begin - CLOCKS_APART_MS:
+            continue
+        fresh = Place.of(segment)
+        is_first = not any(older.is_before(fresh) for older in found)
+        if is_first or segment.created_ms < begin + CLOCKS_APART_MS:
+            # Those behind others must not say that the others are over.
+            found.append(Place.of(segment, is_apart=not is_first))
+    return found

@@ -2,195 +2,298 @@
 
 Alone it reads every segment, children after all of their ancestors. In a group the controller hands segments out, and
 is told which sealed ones were read to their end, so that their children can follow.
+
+How far it is, is a place for each segment: where its reader began, moved by the last entry that was opened for the
+application, less what is left of that entry. Nothing is noted for single messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
 
-from anabranch.client.checkpoint import Checkpoint, Edge, Position, Start, readable, start_of
-from anabranch.client.connections import Backoff, Connections
+from anabranch.client.acks import Until
+from anabranch.client.checkpoint import Begin, unresolved
+from anabranch.client.connections import Backoff
+from anabranch.client.consumer import Consumer, Setup
 from anabranch.client.controller_session import Assigned, ControllerSession
-from anabranch.client.errors import TopicDeleted
-from anabranch.client.inbox import Inbox
-from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.message import Message
-from anabranch.client.segment_consumer import BEFORE_ALL, SegmentConsumer, Subscription, attached
+from anabranch.client.errors import DataLost
+from anabranch.client.message import Entry, Message
+from anabranch.client.resolving import position_of
+from anabranch.client.segment_consumer import SegmentConsumer, Subscription
+from anabranch.model.cut import Cut, Place
+from anabranch.model.resuming import Gap, epoch_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
 
-class CheckpointConsumer:
+class CheckpointConsumer(Consumer):
     """Made by `Client.checkpoint_consumer`."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        watch: LayoutWatch,
-        consumer_name: str,
-        *,
-        group: str | None,
-        start: Start,
-        chance: random.Random,
-        closed: Callable[[CheckpointConsumer], None] = lambda _: None,
-    ) -> None:
-        self._closed = closed
-        self.consumer_name = consumer_name
-        self._connections = connections
-        self._watch = watch
-        self._chance = chance
-        self._start = start
-        self._since = watch.layout.epoch
-        self._inbox = Inbox()
-        self._readers: dict[SegmentId, SegmentConsumer] = {}
-        self._positions: dict[int, Position] = {}
-        self._finished: set[SegmentId] = set()
+    def __init__(self, setup: Setup, *, group: str | None, begin: Begin) -> None:
+        super().__init__(setup)
+        self.group = group
+        self._begin = begin
+        self._is_open = False
+        self._start = Cut()  # What `begin` comes to.
+        self._roots: frozenset[SegmentId] = frozenset()  # With nothing older to read, when it was opened.
+        # Where segments were when they were opened or let go, and those read to their end. Of one that is read from the
+        # earliest message on there is none until it has a position.
+        self._places: dict[SegmentId, Place] = {}
+        self._fresh: dict[SegmentId, Place] = {}
+        self._opened: dict[SegmentId, Entry] = {}  # The last entry of each that was opened.
+        self._inbox.opened = self._entry_opened
         # Read to their end, but perhaps the application is still busy with their last message.
         self._ending: list[SegmentConsumer] = []
+        self._asking = 0
+        self._assignment: Assigned = {}
         self._unreported: set[SegmentId] = set()
         self._reporting: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
         self._session: ControllerSession | None = None
         if group is not None:
             self._session = ControllerSession(
-                connections,
-                watch,
+                setup.connections,
+                setup.watch,
                 group,
-                consumer_name,
+                setup.consumer_name,
                 pb.CHECKPOINT,
                 self._assigned,
-                self._inbox.fail,
-                Backoff(chance),
+                self._fail,
+                Backoff(setup.chance),
             )
-        self._stop_listening = watch.listen(self._layout_changed)
-
-    async def open(self) -> None:
-        if self._session is None:
-            self._layout_changed()
-        else:
-            await self._session.open()
-        await attached(self._readers.values())
-
-    async def __aenter__(self) -> CheckpointConsumer:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    @property
-    def topic(self) -> str:
-        return str(self._watch.topic)
 
     @property
     def reading(self) -> frozenset[SegmentId]:
-        return frozenset(self._readers)
+        """The segments it reads now."""
+        return frozenset(self._segments)
+
+    # -- opening
+
+    async def open(self) -> None:
+        """Returns once it reads the segments it was given first, or that takes too long.
+
+        DataLost if messages behind the checkpoint are gone, BadCheckpoint if it is of another topic.
+        """
+        self._start = await self._resolved(self._begin)
+        await self._layout_of(epoch_of(self._start))
+        found = resume(self._watch.layout, self._start)
+        if found.gaps:
+            raise DataLost.of(self.topic, found.gaps)
+        self._roots = frozenset(found.readable)
+        self._is_open = True
+        if self._session is None:
+            self._places = {place.segment: place for place in self._start.places}
+            self._follow()
+        else:
+            await self._session.open()
+        await super().open()
+
+    async def _resolved(self, begin: Begin) -> Cut:
+        """Asks the brokers where the latest messages are, or those of a time."""
+        if isinstance(begin, Cut):
+            return begin
+        since_ms = None if begin == "latest" else begin
+        places: dict[SegmentId, Place] = {}
+        while missing := [p for p in unresolved(self._watch.layout, begin) if p.segment not in places]:
+            async with asyncio.TaskGroup() as asking:
+                asked = [(place, asking.create_task(self._position_of(place, since_ms))) for place in missing]
+            for place, task in asked:
+                at = task.result()
+                # One that is gone was sealed and is over; what came of it is in the layout now, or soon.
+                places[place.segment] = place.over() if at is None else place.moved(at)
+            if since_ms is None:
+                break  # What has split meanwhile is read from its place on, and then its children.
+        return Cut(tuple(places.values()))
+
+    async def _position_of(self, place: Place, since_ms: int | None) -> tuple[int, int, int] | None:
+        topic = self._watch.topic_of(place.segment)
+        return await position_of(self._connections, topic, since_ms, self._chance)
+
+    async def _layout_of(self, epoch: int) -> None:
+        """Waits for a layout that is not older: a broker may be behind for a moment."""
+        news = asyncio.Event()
+        stop = self._watch.listen(news.set)
+        try:
+            # Epochs of classic topics count partitions; their checkpoints need none.
+            while self._watch.layout.epoch < epoch and not self._watch.is_deleted:
+                news.clear()
+                await news.wait()
+        finally:
+            stop()
 
     # -- messages
 
-    def __aiter__(self) -> CheckpointConsumer:
-        return self
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message. TimedOut if none comes in `timeout_s`; cancelling it loses none.
 
-    async def __anext__(self) -> Message:
-        return await self.receive()
-
-    async def receive(self) -> Message:
-        """The next message. Asking for it says that the one before is dealt with."""
+        Asking for it says that those before are dealt with.
+        """
+        ready = self._ready
+        if ready:
+            return ready.pop()
         self._finish_ending()
-        segment, message = await self._inbox.take(self._finish_ending)
-        self._positions[segment.segment] = (message.ledger, message.entry, message.index)
-        if message.is_last_of_entry:
-            # The broker keeps nothing of it; it tells the reader when it has come to the end.
-            segment.tell_ack(message.ledger, message.entry)
-        return message
+        self._asking += 1
+        try:
+            return await self._inbox.next(timeout_s)
+        finally:
+            self._asking -= 1
 
-    def checkpoint(self) -> Checkpoint:
-        """How far the application has come: everything received is taken to be dealt with."""
+    def checkpoint(self) -> bytes:
+        """How far the application has come: everything received is taken to be dealt with.
+
+        Of a group's member, how far it has come in segments that it reads or has read: `merge_checkpoints` makes one
+        of all members'.
+        """
         self._finish_ending()
-        known = self._watch.layout.segments
-        return Checkpoint(dict(self._positions), frozenset(n for n in self._finished if n in known))
+        return self._cut().encode()
+
+    def _entry_opened(self, entry: Entry) -> None:
+        owner: SegmentConsumer = entry.owner
+        self._opened[owner.segment] = entry
+        # The broker keeps nothing of it; it tells the reader when it has come to the end.
+        owner.acks.add_until(Until(entry.ledger, entry.entry))
+
+    # -- places
+
+    def _place(self, number: SegmentId) -> Place | None:
+        """Where the application is in a segment; None: nowhere yet, from the earliest message on."""
+        place, entry = self._places.get(number), self._opened.get(number)
+        if entry is None:
+            return place
+        place = place or self._fresh[number]
+        if not self._inbox.ready_of(entry.owner):
+            return place.moved((entry.ledger, entry.entry + 1, 0))
+        return place.moved((entry.ledger, entry.entry, max(0, self._ready[-1].index)))
+
+    def _cut(self) -> Cut:
+        places = {number: place for number in self._opened if (place := self._place(number)) is not None}
+        return Cut(tuple({**self._places, **places}.values()))
+
+    def _settle(self, number: SegmentId) -> None:
+        """Notes where a segment is that is read no longer."""
+        place = self._place(number)
+        if place is not None:
+            self._places[number] = place
+        self._opened.pop(number, None)
 
     # -- segments
 
     def _layout_changed(self) -> None:
-        if self._watch.is_deleted:
-            self._inbox.fail(TopicDeleted(f"{self.topic} was deleted"))
-        elif self._session is None:
-            layout = self._watch.layout
-            for number in [n for n in self._readers if n not in layout.segments]:
-                self._release(number)
-            while self._read(
-                {n: self._watch.topic_of(n) for n in readable(layout, frozenset(self._finished))}
-            ):
-                pass  # Those that are over make room for their children.
+        super()._layout_changed()
+        if self._watch.is_deleted or not self._is_open:
+            return
+        if self._session is None:
+            self._follow()
+        else:
+            self._read_assigned()
+
+    def _follow(self) -> None:
+        """Reads, alone, what may be read now."""
+        layout = self._watch.layout
+        self._learn_epochs()
+        found = resume(layout, self._cut())
+        # A segment that is being read may have sent its last message before it was deleted: its reader tells.
+        gaps = [gap for gap in found.gaps if gap.position is None or gap.segment not in self._segments]
+        if gaps:
+            self._fail(DataLost.of(self.topic, gaps))
+            return
+        for number in found.readable:
+            if number not in self._segments:
+                self._open(number, self._watch.topic_of(number), found.places[number], is_apart=False)
+        # Those that newer ones cover say nothing any more.
+        kept = {place.segment for place in self._cut().places}
+        self._places = {number: place for number, place in self._places.items() if number in kept}
+
+    def _learn_epochs(self) -> None:
+        """A segment may have been read to its end before the layout told when it was sealed."""
+        for number, place in self._places.items():
+            known = self._watch.layout.segments.get(number)
+            if place.is_over and not place.sealed_epoch and known is not None:
+                self._places[number] = place.over(known.sealed_epoch)
 
     def _assigned(self, assigned: Assigned) -> None:
-        for number in [n for n in self._readers if n not in assigned]:
-            self._positions.pop(number, None)
+        self._assignment = assigned
+        for number in [n for n in self._segments if n not in assigned]:
             self._release(number)
-        self._read(assigned)
+        self._read_assigned()
 
-    def _read(self, topics: Assigned) -> bool:
-        """Starts to read those that are not being read; whether some turned out to be over."""
-        were_over = False
-        for number, topic in topics.items():
-            if number in self._readers:
-                continue
-            where = start_of(self._watch.layout, number, self._start, self._since)
-            if number in self._finished or where is Edge.OVER:
-                were_over |= number not in self._finished
-                self._finish(number)
-            else:
-                self._open(number, topic, where)
-        return were_over
+    def _read_assigned(self) -> None:
+        """Reads, in a group, what it was given; what the layout does not have yet later."""
+        layout = self._watch.layout
+        self._learn_epochs()
+        news = [n for n in self._assignment if n not in self._segments and n in layout.segments]
+        if news:
+            # What became of it, if anybody had come there before this group started.
+            start = resume(layout, self._start).places
+            for number in news:
+                place = self._places.get(number) or start[number]
+                if place is not None and place.is_over:
+                    self._report(number)
+                else:
+                    known = self._start.get(number) is not None or number in self._roots
+                    self._open(number, self._assignment[number], place, is_apart=not known)
+        gone = [n for n, p in self._places.items() if p.is_over and n not in layout.segments]
+        for number in gone:
+            del self._places[number]
 
-    def _open(self, number: SegmentId, topic: str, where: Position | Edge) -> None:
+    def _open(self, number: SegmentId, topic: str, place: Place | None, *, is_apart: bool) -> None:
+        fresh = Place.of(self._watch.layout.segment(number), is_apart=is_apart)
+        self._fresh[number] = fresh
+        if place is not None and number not in self._places:
+            listed = self._start.get(number) is not None
+            self._places[number] = place if listed else fresh
         name = f"{self.consumer_name}-seg-{number}"
         suffix = f"{self._chance.getrandbits(32):08x}"
-        how = Subscription(f"reader-{suffix}", pb.CommandSubscribe.Exclusive, name, is_durable=False)
-        start: Position | None = BEFORE_ALL if where is Edge.EARLIEST else None
-        if not isinstance(where, Edge):
-            start = self._positions[number] = where
-        reader = self._readers[number] = SegmentConsumer(
-            self._connections,
+        self._read(
             number,
             topic,
-            self.topic,
-            how,
-            self._inbox,
-            chance=self._chance,
-            url=self._watch.url_of(number),
-            start=start,
+            Subscription(f"reader-{suffix}", pb.CommandSubscribe.Exclusive, name, is_durable=False),
+            start=None if place is None else place.at[0],
             ended=self._ended,
             may_be_gone=self._watch.is_over,
+            lost=self._lost,
         )
-        reader.open()
+
+    def _release(self, number: SegmentId) -> None:
+        self._settle(number)
+        super()._release(number)
+
+    def _lost(self, reader: SegmentConsumer) -> DataLost:
+        gap = Gap(reader.segment, self._fresh[reader.segment].range, reader.position)
+        return DataLost.of(self.topic, [gap])
+
+    # -- the end of a segment
 
     def _ended(self, reader: SegmentConsumer) -> None:
-        self._ending.append(reader)
-        self._inbox.wake()
+        if reader not in self._ending:
+            self._ending.append(reader)
+        if self._asking:
+            self._finish_ending()
 
     def _finish_ending(self) -> None:
+        """The application asks for more: what it was given before is dealt with."""
         over = [reader for reader in self._ending if reader.queued == 0]
         if not over:
             return
         self._ending = [reader for reader in self._ending if reader.queued]
         for reader in over:
-            if self._readers.get(reader.segment) is reader:
-                self._release(reader.segment)
-                self._finish(reader.segment)
+            number = reader.segment
+            if self._segments.get(number) is reader:
+                self._release(number)
+                known = self._watch.layout.segments.get(number)
+                place = self._places.get(number) or self._fresh[number]
+                self._places[number] = place.over(known.sealed_epoch if known is not None else 0)
+                self._report(number)
         self._layout_changed()
 
-    def _finish(self, number: SegmentId) -> None:
-        self._finished.add(number)
-        self._positions.pop(number, None)
+    def _report(self, number: SegmentId) -> None:
         if self._session is not None:
             self._unreported.add(number)
             if self._reporting is None or self._reporting.done():
-                self._reporting = asyncio.create_task(self._report(self._session))  # Ended by `close`.
+                self._reporting = asyncio.create_task(
+                    self._go_on_reporting(self._session)
+                )  # Ended by `close`.
 
-    async def _report(self, session: ControllerSession) -> None:
+    async def _go_on_reporting(self, session: ControllerSession) -> None:
         """Until the controller has heard of every finished segment."""
         backoff = Backoff(self._chance)
         while self._unreported:
@@ -200,33 +303,17 @@ class CheckpointConsumer:
             else:
                 await backoff.wait()
 
-    def _release(self, number: SegmentId) -> None:
-        closing = asyncio.create_task(self._readers.pop(number).close())
-        self._closing.add(closing)  # Awaited by `close`.
-        closing.add_done_callback(self._closing.discard)
-
     # -- the end
 
-    async def close(self) -> None:
-        self._stop_listening()
+    async def _left(self) -> None:
         if self._reporting is not None:
             self._reporting.cancel()
-        for number in list(self._readers):
-            self._release(number)
-        if self._session is not None:
-            await self._session.leave()
-        await asyncio.gather(*self._closing)
-        await self._watch.close()
-        self._closed(self)
+        leaving = [self._session.leave()] if self._session is not None else []
+        await asyncio.gather(*leaving, *self._leaving.values())
 
     def crash(self) -> None:
-        """Drops every connection of its client without a word, as a process that dies would."""
-        self._stop_listening()
-        ends: list[Callable[[], object]] = [one.abort for one in self._readers.values()]
         if self._reporting is not None:
-            ends.append(self._reporting.cancel)
+            self._reporting.cancel()
         if self._session is not None:
-            ends.append(self._session.abort)
-        for end in ends:
-            end()
-        self._connections.abort()
+            self._session.abort()
+        super().crash()

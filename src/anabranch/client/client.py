@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
 from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
-from anabranch.client.checkpoint import Edge, Start
+from anabranch.client.checkpoint import Start, begin_of
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.consumer import From, Setup, is_earliest
@@ -297,25 +297,27 @@ class Client:
         self,
         topic: str,
         *,
-        start: Start = Edge.LATEST,
+        start: Start = "latest",
         group: str | None = None,
         consumer_name: str | None = None,
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[CheckpointConsumer]:
-        """In order, from a checkpoint on or an end of the topic; in a group, its share of the segments."""
+        """In order, without a cursor at the broker: `checkpoint()` gives bytes to go on from.
+
+        - `start`: "earliest", "latest", the bytes of a checkpoint, or a `datetime` with a time zone: messages published
+          then or later. DataLost if messages behind a checkpoint are gone.
+        - `group`: shares the segments among all consumers of that name. Give every member the same `start`, and start a
+          group anew, from `merge_checkpoints`, only once no member of it is left, or under another name.
+        """
+        begin = begin_of(start)
+        name = consumer_name or self._name("checkpoint")
 
         async def open_() -> CheckpointConsumer:
             watch = await self._watch(topic, create=create)
-            return await self._opened(
-                self._kind(CheckpointConsumer)(
-                    self._connections,
-                    watch,
-                    consumer_name or self._name("checkpoint"),
-                    group=group,
-                    start=start,
-                    chance=self._chance,
-                    closed=self._parts.discard,
-                )
-            )
+            setup = self._setup(watch, name, schema, encryption, receive_queue)
+            return await self._opened(self._kind(CheckpointConsumer)(setup, group=group, begin=begin))
 
         return Opening(open_)

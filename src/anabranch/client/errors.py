@@ -9,7 +9,7 @@
     ├── Closed                 the client, producer or consumer was closed
     ├── Unsupported            the broker, or this installation, cannot do that
     ├── BadArgument            a call that cannot be meant
-    ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release
+    ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release or another topic
     ├── DataLost               messages that were to be read next are gone; names the gap
     ├── SchemaMismatch         a value or a message that does not fit the schema
     └── CryptoFailed           a message that cannot be encrypted or decrypted
@@ -23,6 +23,8 @@ from __future__ import annotations
 from typing import Final
 
 from anabranch.errors import AnabranchError
+from anabranch.model.cut import BadCheckpoint as BadCheckpoint
+from anabranch.model.resuming import DataLost as DataLost
 from anabranch.wire import pulsar_pb2 as pb
 
 
@@ -90,14 +92,6 @@ class Unsupported(AnabranchError):
 
 class BadArgument(AnabranchError, ValueError):
     """A call that cannot be meant, refused before anything is sent."""
-
-
-class BadCheckpoint(AnabranchError):
-    """These bytes are no checkpoint, or one of a later release."""
-
-
-class DataLost(AnabranchError):
-    """Messages that were to be read next are gone. The message names the gap."""
 
 
 class SchemaMismatch(AnabranchError):

@@ -25,7 +25,7 @@ from anabranch.client.schema_versions import VersionGate
 from anabranch.client.schemas import Schema
 from anabranch.client.window import Window
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import Position
+from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text
@@ -369,7 +369,7 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
 
 def _behind(position: Position | None) -> pb.MessageIdData:
     """The last message before a position, as a broker is told it; before all of them for None."""
-    ledger, entry, index = position or (-1, 0, 0)
+    ledger, entry, index = (-1, 0, 0) if position is None or position == BEGINNING else position
     if index:
         index -= 1
     elif entry:

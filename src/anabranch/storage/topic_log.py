@@ -358,11 +358,16 @@ class TopicLog:
         if not self._has_stored_state or upto <= self._record.trimmed or self.count(self.first, upto) == 0:
             return
         before = self._record
-        await self.change_record(lambda record: record.without_trimmed(upto))
+        ledger, entry = self.before(upto)
+        await self.change_record(lambda record: record.without_trimmed(upto, gone=(ledger, entry + 1)))
         _forget_unlisted(before, self._record, self._store)
-        for ledger in self._record.ledgers:
-            if ledger.id == upto[0]:
-                self._store.trim(LedgerId(ledger.id), Incarnation(ledger.incarnation), upto[1])
+        for kept in self._record.ledgers:
+            if kept.id == upto[0]:
+                self._store.trim(LedgerId(kept.id), Incarnation(kept.incarnation), upto[1])
+
+    def has_lost(self, since: Position) -> bool:
+        """Whether an entry at or behind that position was given up."""
+        return since < self._record.gone
 
     async def seal(self) -> None:
         """Writes the end into the record. The owner has stopped appending and everything appended is confirmed."""

@@ -36,6 +36,8 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ledgers: tuple[LedgerRecord, ...] = ()
     # Entries below this position are gone.
     trimmed: Position = (-1, -1)
+    # One past the last entry among those: what lies between it and `trimmed` never was.
+    gone: Position = (-1, -1)
     # One past the last entry, once the topic takes no more publishes.
     sealed_end: Position | None = None
     skips: tuple[Skip, ...] = ()
@@ -75,7 +77,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         kept = [old for old in self.ledgers if old.end or old.id == state_source]
         return msgspec.structs.replace(self, ledgers=(*kept, ledger), ledger_id_min=ledger.id + 1)
 
-    def without_trimmed(self, trimmed: Position) -> TopicRecord:
+    def without_trimmed(self, trimmed: Position, gone: Position) -> TopicRecord:
         """The record with everything below `trimmed` gone; the last ledger always stays: its writer is at work."""
         kept = tuple(
             ledger for ledger in self.ledgers[:-1] if ledger.end is None or (ledger.id, ledger.end) > trimmed
@@ -84,5 +86,6 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             self,
             ledgers=kept + self.ledgers[-1:],
             trimmed=trimmed,
+            gone=gone,
             skips=tuple(s for s in self.skips if (s.ledger, s.next) > trimmed),
         )

@@ -10,3 +10,21 @@ from typing import Final
 # In the metadata of a PRODUCER request: attach nothing, but answer with the last sequence id of that producer name. The
 # way to ask a sealed segment, which refuses producers: Pulsar answers TopicTerminatedError.
 ASK_SEQUENCE_ID: Final = "anabranch.last-sequence-id"
+
+# In the metadata of a reader's SUBSCRIBE, as `ledger:entry`: the first entry it has not read. If that or a later one
+# was given up by retention, the broker refuses with an error whose text begins with DATA_LOST, and it closes the reader
+# if that happens later. Pulsar skips what is gone without a word.
+OWED_FROM: Final = "anabranch.owed-from"
+DATA_LOST: Final = "anabranch.data-lost"
+
+
+def position_text(ledger: int, entry: int) -> str:
+    return f"{ledger}:{entry}"
+
+
+def read_position(text: str) -> tuple[int, int] | None:
+    """None for what `position_text` would not write."""
+    ledger, colon, entry = text.partition(":")
+    if not colon or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (ledger, entry)):
+        return None
+    return int(ledger), int(entry)

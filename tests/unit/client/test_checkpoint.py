@@ -1,70 +1,75 @@
-"""Checkpoints: their bytes, and where segments are read from because of them."""
+"""What a checkpoint consumer may start from."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from anabranch.client.checkpoint import Checkpoint, Edge, readable, start_of
-from anabranch.client.errors import BadCheckpoint
+from anabranch.client.checkpoint import begin_of, merge_checkpoints, unresolved
+from anabranch.client.errors import BadArgument, BadCheckpoint, Unsupported
+from anabranch.model.cut import Cut, Place
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.segments import SegmentId
+from anabranch.model.segments import WHOLE, SegmentId
 
-ONE = SegmentLayout.initial(1, 0)
-# 0 splits into 1 and 2; 1 splits into 3 and 4; 2 and 4 merge into 5.
-RIVER = ONE.split(0, 0).split(1, 0).merge(4, 2, 0)
-
-numbers = st.integers(0, 2**62)
+MINUTE = 60_000
 
 
-def where(number: int, start: Checkpoint | Edge, since_epoch: int = 0) -> object:
-    return start_of(RIVER, SegmentId(number), start, since_epoch)
+def test_a_start_is_an_end_of_the_topic_a_checkpoint_or_a_time() -> None:
+    assert begin_of("earliest") == Cut()
+    assert begin_of("latest") == "latest"
+    cut = Cut((Place(SegmentId(3), WHOLE, 2, ((4, 5, 6),)),))
+    assert begin_of(cut.encode()) == cut
+    assert begin_of(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600_000
+    assert begin_of(datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == 1_767_225_600_000
 
 
-@given(
-    st.dictionaries(numbers, st.tuples(numbers, numbers, st.integers(-1, 2**31 - 1))), st.frozensets(numbers)
-)
-def test_bytes_come_back_as_the_same_checkpoint(
-    positions: dict[int, tuple[int, int, int]], finished: frozenset[int]
-) -> None:
-    checkpoint = Checkpoint(positions, finished)
-    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
-    assert Checkpoint(dict(reversed(positions.items())), finished).encode() == checkpoint.encode()
+@pytest.mark.parametrize("start", ["first", None, 5, datetime(2026, 1, 1)])
+def test_other_starts_are_refused_with_what_to_give(start: object) -> None:
+    with pytest.raises(BadArgument, match="give"):
+        begin_of(start)  # type: ignore[arg-type]  # On purpose.
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1,"positions":{"x":[1]}}']
-)
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_checkpoint_are_refused() -> None:
     with pytest.raises(BadCheckpoint):
-        Checkpoint.decode(data)
+        begin_of(b"earliest")
 
 
-def test_a_segment_is_read_behind_its_position() -> None:
-    assert where(3, Checkpoint({3: (7, 9, -1)})) == (7, 9, -1)
+def test_positions_of_entry_buckets_are_for_a_later_release() -> None:
+    cut = Cut((Place(SegmentId(0), WHOLE, 0, ((1, 1, 0), (1, 2, 0))),))
+    with pytest.raises(Unsupported, match="entry buckets"):
+        begin_of(cut.encode())
 
 
-def test_ancestors_of_a_segment_that_was_reached_are_over_and_its_descendants_are_new() -> None:
-    start = Checkpoint({4: (7, 9, -1)}, frozenset({2}))
-    assert [where(n, start) for n in (0, 1, 2)] == [Edge.OVER] * 3
-    assert where(5, start) is Edge.EARLIEST
-    # Nobody had come to it, though its parent was over.
-    assert where(3, start) is Edge.EARLIEST
+def test_checkpoints_of_a_groups_members_make_one() -> None:
+    layout = SegmentLayout.initial(2, 0)
+    lower, upper = (Place.of(segment).moved((7, segment.id, 0)) for segment in layout.active)
+    assert merge_checkpoints([Cut((lower,)).encode(), Cut((upper,)).encode()]) == Cut((lower, upper)).encode()
 
 
-def test_latest_skips_what_was_sealed_then_and_reads_all_of_what_came_later() -> None:
-    assert where(0, Edge.LATEST, since_epoch=1) is Edge.OVER
-    assert where(1, Edge.LATEST, since_epoch=1) is Edge.LATEST
-    assert where(3, Edge.LATEST, since_epoch=1) is Edge.EARLIEST
+def test_latest_is_asked_of_every_active_segment() -> None:
+    layout = SegmentLayout.initial(2, 0).split(0, 0)
+    assert [place.segment for place in unresolved(layout, "latest")] == [2, 3, 1]
 
 
-def test_a_segment_may_be_read_once_all_its_ancestors_are_finished() -> None:
-    def may(*finished: int) -> list[int]:
-        return [*readable(RIVER, frozenset(SegmentId(n) for n in finished))]
+def test_a_time_is_asked_of_the_segments_that_may_have_messages_of_then() -> None:
+    # 0 was sealed long before, 1 and 2 shortly before, and 3 and 4, made of 1, are not from before either.
+    layout = SegmentLayout.initial(1, 0).split(0, 5 * MINUTE).split(1, 10 * MINUTE)
+    found = unresolved(layout, 10 * MINUTE + 1000)
+    assert [(place.segment, place.is_apart) for place in found] == [
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, True),
+    ]
+    # An hour later only the active ones can have any.
+    found = unresolved(layout, 70 * MINUTE)
+    assert [(place.segment, place.is_apart) for place in found] == [(2, False), (3, False), (4, False)]
+    # And at the time of the first split, 3 and 4 are read from their beginnings.
+    found = unresolved(layout, 5 * MINUTE)
+    assert [(place.segment, place.is_apart) for place in found] == [(0, False), (1, True), (2, True)]
 
-    assert may() == [0]
-    assert may(0) == [1, 2]
-    assert may(0, 1) == [2, 3, 4]
-    assert may(0, 1, 4) == [2, 3]
-    assert may(0, 1, 2, 4) == [3, 5]
+
+def test_every_partition_is_asked_for_a_time() -> None:
+    layout = SegmentLayout.synthetic(["a", "b"], 0)
+    assert [place.is_classic for place in unresolved(layout, MINUTE)] == [True, True]

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Client, Edge, Message, StreamConsumer, TopicDeleted
+from anabranch.client import Client, Message, StreamConsumer, TopicDeleted
+from anabranch.model.cut import Cut
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
 from unit.client.scripted import ScriptedBroker, segment_topic
@@ -174,7 +175,7 @@ async def test_a_group_member_reports_a_segment_once_its_application_comes_back_
     script: ScriptedBroker, client: Client
 ) -> None:
     script.assigned = (0, [0])
-    consumer = await client.checkpoint_consumer(TOPIC, group="g", start=Edge.EARLIEST, consumer_name="m")
+    consumer = await client.checkpoint_consumer(TOPIC, group="g", start="earliest", consumer_name="m")
     async with consumer:
         topic = segment_topic(0)
         await script.until(lambda: script.consumers)
@@ -186,5 +187,7 @@ async def test_a_group_member_reports_a_segment_once_its_application_comes_back_
         link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)
         coming_back = asyncio.create_task(consumer.receive())
         await script.until(lambda: ("session", 0, 0, False) in script.acks)
-        assert consumer.checkpoint().finished == {0}
+        (place,) = Cut.decode(consumer.checkpoint()).places
+        assert place.segment == 0
+        assert place.is_over
         coming_back.cancel()

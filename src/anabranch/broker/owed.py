@@ -1,0 +1,43 @@
+"""Readers that say what they have not read yet are told when retention has taken it, instead of being led past it.
+
+A reader has no cursor that keeps anything. One that names the first entry it is owed (`wire.extensions`) is refused
+once that, or a later one, was given up; one that is attached when it happens is closed, comes back and hears it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.subscription import Subscription
+from anabranch.model.position import Position
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
+
+
+class Log(Protocol):
+    @property
+    def first(self) -> Position: ...
+
+    def has_lost(self, since: Position) -> bool: ...
+
+
+def check(log: Log, request: pb.CommandSubscribe) -> None:
+    """NotAllowedError, with the first entry that is kept, if something the reader is owed is gone."""
+    for item in request.metadata:
+        owed = read_position(item.value) if item.key == OWED_FROM else None
+        if owed is not None and not request.durable and log.has_lost(owed):
+            raise NotAllowedError(
+                f"{DATA_LOST} {position_text(*log.first)}: entries of {request.topic} from "
+                f"{position_text(*owed)} on were deleted by retention"
+            )
+
+
+def behind(subscriptions: Iterable[Subscription], upto: Position) -> list[Subscription]:
+    """The readers that are owed something below `upto`."""
+    return [
+        one
+        for one in subscriptions
+        if not one.is_durable and one.next < upto and any(OWED_FROM in c.metadata for c in one.consumers)
+    ]
