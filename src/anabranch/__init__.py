@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from anabranch.client import BytesSchema as BytesSchema
     from anabranch.client import CheckpointConsumer as CheckpointConsumer
     from anabranch.client import Client as Client
+    from anabranch.client import DeadLetter as DeadLetter
     from anabranch.client import Encryption as Encryption
     from anabranch.client import JsonSchema as JsonSchema
     from anabranch.client import Message as Message
     from anabranch.client import MessageId as MessageId
+    from anabranch.client import NackDelay as NackDelay
     from anabranch.client import OpenTelemetry as OpenTelemetry
     from anabranch.client import Producer as Producer
     from anabranch.client import QueueConsumer as QueueConsumer
@@ -59,11 +61,13 @@ __all__ = [
     "ConnectionLost",
     "CryptoFailed",
     "DataLost",
+    "DeadLetter",
     "Encryption",
     "JsonSchema",
     "MemoryFull",
     "Message",
     "MessageId",
+    "NackDelay",
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",

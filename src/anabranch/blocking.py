@@ -260,12 +260,17 @@ class QueueConsumer(_Consumer):
 
     receive = _waits(aio.QueueConsumer.receive)
     ack = _waits(aio.QueueConsumer.ack)
+    nack = _waits(aio.QueueConsumer.nack)
     flush = _waits(aio.QueueConsumer.flush)
     close = _closes(aio.QueueConsumer.close)
 
     @property
     def subscription(self) -> str:
         return self._inner.subscription  # type: ignore[no-any-return]
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        return self._inner.dead_letter_topic  # type: ignore[no-any-return]
 
 
 class CheckpointConsumer(_Consumer):

@@ -27,6 +27,7 @@ from anabranch.client.message_id import MessageId
 from anabranch.client.namespace_consumer import NamespaceQueueConsumer, NamespaceStreamConsumer
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.redelivery import DeadLetter, NackDelay
 from anabranch.client.schema_avro import AvroSchema
 from anabranch.client.schema_types import AvroType
 from anabranch.client.schemas import BytesSchema, JsonSchema, Schema, StringSchema
@@ -49,14 +50,23 @@ __all__ = [
     "ConnectionLost",
     "CryptoFailed",
     "DataLost",
+<<<<<<< /tmp/tmp1l0uqnrd
+    "DeadLetter",
+    "Edge",
+=======
+>>>>>>> /tmp/tmpyhk31qlp
     "Encryption",
     "JsonSchema",
     "LayoutWatch",
     "MemoryFull",
     "Message",
     "MessageId",
+<<<<<<< /tmp/tmp1l0uqnrd
+    "NackDelay",
+=======
     "NamespaceQueueConsumer",
     "NamespaceStreamConsumer",
+>>>>>>> /tmp/tmpyhk31qlp
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",

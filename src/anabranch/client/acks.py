@@ -72,9 +72,10 @@ class Acks:
         return min(firsts, default=self.asked + 1) - 1
 
     def add(self, place: Place, rest: Rest = WHOLE) -> None:
-        """An entry, or with `rest` some messages of it; the rest never grows."""
+        """An entry, or with `rest` some messages of it."""
         self.asked += 1
-        self._singles[place] = rest
+        before = self._singles.get(place)
+        self._singles[place] = rest if before is None else (before[0] & rest[0], rest[1])
         if not self._since:
             self._since = self.asked
 

@@ -25,6 +25,7 @@ from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.opening import Opening
 from anabranch.client.producer import SEND_TIMEOUT_S, Producer, ProducerSettings
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.redelivery import DeadLetter, NackDelay
 from anabranch.client.schemas import Schema, schema_of
 from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
@@ -277,11 +278,16 @@ class Client:
         schema: Schema[Any] | type | None = None,
         encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
         create: bool = True,
     ) -> Opening[QueueConsumer]:
         """Without order, acknowledged one by one; several of one subscription share every segment.
 
-        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead.
+        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead. A message that is not
+        settled within `processing_timeout_s` comes again, and one that was handed back after `negative_ack`, by default
+        1 to 60 s. `dead_letter` says after how often it is sent elsewhere instead.
         """
         earliest = is_earliest(start)
 
@@ -289,7 +295,17 @@ class Client:
             watch = await self._watch(topic, create=create)
             name = consumer_name or self._name("queue")
             setup = self._setup(watch, name, schema, encryption, receive_queue)
-            return await self._opened(self._kind(QueueConsumer)(setup, subscription, earliest=earliest))
+            return await self._opened(
+                self._kind(QueueConsumer)(
+                    setup,
+                    subscription,
+                    earliest=earliest,
+                    processing_timeout_s=processing_timeout_s,
+                    negative_ack=negative_ack,
+                    dead_letter=dead_letter,
+                    make_sender=self.producer,
+                )
+            )
 
         return Opening(open_)
 

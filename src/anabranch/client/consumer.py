@@ -87,7 +87,7 @@ class Receiver(ABC):
 
     async def __anext__(self) -> Message:
         try:
-            return self._ready.pop() if self._ready else await self.receive()
+            return await self.receive()
         except Closed:
             raise StopAsyncIteration from None
 

@@ -101,6 +101,8 @@ class Inbox:
         while self._entries:
             entry = self._next_entry()
             self._turn += entry.count
+            if entry.redeliveries and not entry.owner.is_wanted(entry):
+                continue
             try:
                 messages = entry.messages()
             except CryptoFailed:
@@ -122,6 +124,8 @@ class Inbox:
         """The entries that are here, not taken apart: for readers of whole columns."""
         while self._entries:
             entry = self._next_entry()
+            if entry.redeliveries and not entry.owner.is_wanted(entry):
+                continue
             self._open = entry
             self.opened(entry)
             yield entry

@@ -70,11 +70,12 @@ class Origin:
 class Entry:
     """What a broker sent in one piece: a message, a batch, or the chunks of a large message put together.
 
-    `wanted` has a bit for each message of a batch to be given to the application, `left` one for each that it has not
-    acknowledged; -1 is all of them. `owner` and `life` are the receiver's own notes.
+    `wanted` has a bit for each message of a batch to be given to the application; -1 is all of them. `owner`, `life`
+    and `batch` are the receiver's own notes.
     """
 
     __slots__ = (
+        "batch",
         "chunks",
         "count",
         "data",
@@ -82,7 +83,6 @@ class Entry:
         "fault",
         "in_batch",
         "ledger",
-        "left",
         "life",
         "metadata",
         "number",
@@ -114,7 +114,8 @@ class Entry:
         self.in_batch = in_batch = metadata.HasField("num_messages_in_batch")
         self.count = metadata.num_messages_in_batch if in_batch else 1
         # Never made from the count, which is only a claim until the batch is split.
-        self.wanted = self.left = -1
+        self.wanted = -1
+        self.batch: Any = None
         self.fault: Exception | None = None  # Why it cannot be read.
         self.number = 0  # Of its first message, in the order in which the consumer gives them out.
         self.chunks: tuple[tuple[int, int], ...] = ()  # Where the chunks lie; empty for one that was not cut.
@@ -122,20 +123,11 @@ class Entry:
     def want(self, bits: int) -> None:
         """Leaves out messages whose bit is not set."""
         self.wanted &= bits
-        self.left &= bits
 
     @property
     def waiting(self) -> int:
         """How many messages there are in it for the application."""
         return self.count if self.wanted < 0 else self.wanted.bit_count()
-
-    def acked(self, index: int) -> int:
-        """Notes one message as acknowledged; the bits of those that are not."""
-        left = self.left
-        if left < 0:
-            left = (1 << self.count) - 1
-        self.left = left = left & ~(1 << index)
-        return left
 
     def messages(self) -> list[Message]:
         """The messages, the last one first. Raises if the entry is damaged or cannot be decrypted."""
@@ -171,7 +163,7 @@ class Entry:
                 raise
             # As its producer made it: one message, however many there are inside.
             self.in_batch = False
-            self.wanted = self.left = -1
+            self.wanted = -1
             self.count = 1
             return False
         del metadata.encryption_keys[:]

@@ -1,13 +1,18 @@
 """A queue consumer: every segment of the topic, active or sealed, shared with the subscription's other consumers.
 
 It never registers anywhere: new segments come with the layout, and a sealed one is dropped once it is acknowledged to
-its end.
+its end. A message is acknowledged, or handed back, or its time runs out; the last two bring it again, until it is sent
+to the dead-letter topic.
 """
 
 from __future__ import annotations
 
-from anabranch.client.consumer import Consumer, Setup
-from anabranch.client.message import Message
+import asyncio
+
+from anabranch.client.consumer import FLUSH_MAX_S, Consumer, Setup
+from anabranch.client.dead_letters import DeadLetters, MakeSender
+from anabranch.client.message import Entry, Message
+from anabranch.client.redelivery import DeadLetter, NackDelay, Redeliveries
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -16,11 +21,31 @@ from anabranch.wire import pulsar_pb2 as pb
 class QueueConsumer(Consumer):
     """Made by `Client.queue_consumer`."""
 
-    def __init__(self, setup: Setup, subscription: str, *, earliest: bool = False) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        subscription: str,
+        *,
+        earliest: bool = False,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
+        make_sender: MakeSender | None = None,
+    ) -> None:
         super().__init__(setup)
         self.subscription = subscription
         self._how = Subscription(subscription, pb.CommandSubscribe.Shared, setup.consumer_name, earliest)
         self._drained: set[SegmentId] = set()
+        self._is_timed = processing_timeout_s is not None
+        self._redeliveries = Redeliveries(negative_ack or NackDelay(), processing_timeout_s)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_left = False
+        self._dead_letters: DeadLetters | None = None
+        if dead_letter is not None and make_sender is not None:
+            self._dead_letters = DeadLetters(
+                dead_letter, self.topic, subscription, make_sender, self._dead_letter_settled
+            )
         self._layout_changed()
 
     @property
@@ -28,16 +53,114 @@ class QueueConsumer(Consumer):
         """Sealed segments in which the subscription has nothing left."""
         return frozenset(self._drained)
 
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Where messages go that come again too often."""
+        return None if self._dead_letters is None else self._dead_letters.topic
+
     # -- messages
+
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message. TimedOut if none comes in `timeout_s`; cancelling it loses none."""
+        ready = self._ready
+        message = ready.pop() if ready else await self._inbox.next(timeout_s)
+        if self._is_timed:
+            self.given(message)
+        return message
+
+    def given(self, message: Message) -> None:
+        """The application has a message, and so long to settle it."""
+        self._redeliveries.given(message.container, message.index, self._loop.time())
+        if self._timer is None:
+            self._set_timer()
 
     async def ack(self, message: Message) -> None:
         """Acknowledges one message. Returns at once; `flush` tells whether it was stored. If not, it comes again."""
+        self._ack(message)
+
+    def _ack(self, message: Message) -> None:
         entry = message.container
         if entry.count == 1:
+            if entry.batch is not None:
+                self._redeliveries.acked(entry, 0)
             entry.owner.ack_entry(entry)
         else:
-            left = entry.acked(message.index)
+            left = self._redeliveries.acked(entry, message.index)
             entry.owner.acks.add((entry.ledger, entry.entry), (left, entry.count))
+
+    async def nack(self, message: Message) -> None:
+        """Hands a message back: it comes again after a while, here or at another consumer. Returns at once.
+
+        Of a batch, only the messages that were handed back come again here; another consumer that gets the batch gets
+        all of it that is not acknowledged.
+        """
+        if self._redeliveries.take_back(message.container, message.index):
+            self._hand_back(message)
+
+    def _hand_back(self, message: Message) -> None:
+        entry = message.container
+        if self._dead_letters is not None and self._dead_letters.takes(entry.redeliveries):
+            self._dead_letters.send(message)
+        else:
+            self._redeliveries.later(entry, message.index, self._loop.time())
+            self._set_timer()
+
+    def _dead_letter_settled(self, message: Message, is_stored: bool) -> None:
+        if is_stored:
+            self._ack(message)
+        else:
+            self._redeliveries.later(message.container, message.index, self._loop.time())
+            self._set_timer()
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        if self._dead_letters is not None:
+            await self._dead_letters.flush()
+        return await super().flush(timeout_s)
+
+    flush.__doc__ = Consumer.flush.__doc__
+
+    # -- sending again
+
+    def _set_timer(self) -> None:
+        if self._is_left:
+            return
+        due = self._redeliveries.next_due
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Asks for what is due."""
+        self._timer = None
+        again: dict[SegmentConsumer, list[Entry]] = {}
+        for entry, bits in self._redeliveries.due(self._loop.time()):
+            if self._dead_letters is not None and self._dead_letters.takes(entry.redeliveries):
+                self._bury(entry, bits)
+            else:
+                self._redeliveries.asked(entry, bits)
+                again.setdefault(entry.owner, []).append(entry)
+        for segment, entries in again.items():
+            segment.redeliver(entries)
+        self._set_timer()
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        """Whether the application gets an entry that was sent before."""
+        if not self._redeliveries.is_wanted(entry):
+            return False
+        if self._dead_letters is None or not self._dead_letters.takes(entry.redeliveries - 1):
+            return True
+        # Nobody handed it back in time: a consumer that dies of it does not.
+        self._bury(entry, entry.wanted)
+        return False
+
+    def _bury(self, entry: Entry, bits: int) -> None:
+        assert self._dead_letters is not None
+        for message in reversed(entry.messages()):
+            if bits >> max(message.index, 0) & 1:
+                self._redeliveries.take_back(entry, message.index)
+                self._dead_letters.send(message)
 
     # -- the layout
 
@@ -56,10 +179,39 @@ class QueueConsumer(Consumer):
                     str(segment.topic(self._watch.topic)),
                     self._how,
                     ended=self._ended,
+                    restarted=self._redeliveries.forget,
                     may_be_gone=self._watch.is_over,
+                    is_wanted=self._is_wanted,
                 )
 
     def _ended(self, segment: SegmentConsumer) -> None:
         if self._segments.get(segment.segment) is segment:
             self._drained.add(segment.segment)
             self._release(segment.segment)
+
+    def _release(self, number: SegmentId) -> None:
+        self._redeliveries.forget(self._segments[number])
+        super()._release(number)
+
+    # -- the end
+
+    async def leave(self) -> None:
+        self._is_left = True
+        self._stop_timer()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
+        await super().leave()
+
+    leave.__doc__ = Consumer.leave.__doc__
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def crash(self) -> None:
+        self._is_left = True
+        self._stop_timer()
+        if self._dead_letters is not None:
+            self._dead_letters.abort()
+        super().crash()

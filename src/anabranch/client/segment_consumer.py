@@ -85,9 +85,12 @@ class SegmentConsumer:
         reading: Reading | None = None,
         tally: Tally | None = None,
         failed: Callable[[Exception], None] | None = None,
+        is_wanted: Callable[[Entry], bool] = lambda _: True,
     ) -> None:
         reading = reading or Reading()
         self._failed = failed or inbox.fail
+        # Asked of each entry that was sent before, when the application gets to it.
+        self.is_wanted = is_wanted
         self.segment = segment
         self.topic = topic
         self.has_ended = False
@@ -352,6 +355,27 @@ class SegmentConsumer:
         self._ended(self)
 
     # -- acknowledgements
+
+    def redeliver(self, entries: list[Entry]) -> None:
+        """Asks for entries to be sent again, as far as they are of the present life: others come by themselves."""
+        life = self._life
+        if life is None or life.over.done() or life.connection.is_closed:
+            return
+        places = [
+            pb.MessageIdData(ledgerId=ledger, entryId=number)
+            for entry in entries
+            if entry.life is life
+            for ledger, number in entry.chunks or ((entry.ledger, entry.entry),)
+        ]
+        if places:
+            # What was acknowledged of their batches is not to be sent again.
+            self.acks.send()
+            life.connection.send(
+                C.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+                "redeliverUnacknowledgedMessages",
+                consumer_id=life.number,
+                message_ids=places,
+            )
 
     def ack_entry(self, entry: Entry) -> None:
         """Acknowledges all of an entry, whoever has its messages."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from anabranch.client.acks import bits_of, words_of
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_message
+from anabranch.wire.batch import build_batch, build_message
 from anabranch.wire.connection import Connection, Role
 from anabranch.wire.encode import encode_command, encode_payload_header
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
@@ -39,6 +40,9 @@ class Link:
         at = pb.MessageIdData(ledgerId=ledger, entryId=entry)
         message = pb.CommandMessage(consumer_id=consumer, message_id=at)
         self._writer.write(encode_payload_header(C(type=C.MESSAGE, message=message), len(data)) + data)
+
+    def send_entry(self, body: pb.CommandMessage, entry: bytes) -> None:
+        self._writer.write(encode_payload_header(C(type=C.MESSAGE, message=body), len(entry)) + entry)
 
     def cut(self) -> None:
         self._writer.transport.abort()
@@ -75,6 +79,12 @@ class ScriptedBroker:
         self.refused: list[int] = []
         self.questions: list[str] = []
         self.acks: list[tuple[str, int, int, bool]] = []
+        # Entries acknowledged in part: the bits that were left.
+        self.parts: list[tuple[int, int]] = []
+        self.answers_acks = True
+        self.redelivered: list[tuple[str, int]] = []
+        self.permits = 0  # Of all consumers together, as they were given.
+        self.flowed: Callable[[], object] = lambda: None
         self.closed: list[tuple[str, int]] = []
         self.receipts = True
         self.changed = asyncio.Event()
@@ -126,11 +136,17 @@ class ScriptedBroker:
             self._subscribe(link, command.subscribe)
         elif kind == C.FLOW:
             consumer = command.flow.consumer_id
+            self.permits += command.flow.messagePermits
+            self.flowed()
             self.consumers[self._subscribed[link, consumer]] = (link, consumer)
         elif kind == C.SCALABLE_TOPIC_SUBSCRIBE:
             self._register(link, command.scalableTopicSubscribe)
         elif kind == C.ACK:
             self._ack(link, command.ack)
+        elif kind == C.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+            again = command.redeliverUnacknowledgedMessages
+            name = self._consumer_name(link, again.consumer_id)
+            self.redelivered += [(name, at.entryId) for at in again.message_ids]
         elif kind in (C.CLOSE_PRODUCER, C.CLOSE_CONSUMER):
             self._close(link, kind, command)
 
@@ -256,6 +272,24 @@ class ScriptedBroker:
         link, consumer = self.consumers[topic]
         link.send_message(consumer, 1, entry, payload, properties or {})
 
+    def deliver_batch(
+        self, topic: str, entry: int, count: int, *, redeliveries: int = 0, unacked: int = 0
+    ) -> None:
+        """A batch of `count` messages, "entry.0" and so on; with `unacked` the bits that are not acknowledged."""
+        link, consumer = self.consumers[topic]
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1)
+        singles = [
+            (pb.SingleMessageMetadata(payload_size=0, partition_key="k"), b"%d.%d" % (entry, n))
+            for n in range(count)
+        ]
+        body = pb.CommandMessage(
+            consumer_id=consumer,
+            message_id=pb.MessageIdData(ledgerId=1, entryId=entry),
+            redelivery_count=redeliveries,
+            ack_set=words_of(unacked),
+        )
+        link.send_entry(body, build_batch(metadata, singles))
+
     def _register(self, link: Link, request: pb.CommandScalableTopicSubscribe) -> None:
         self.sessions.append((link, request))
         link.send(
@@ -288,8 +322,11 @@ class ScriptedBroker:
         topic = self._consumer_name(link, request.consumer_id)
         is_cumulative = request.ack_type == pb.CommandAck.Cumulative
         for at in request.message_id:
-            self.acks.append((topic, at.ledgerId, at.entryId, is_cumulative))
-        if request.HasField("request_id"):
+            if at.ack_set:
+                self.parts.append((at.entryId, bits_of(at.ack_set)))
+            else:
+                self.acks.append((topic, at.ledgerId, at.entryId, is_cumulative))
+        if request.HasField("request_id") and self.answers_acks:
             link.send(
                 C.ACK_RESPONSE, "ackResponse", consumer_id=request.consumer_id, request_id=request.request_id
             )

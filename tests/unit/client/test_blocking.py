@@ -31,7 +31,7 @@ INTERNAL = {
     "Client": {"crash"},
     "Producer": {"attached", "crash", "failed", "open", "refused", "sealed", "segment", "settled"},
     "StreamConsumer": {"assigned", "attached", "crash", "leave", "open"},
-    "QueueConsumer": {"attached", "crash", "drained", "leave", "open"},
+    "QueueConsumer": {"attached", "crash", "drained", "given", "leave", "open"},
     "CheckpointConsumer": {"attached", "crash", "leave", "open", "reading"},
 }
 # Attributes that are set by constructors.

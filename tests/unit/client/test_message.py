@@ -24,7 +24,7 @@ singles = st.builds(
         ),
         payload,
     ),
-    st.one_of(st.binary(max_size=40), st.integers(0, 3).map(lambda n: b"x" * 129**n)),
+    st.one_of(st.binary(max_size=40), st.integers(0, 2).map(lambda n: b"x" * 129**n)),
     st.one_of(st.none(), st.text(max_size=10), st.just("k" * 200)),
     st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
     st.fixed_dictionaries(
@@ -89,8 +89,6 @@ def test_messages_that_are_not_wanted_are_left_out() -> None:
     entry.want(0b01010)
     assert entry.waiting == 2
     assert [m.payload for m in entry.messages()] == [b"3", b"1"]
-    assert entry.acked(1) == 0b01000
-    assert entry.acked(3) == 0
 
 
 def test_a_schema_makes_values() -> None:

@@ -1,0 +1,132 @@
+"""Messages that a queue's application cannot deal with: sent to another topic, and acknowledged only then.
+
+They carry what they had, and where they come from, as those that Pulsar's clients send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from anabranch.client.message import Message
+from anabranch.client.redelivery import DeadLetter
+from anabranch.errors import AnabranchError
+
+log = logging.getLogger(__name__)
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
+ORIGIN: Final = "ORIGIN_MESSAGE_ID"
+CLOSE_MAX_S: Final = 5.0
+
+
+class Sender(Protocol):
+    """The part of a producer that is needed here."""
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        ordering_key: bytes | None = None,
+    ) -> object: ...
+
+    async def close(self) -> None: ...
+
+
+MakeSender = Callable[[str], Awaitable[Sender]]
+
+
+def dead_letter_topic(topic: str, subscription: str) -> str:
+    return f"{topic}-{subscription}-DLQ"
+
+
+def properties_of(message: Message, subscription: str) -> dict[str, str]:
+    """Its own properties, and where it comes from. A dead letter that dies again keeps its first origin."""
+    segment, ledger, entry, index = message.id
+    place = f"{ledger}:{entry}:{segment}" + (f":{index}" if index >= 0 else "")
+    origin = {REAL_TOPIC: message.topic, REAL_SUBSCRIPTION: subscription, ORIGIN: place}
+    return {**origin, **message.properties}
+
+
+class DeadLetters:
+    """Of one consumer. `settled` is called with each message, and whether it is stored in the dead-letter topic."""
+
+    def __init__(
+        self,
+        settings: DeadLetter,
+        topic: str,
+        subscription: str,
+        make: MakeSender,
+        settled: Callable[[Message, bool], None],
+    ) -> None:
+        self.topic = settings.topic or dead_letter_topic(topic, subscription)
+        self._redeliveries_max = settings.redeliveries_max
+        self._subscription = subscription
+        self._make = make
+        self._settled = settled
+        self._sender: asyncio.Task[Sender] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def takes(self, redeliveries: int) -> bool:
+        """Whether a message that was sent again so often, and handed back now, is a dead letter."""
+        return redeliveries >= self._redeliveries_max
+
+    def send(self, message: Message) -> None:
+        sending = asyncio.create_task(self._send(message))
+        self._sending.add(sending)  # Awaited or cancelled by `close`.
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send(self, message: Message) -> None:
+        try:
+            sender = await asyncio.shield(self._sender_now())
+            await sender.send(
+                message.payload,
+                key=message.key_bytes if message.about.partition_key_b64_encoded else message.key,
+                properties=properties_of(message, self._subscription),
+                event_time=message.event_time_ms or None,
+                ordering_key=message.ordering_key,
+            )
+        except AnabranchError as error:
+            log.warning("%s could not be sent to %s yet: %s", message, self.topic, error)
+            self._settled(message, False)
+        else:
+            self._settled(message, True)
+
+    def _sender_now(self) -> asyncio.Task[Sender]:
+        if self._sender is None or (self._sender.done() and _has_failed(self._sender)):
+            self._sender = asyncio.create_task(_made(self._make, self.topic))  # Awaited by `close`.
+        return self._sender
+
+    async def flush(self) -> None:
+        """Returns once everything so far is settled."""
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def close(self) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=CLOSE_MAX_S)
+        self.abort()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        if self._sender is not None:
+            (sender,) = await asyncio.gather(self._sender, return_exceptions=True)
+            if not isinstance(sender, BaseException):
+                await sender.close()
+
+    def abort(self) -> None:
+        for sending in self._sending:
+            sending.cancel()
+        if self._sender is not None and not self._sender.done():
+            self._sender.cancel()
+
+
+async def _made(make: MakeSender, topic: str) -> Sender:
+    return await make(topic)
+
+
+def _has_failed(task: asyncio.Task[Sender]) -> bool:
+    return task.cancelled() or task.exception() is not None

@@ -1,0 +1,174 @@
+"""Which messages of a queue are to be sent again, and when. Pure: entries and times in, entries out.
+
+A broker sends whole entries again. Of a batch, the messages that the application still works on must not come twice: a
+`Batch` knows which were acknowledged, which were handed back, and which of those are asked for again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+
+from anabranch.client.errors import BadArgument
+from anabranch.client.message import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class NackDelay:
+    """How long a message that was handed back waits: `first_s`, then `factor` times longer each time, up to `max_s`."""
+
+    first_s: float = 1.0
+    max_s: float = 60.0
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first_s <= self.max_s and self.factor >= 1):
+            raise BadArgument("NackDelay needs 0 <= first_s <= max_s and factor >= 1")
+
+    def after(self, redeliveries: int) -> float:
+        """The pause before the next delivery of a message that was delivered again so often."""
+        # More doublings than any limit allows; beyond them the number would overflow.
+        return min(self.max_s, self.first_s * self.factor ** min(redeliveries, 64))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message delivered again `redeliveries_max` times and handed back once more goes to `topic`.
+
+    By default that is the topic's name, the subscription's and "DLQ", with dashes, as with Pulsar's clients.
+    """
+
+    redeliveries_max: int
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.redeliveries_max < 0:
+            raise BadArgument("redeliveries_max must not be negative")
+
+
+class Batch:
+    """What has become of an entry's messages, by their bits. Shared by all deliveries of the entry."""
+
+    __slots__ = ("asked", "left", "nacked")
+
+    def __init__(self, entry: Entry) -> None:
+        self.left = entry.wanted if entry.wanted >= 0 else (1 << entry.count) - 1  # Not acknowledged.
+        self.nacked = 0  # Handed back, and waiting for their time.
+        self.asked = 0  # To come again.
+
+    def acked(self, index: int) -> int:
+        """Notes one message as acknowledged; the bits of those that are not."""
+        keep = ~(1 << index) if index > 0 else ~1
+        self.left = left = self.left & keep
+        self.nacked &= keep
+        self.asked &= keep
+        return left
+
+    @property
+    def held(self) -> int:
+        """Those that the application has, or will have."""
+        return self.left & ~self.nacked & ~self.asked
+
+
+def batch_of(entry: Entry) -> Batch:
+    batch = entry.batch
+    if batch is None:
+        batch = entry.batch = Batch(entry)
+    return batch  # type: ignore[no-any-return]
+
+
+Place = tuple[object, int, int]
+
+
+class Redeliveries:
+    """Of one consumer. `due` tells what to ask brokers for; `is_wanted` judges what they send."""
+
+    def __init__(self, delay: NackDelay, processing_timeout_s: float | None = None) -> None:
+        self._delay = delay
+        self._timeout_s = processing_timeout_s
+        self._count = 0  # Breaks ties: entries cannot be compared.
+        self._nacked: list[tuple[float, int, Entry, int]] = []
+        self._given: deque[tuple[float, Entry, int]] = deque()
+        # Entries asked for again while the application still has some of their messages.
+        self._shared: dict[Place, Batch] = {}
+
+    def given(self, entry: Entry, index: int, now: float) -> None:
+        """The application has a message, and so long to settle it."""
+        if self._timeout_s is not None:
+            batch_of(entry)
+            self._given.append((now + self._timeout_s, entry, max(index, 0)))
+
+    def take_back(self, entry: Entry, index: int) -> bool:
+        """The application has handed a message back; whether it had it."""
+        batch, bit = batch_of(entry), 1 << max(index, 0)
+        if not batch.held & bit:
+            return False
+        batch.nacked |= bit
+        return True
+
+    def later(self, entry: Entry, index: int, now: float) -> None:
+        """One that was handed back is to come again, after a while."""
+        self._count += 1
+        due = now + self._delay.after(entry.redeliveries)
+        heapq.heappush(self._nacked, (due, self._count, entry, 1 << max(index, 0)))
+
+    def acked(self, entry: Entry, index: int) -> int:
+        """A message is acknowledged; the bits of its entry's that are not."""
+        batch = batch_of(entry)
+        left = batch.acked(index)
+        if self._shared and not batch.held:
+            # What comes of it now is news, all of it.
+            self._shared.pop((entry.owner, entry.ledger, entry.entry), None)
+        return left
+
+    @property
+    def next_due(self) -> float | None:
+        """When to look again."""
+        while self._given and not self._is_held(*self._given[0][1:]):
+            self._given.popleft()
+        times = [times[0][0] for times in (self._nacked, self._given) if times]
+        return min(times, default=None)
+
+    @staticmethod
+    def _is_held(entry: Entry, index: int) -> bool:
+        return bool(batch_of(entry).held >> index & 1)
+
+    def due(self, now: float) -> list[tuple[Entry, int]]:
+        """Entries with the bits of messages that are to come again now."""
+        found: dict[Entry, int] = {}
+        while self._nacked and self._nacked[0][0] <= now:
+            _, _, entry, bit = heapq.heappop(self._nacked)
+            batch = batch_of(entry)
+            if batch.nacked & bit:
+                batch.nacked &= ~bit
+                found[entry] = found.get(entry, 0) | bit
+        while self._given and self._given[0][0] <= now:
+            _, entry, index = self._given.popleft()
+            if self._is_held(entry, index):
+                found[entry] = found.get(entry, 0) | 1 << index
+        return list(found.items())
+
+    def asked(self, entry: Entry, bits: int) -> None:
+        """A broker was asked to send those messages again."""
+        batch = batch_of(entry)
+        batch.asked |= bits
+        if batch.held:
+            self._shared[entry.owner, entry.ledger, entry.entry] = batch
+
+    def is_wanted(self, entry: Entry) -> bool:
+        """Whether an entry that a broker sent again has anything new; messages that are not are taken out."""
+        place = (entry.owner, entry.ledger, entry.entry)
+        batch = self._shared.get(place)
+        if batch is None:
+            return True
+        entry.want(batch.asked)
+        entry.batch = batch
+        batch.asked = 0
+        if not batch.left & ~entry.wanted:
+            del self._shared[place]
+        return bool(entry.wanted)
+
+    def forget(self, owner: object) -> None:
+        """A broker sends everything of a segment again that was not acknowledged."""
+        self._shared = {place: batch for place, batch in self._shared.items() if place[0] is not owner}
