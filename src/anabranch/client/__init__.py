@@ -50,23 +50,16 @@ __all__ = [
     "ConnectionLost",
     "CryptoFailed",
     "DataLost",
-<<<<<<< /tmp/tmp1l0uqnrd
     "DeadLetter",
-    "Edge",
-=======
->>>>>>> /tmp/tmpyhk31qlp
     "Encryption",
     "JsonSchema",
     "LayoutWatch",
     "MemoryFull",
     "Message",
     "MessageId",
-<<<<<<< /tmp/tmp1l0uqnrd
     "NackDelay",
-=======
     "NamespaceQueueConsumer",
     "NamespaceStreamConsumer",
->>>>>>> /tmp/tmpyhk31qlp
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",
