@@ -22,34 +22,35 @@ class MemoryBudget:
     `free` may be charged directly while `is_short` says no; it may then pass a little below zero.
     """
 
-    __slots__ = ("_bytes_max", "_is_refusing", "_waiting", "free")
+    __slots__ = ("_is_refusing", "_waiting", "bytes_max", "free")
 
     def __init__(self, bytes_max: int = MEMORY_BYTES_MAX, when_full: WhenFull = "wait") -> None:
         if when_full not in ("wait", "refuse"):
             raise BadArgument(f"when_full={when_full!r}: choose 'wait' or 'refuse'")
         if bytes_max < 1:
             raise BadArgument("memory_bytes_max must be at least 1")
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._is_refusing = when_full == "refuse"
         self.free = bytes_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
     def used(self) -> int:
-        return self._bytes_max - self.free
+        return self.bytes_max - self.free
 
     def is_short(self, size: int) -> bool:
         """Whether `take` would have to wait."""
         return self.free < size or bool(self._waiting)
 
-    async def take(self, size: int) -> None:
-        """Returns once `size` bytes are charged; MemoryFull instead of a wait, if so chosen."""
+    async def take(self, size: int, *, is_begun: bool = False) -> None:
+        """Returns once `size` bytes are charged; MemoryFull instead of a wait, if so chosen, unless it goes on with
+        something that `is_begun`."""
         if not self._waiting and self._fits(size):
             self.free -= size
             return
-        if self._is_refusing:
+        if self._is_refusing and not is_begun:
             raise MemoryFull(
-                f"{self.used} of {self._bytes_max} bytes are held by messages without a receipt: wait for some, "
+                f"{self.used} of {self.bytes_max} bytes are held by messages without a receipt: wait for some, "
                 "or allow more with memory_bytes_max"
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -71,7 +72,7 @@ class MemoryBudget:
             self._serve()
 
     def _fits(self, size: int) -> bool:
-        return size <= self.free or self.free >= self._bytes_max
+        return size <= self.free or self.free >= self.bytes_max
 
     def _serve(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):

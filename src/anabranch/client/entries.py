@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from crc32c import crc32c
 
 from anabranch.client.errors import BadArgument
-from anabranch.client.runs import BatchRun, Run, WholeRun
+from anabranch.client.runs import BatchRun, BlockRun, Run, WholeRun
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import compress, split_batch
 from anabranch.wire.encode import encode_payload_header
@@ -83,18 +83,16 @@ class Entries:
         return [_frame(send, metadata, payload)]
 
     def _batch(self, run: Run, metadata: pb.MessageMetadata) -> Payload:
-        assert isinstance(run, BatchRun)
         metadata.num_messages_in_batch = run.count
         metadata.highest_sequence_id = run.last
+        if isinstance(run, BlockRun):
+            _copy_key(metadata, run.sample())
+            return run.payload()
+        assert isinstance(run, BatchRun)
         items = run.items
-        # A batch of one key has that key, by which consumers that share it by keys keep its order.
         hash32 = items[0][1]
         if hash32 == items[-1][1] and all([item[1] == hash32 for item in items]):
-            (single, _), *_ = split_batch(items[0][2], 1)
-            if single.HasField("partition_key"):
-                metadata.partition_key = single.partition_key
-                if single.partition_key_b64_encoded:
-                    metadata.partition_key_b64_encoded = True
+            _copy_key(metadata, items[0][2])
         return b"".join([item[2] for item in items])
 
     def _packed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
@@ -147,6 +145,17 @@ class Entries:
             )
             frames.append(_frame(send, own, part))
         return frames
+
+
+def _copy_key(metadata: pb.MessageMetadata, sample: bytes | None) -> None:
+    """A batch of one key has that key, by which consumers that share a topic by keys keep its order."""
+    if sample is None:
+        return
+    single = split_batch(sample, 1)[0][0]
+    if single.HasField("partition_key"):
+        metadata.partition_key = single.partition_key
+        if single.partition_key_b64_encoded:
+            metadata.partition_key_b64_encoded = True
 
 
 def _describe(metadata: pb.MessageMetadata, run: WholeRun) -> None:

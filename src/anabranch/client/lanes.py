@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
-from anabranch.client.runs import BatchRun, Item, Limits, Run, recut
+from anabranch.client.runs import BatchRun, BlockRun, Item, Limits, Run, recut
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, HashRange, SegmentId
 
@@ -137,6 +138,8 @@ class Lanes:
         # How far a hash is shifted before 16 bits of it choose.
         self._shift = 16 if routing is Routing.HIGH else 0
         self._is_stirred = False
+        # How runs of tables are cut again, once there are any.
+        self.regroup: Callable[[Lanes, list[BlockRun]], list[tuple[Lane, Run]]] | None = None
         self._arrange()
 
     def __len__(self) -> int:
@@ -179,6 +182,11 @@ class Lanes:
         if self._starts is None:
             return self._places[(hash32 & 0x7FFFFFFF) % len(self._places)]
         return self._places[bisect_right(self._starts, hash32 >> self._shift & 0xFFFF) - 1]
+
+    @property
+    def places(self) -> Sequence[Lane]:
+        """The same for all hashes: lanes by the ranges of the active segments, or by the numbers of partitions."""
+        return self._places
 
     # -- what happens
 
@@ -248,7 +256,8 @@ class Lanes:
         waiting = list(self._waiting.runs)
         self._waiting.runs.clear()
         go: list[tuple[Lane, Run]] = []
-        for lane, run in recut(waiting, self.find, self._limits):
+        regroup = partial(self.regroup, self) if self.regroup is not None else None
+        for lane, run in recut(waiting, self.find, self._limits, regroup):
             if lane.segment != NOWHERE and lane.items:
                 # Gathered before anything had to wait here, so older than all of these.
                 older = lane.cut()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 # What a message costs the memory budget besides its encoded bytes: a tuple, a future, its place in lists.
@@ -82,6 +83,24 @@ class WholeRun(Run):
         self.since = since
 
 
+class BlockRun(Run):
+    """Messages of a table, in memory they share with others of it. What it holds, `tables` knows."""
+
+    __slots__ = ()
+
+    def payload(self) -> memoryview:
+        """The payload of its batch."""
+        raise NotImplementedError
+
+    def sample(self) -> bytes | None:
+        """Its first message, if all of them have the same key."""
+        raise NotImplementedError
+
+    def stored(self) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
 class Limits(NamedTuple):
     """What a batch holds at most."""
 
@@ -89,11 +108,22 @@ class Limits(NamedTuple):
     bytes_max: int
 
 
-def recut(runs: Sequence[Run], place: Callable[[int], Any], limits: Limits) -> list[tuple[Any, Run]]:
-    """All messages of the runs, put together by `place(hash32)`, each place's runs in the order of their numbers."""
+Cut: TypeAlias = list[tuple[Any, Run]]
+
+
+def recut(
+    runs: Sequence[Run],
+    place: Callable[[int], Any],
+    limits: Limits,
+    regroup: Callable[[list[BlockRun]], Cut] | None = None,
+) -> Cut:
+    """All messages of the runs, put together by `place(hash32)`, each place's runs in the order of their numbers.
+
+    `regroup` does the same with runs of tables, which are neighbours in that order: the numbers of a table have no gap.
+    """
     order = sorted(runs, key=_first)
     marks = [run.first for run in order]
-    cut: list[tuple[Any, Run]] = []
+    cut: Cut = []
     growing: dict[Any, list[Item]] = {}
     sizes: dict[Any, int] = {}
 
@@ -104,32 +134,39 @@ def recut(runs: Sequence[Run], place: Callable[[int], Any], limits: Limits) -> l
             since = order[bisect_right(marks, items[0][0]) - 1].since
             cut.append((where, BatchRun(items, sizes[where], since)))
 
-    for atom in _atoms(order):
-        if isinstance(atom, WholeRun):
-            where = place(atom.hash32)
-            close(where)
-            cut.append((where, atom))
-            continue
-        where = place(atom[1])
-        items = growing.get(where)
-        size = len(atom[2])
-        if items is not None and (
-            len(items) >= limits.messages_max or sizes[where] + size > limits.bytes_max
-        ):
-            close(where)
-            items = None
-        if items is None:
-            growing[where], sizes[where] = [atom], size
+    for kind, group in groupby(_atoms(order), key=type):
+        if issubclass(kind, BlockRun):
+            assert regroup is not None
+            for where, run in regroup(list(group)):
+                close(where)
+                cut.append((where, run))
+        elif kind is WholeRun:
+            for whole in group:
+                where = place(whole.hash32)
+                close(where)
+                cut.append((where, whole))
         else:
-            items.append(atom)
-            sizes[where] += size
+            for item in group:
+                where = place(item[1])
+                items = growing.get(where)
+                size = len(item[2])
+                if items is not None and (
+                    len(items) >= limits.messages_max or sizes[where] + size > limits.bytes_max
+                ):
+                    close(where)
+                    items = None
+                if items is None:
+                    growing[where], sizes[where] = [item], size
+                else:
+                    items.append(item)
+                    sizes[where] += size
     for where in list(growing):
         close(where)
     return cut
 
 
 def _atoms(runs: Iterable[Run]) -> list[Any]:
-    """Messages by number."""
+    """Messages, and runs that cannot be taken apart here, by number."""
     atoms: list[tuple[int, Any]] = []
     for run in runs:
         if isinstance(run, BatchRun):
