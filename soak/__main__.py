@@ -9,7 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from anabranch.client import Routing
 from soak import kill, neighbours, recovery, scalable
+from soak.client import run as client
+from soak.client.conductor import Pace
+from soak.client.relay import Address
+from soak.client.target import Target
+from soak.client.world import Sabotage
 
 
 def main() -> int:
@@ -49,6 +55,7 @@ def main() -> int:
     reshaping.add_argument("--operations", type=int, default=1_000, help="how many splits and merges")
     reshaping.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
     reshaping.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
+    _add_client(commands.add_parser("client", help="every kind of consumer through splits, merges and cuts"))
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -66,13 +73,54 @@ def main() -> int:
         neighbours.run(folder, args.entries, args.topics, args.probes)
         shutil.rmtree(folder)
         return 0
-    if args.command == "scalable":
+    if args.command == "client":
+        code = client.run(_client_options(args, seed, folder))
+    elif args.command == "scalable":
         code = scalable.run(scalable.Options(args.operations, seed, folder, sabotage=args.sabotage))
     else:
         code = kill.run(kill.Options(args.rounds, seed, args.seconds, folder, args.sabotage))
     if code == 0 and not args.keep and args.folder is None:
         shutil.rmtree(folder)
     return code
+
+
+def _add_client(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--operations", type=int, default=200, help="how many splits and merges")
+    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    parser.add_argument(
+        "--kinds", default=",".join(client.KINDS), help="kinds of consumers, of those given here"
+    )
+    parser.add_argument("--rate", type=float, default=150.0, help="messages a second of the slowest producer")
+    parser.add_argument(
+        "--kill-every", type=float, default=0.0, help="seconds between two kill -9 of our broker"
+    )
+    parser.add_argument("--url", help="a broker that runs already, by the address it advertises")
+    parser.add_argument("--admin", help="its HTTP address, http://host:port")
+    parser.add_argument(
+        "--behind", help="where it really listens, host:port: its advertised address is the relay's then"
+    )
+    parser.add_argument("--routing", choices=["high", "low"], default="high", help="low for Pulsar 5.0.0-M1")
+    parser.add_argument(
+        "--sabotage", choices=[one.value for one in Sabotage], help="do that wrong now and then: it must fail"
+    )
+
+
+def _client_options(args: argparse.Namespace, seed: int, folder: Path) -> client.Options:
+    target = None
+    if args.url:
+        host, _, port = (args.behind or "").rpartition(":")
+        target = Target(args.url, args.admin, Address(host, int(port)) if port else None)
+    return client.Options(
+        args.operations,
+        seed,
+        folder,
+        kinds=tuple(args.kinds.split(",")),
+        target=target,
+        routing=Routing.LOW if args.routing == "low" else Routing.HIGH,
+        pace=Pace(kill_s=args.kill_every),
+        per_second=args.rate,
+        sabotage=Sabotage(args.sabotage) if args.sabotage else None,
+    )
 
 
 if __name__ == "__main__":

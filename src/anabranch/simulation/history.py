@@ -32,6 +32,7 @@ class Place(NamedTuple):
     segment: int
     ledger: int
     entry: int
+    index: int = -1  # type: ignore[assignment]  # In a batch; a tuple's own `index` is of no use here.
 
 
 @dataclass(slots=True)
@@ -131,8 +132,12 @@ class History:
             life.delivered[message] = place
             if keeps_order:
                 self._check_order(life, message, key)
-        elif before != place and self._is_deduplicated:
+        elif before != place and self._is_single(message.producer):
             self._fail(f"{subscription}: {message} is stored twice, at {tuple(before)} and {tuple(place)}")
+
+    def _is_single(self, producer: str) -> bool:
+        """Whether none of that producer's messages may be stored twice."""
+        return self._is_deduplicated
 
     def _check_order(self, life: Subscribed, message: Sent, key: str) -> None:
         lane = (message.producer, key)

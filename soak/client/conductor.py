@@ -1,0 +1,188 @@
+"""Does to the topics and connections of the run what operators and bad luck do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import urllib.error
+from dataclasses import dataclass, field
+from typing import Any
+
+from soak.client.relay import Relay
+from soak.client.target import REST_ERRORS, Target
+from soak.client.world import World
+
+MAIN = "main"
+BROOKS = ("brook-1", "brook-2")
+JOINED = {"read": "yes"}
+PARTED = {"read": "no"}
+ACTIVE_MAX = 10
+BROOK_ACTIVE_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two of a kind, on average."""
+
+    operation_s: float = 0.3
+    fault_s: float = 0.7
+    membership_s: float = 8.0
+    kill_s: float = 0.0  # 0: never
+
+
+@dataclass
+class Figures:
+    splits: int = 0
+    merges: int = 0
+    refused: int = 0
+    kills: int = 0
+    joins: int = 0
+    parts: int = 0
+    operation_s: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        return self.splits + self.merges
+
+
+class Conductor:
+    def __init__(self, target: Target, world: World, relay: Relay | None, pace: Pace, seed: int) -> None:
+        self.figures = Figures()
+        self.has_brooks = False
+        self._target = target
+        self._world = world
+        self._relay = relay
+        self._pace = pace
+        self._chance = random.Random(f"{seed} conductor")
+        # The topics of the namespace that its consumers read now.
+        self._brooks: dict[str, bool] = {}
+
+    async def prepare(self) -> None:
+        namespace, rest = self._world.namespace, self._target.rest
+        await rest("PUT", f"namespaces/{namespace}", {})
+        await rest("POST", f"namespaces/{namespace}/deduplication", True)
+        keep = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+        await rest("POST", f"namespaces/{namespace}/retention", keep)
+        await self.make_topic(MAIN, 2)
+
+    async def make_topic(self, name: str, segments: int) -> None:
+        path = self._path(name)
+        await self._target.rest("PUT", f"{path}?numInitialSegments={segments}", JOINED)
+        # Its layout changes when this run says so, however many consumers join.
+        await self._target.rest("POST", f"{path}/autoScalePolicy", {"enabled": False})
+
+    def _path(self, topic: str) -> str:
+        return f"scalable/{self._world.namespace}/{topic}"
+
+    async def subscribe(self, name: str, kind: str) -> None:
+        await self._target.rest("PUT", f"{self._path(MAIN)}/subscriptions/{name}?type={kind}")
+
+    # -- splits and merges
+
+    async def reshape(self, operations: int) -> None:
+        """Until there have been enough. The broker may die in the middle of any."""
+        told = 0
+        while self.figures.done < operations:
+            await asyncio.sleep(self._chance.expovariate(1 / self._pace.operation_s))
+            topics = [MAIN, MAIN, MAIN, *self._brooks]
+            try:
+                await self._reshape_once(self._chance.choice(topics))
+            except urllib.error.HTTPError as error:
+                self.figures.refused += 1
+                self._world.note(f"refused: {error.code} {error.read()[:200]!r}")
+            except REST_ERRORS as error:
+                self._world.note(f"operation failed: {error!r}")
+            if self.figures.done >= told + max(1, operations // 20):
+                told = self.figures.done
+                print(f"{told}/{operations} operations; {self.summary()}", flush=True)
+
+    async def _reshape_once(self, topic: str) -> None:
+        path, chance = self._path(topic), self._chance
+        layout = await self._target.rest("GET", path)
+        active = sorted(
+            (s["hashRange"]["start"], s["segmentId"], s["hashRange"]["end"])
+            for s in layout["segments"].values()
+            if s["state"] == "ACTIVE"
+        )
+        most = ACTIVE_MAX if topic == MAIN else BROOK_ACTIVE_MAX
+        began = time.monotonic()
+        if len(active) == 1 or (len(active) < most and chance.random() < 0.55):
+            start, number, end = chance.choice(active)
+            if start == end:
+                return
+            await self._target.rest("POST", f"{path}/split/{number}")
+            self.figures.splits += 1
+        else:
+            at = chance.randrange(len(active) - 1)
+            await self._target.rest("POST", f"{path}/merge/{active[at][1]}/{active[at + 1][1]}")
+            self.figures.merges += 1
+        self.figures.operation_s.append(time.monotonic() - began)
+
+    # -- bad luck
+
+    async def harm(self) -> None:
+        while self._relay is not None:
+            await asyncio.sleep(self._chance.expovariate(1 / self._pace.fault_s))
+            self._relay.harm()
+
+    async def kill(self) -> None:
+        process = self._target.process
+        while self._pace.kill_s and process is not None:
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self._pace.kill_s)
+            self._world.history.all_cut_off(begins=True)
+            await asyncio.to_thread(process.kill)
+            await asyncio.to_thread(process.start)
+            self._world.history.all_cut_off(begins=False)
+            self.figures.kills += 1
+
+    # -- topics that consumers of the namespace find, and lose sight of
+
+    async def brook(self, name: str) -> None:
+        await self.make_topic(name, 1)
+        self._brooks[name] = True
+        self.figures.joins += 1
+
+    async def change_members(self) -> None:
+        """Brooks leave the set that the namespace's consumers read, and come back."""
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / self._pace.membership_s))
+            if self._brooks:
+                name = self._chance.choice(sorted(self._brooks))
+                await self._set_joined(name, not self._brooks[name])
+
+    async def rejoin_all(self) -> None:
+        for name, is_joined in self._brooks.items():
+            while not is_joined:
+                await self._set_joined(name, True)
+                is_joined = self._brooks[name]
+
+    async def _set_joined(self, name: str, is_joined: bool) -> None:
+        try:
+            properties = JOINED if is_joined else PARTED
+            await self._target.rest("PUT", f"{self._path(name)}/properties", properties)
+        except REST_ERRORS as error:
+            self._world.note(f"properties of {name} were perhaps not changed: {error!r}")
+            return
+        self._world.history.all_cut_off(begins=False)  # Its consumers let go of it, or find it again.
+        self._brooks[name] = is_joined
+        self.figures.joins += is_joined
+        self.figures.parts += not is_joined
+
+    # -- telling
+
+    def summary(self) -> str:
+        sent, receipted, delivered = self._world.history.figures
+        took = sorted(self.figures.operation_s) or [0.0]
+        faults = sum(self._relay.counts.values()) if self._relay is not None else 0
+        return (
+            f"{faults} connection faults, {self.figures.kills} kills, {sent:,} sent, {receipted:,} receipts, "
+            f"{delivered:,} delivered, {sum(self._world.history.repeats.values()):,} again, "
+            f"{len(self._world.history.violations)} violations; "
+            f"operation p50 {took[len(took) // 2] * 1000:.0f} ms"
+        )
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,180 @@
+"""Members of subscriptions, of one topic or a namespace, that come back again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.client import Message
+from anabranch.simulation.history import Sent
+from soak.client.world import (
+    EXPECTED,
+    OPEN_SECONDS_MAX,
+    WHO,
+    Sabotage,
+    World,
+    place_of,
+    sent_of,
+)
+
+CLOSE_SECONDS_MAX = 60.0
+RECEIVE_S = 0.05
+NACKED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Of a topic, or of all topics of the world's namespace that have the properties asked for."""
+
+    name: str
+    is_stream: bool
+    topic: str | None = None
+    filters: Mapping[str, str] | None = None
+
+
+class Member:
+    """Lives until it is cancelled. Whatever it receives it acknowledges, gives back, or still holds when it ends."""
+
+    def __init__(
+        self, world: World, subscription: Subscription, name: str, life_s: tuple[float, float]
+    ) -> None:
+        self._world = world
+        self._subscription = subscription
+        self._name = name
+        self._life_s = life_s
+        self._lives = 0
+        self._id = ""
+        # Received and not acknowledged.
+        self._held: list[tuple[Sent, Message]] = []
+        # Acknowledged, and not known to be stored.
+        self._asked: list[Sent] = []
+        self._withheld: Message | None = None
+
+    async def live(self) -> None:
+        world = self._world
+        while True:
+            self._lives += 1
+            # The same name comes back, or another in its place.
+            is_same = world.chance.random() < 0.6
+            name = self._name if is_same else f"{self._name}-{self._lives}"
+            self._id = f"{name}#{self._lives}"
+            WHO.set(self._id)
+            world.history.joined(self._subscription.name, self._id)
+            try:
+                await self._one_life(name)
+            except EXPECTED as error:
+                world.note(f"{self._id}: {error!r}")
+            finally:
+                world.history.ended(self._id)
+            await asyncio.sleep(world.chance.uniform(0.05, 0.6))
+
+    async def _one_life(self, name: str) -> None:
+        world, chance = self._world, self._world.chance
+        self._held, self._asked, self._withheld = [], [], None
+        consumer = await self._open(name)
+        ends = time.monotonic() + chance.uniform(*self._life_s)
+        try:
+            while world.is_calm or time.monotonic() < ends:
+                try:
+                    message = await consumer.receive(timeout_s=RECEIVE_S)
+                except TimeoutError:
+                    # What is held back at the end of a sealed segment would keep its children from everybody.
+                    await self._acknowledge(consumer)
+                    await self._flush(consumer)
+                    continue
+                await self._take(consumer, message)
+        except BaseException:
+            consumer.crash()
+            raise
+        if chance.random() < 0.4:
+            world.counts["crashes"] += 1
+            consumer.crash()
+            return
+        world.counts["leaves"] += 1
+        async with asyncio.timeout(CLOSE_SECONDS_MAX):
+            await self._client.close()
+
+    async def _open(self, name: str) -> Any:
+        world, subscription = self._world, self._subscription
+        client = self._client = world.client()
+        how: Any = client.stream_consumer if subscription.is_stream else client.queue_consumer
+        options: dict[str, Any] = {"create": False}
+        if subscription.topic is None:
+            options = {"namespace": world.namespace, "property_filters": subscription.filters}
+        try:
+            async with asyncio.timeout(OPEN_SECONDS_MAX):
+                return await how(
+                    subscription.topic, subscription.name, consumer_name=name, start="earliest", **options
+                )
+        except BaseException:
+            client.crash()
+            raise
+
+    # -- messages
+
+    async def _take(self, consumer: Any, message: Message) -> None:
+        world = self._world
+        withheld = self._withheld
+        if withheld is not None and (withheld.producer, withheld.key) == (message.producer, message.key):
+            self._withheld = None
+            await self._deal_with(consumer, message)
+            await self._deal_with(consumer, withheld)
+        elif withheld is None and self._subscription.is_stream and world.spoils(Sabotage.ORDER):
+            self._withheld = message
+        elif world.spoils(Sabotage.LOSS):
+            if not self._subscription.is_stream:
+                await consumer.ack(message)
+        else:
+            await self._deal_with(consumer, message)
+
+    async def _deal_with(self, consumer: Any, message: Message) -> None:
+        world = self._world
+        try:
+            sent = sent_of(message)
+        except ValueError as error:
+            world.history.fail(f"{self._id}: {error}")
+            return
+        world.counts["received"] += 1
+        for _ in range(2 if world.spoils(Sabotage.REPEAT) else 1):
+            world.history.took(self._id, sent, message.key or "", place_of(message))
+        if not self._subscription.is_stream:
+            await self._deal_with_queued(consumer, sent, message)
+            return
+        self._held.append((sent, message))
+        if len(self._held) >= world.chance.randint(1, 200):
+            await self._acknowledge(consumer)
+            if world.chance.random() < 0.3:
+                await self._flush(consumer)
+
+    async def _deal_with_queued(self, consumer: Any, sent: Sent, message: Message) -> None:
+        world = self._world
+        if world.chance.random() < NACKED and hasattr(consumer, "nack"):
+            world.counts["given back"] += 1
+            world.history.gave_back(self._id, sent)
+            await consumer.nack(message)
+            return
+        world.history.acking(self._id, [sent])
+        await consumer.ack(message)
+        self._asked.append(sent)
+        if len(self._asked) >= 200:
+            await self._flush(consumer)
+
+    async def _acknowledge(self, consumer: Any) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            all_sent = [sent for sent, _ in held]
+            self._world.history.acking(self._id, all_sent)
+            await consumer.ack_cumulative(held[-1][1])
+            self._asked += all_sent
+
+    async def _flush(self, consumer: Any) -> None:
+        asked, self._asked = self._asked, []
+        if not asked:
+            return
+        if await consumer.flush():
+            self._world.history.acknowledged(self._subscription.name, asked)
+        else:
+            self._world.counts["flushes in vain"] += 1

@@ -1,0 +1,177 @@
+"""What the client's run promises beyond `simulation.history`: no repetition without a reason, nothing left unacked,
+and checkpoints that lose and repeat nothing. Pure: events with their times in, violations out.
+
+* A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it back;
+  in an ordered one also if some other member of it was, as segments move then.
+* Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
+  again.
+* What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
+  checkpoint, is each key's messages in order, without a gap and without a repetition. Of a group's members that goes
+  for each by itself, but that others may have read what it skips; they may read again what others had read since the
+  checkpoint they started from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from anabranch.simulation.history import History, Place, Sent
+
+Lane = tuple[str, str]
+# Producer and key: how far a reader has come.
+Progress = dict[Lane, int]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What a subscription is owed, and how its members disturb each other."""
+
+    producers: Callable[[str], bool]
+    keeps_order: bool
+    # How long the effects of a member's end, or of a cut, may still show.
+    echo_s: float
+    acked: set[Sent] = field(default_factory=set)
+    # Who had it last, and when.
+    held: dict[Sent, tuple[str, float]] = field(default_factory=dict)
+    disturbed: dict[str, float] = field(default_factory=dict)
+    given_back: set[Sent] = field(default_factory=set)
+
+
+class ClientHistory(History):
+    """`now` is any clock that rises. Consumers are named by one life of theirs."""
+
+    def __init__(self, now: Callable[[], float], *, may_double: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.repeats: Counter[str] = Counter()
+        self._now = now
+        self._may_double = may_double
+        self._scopes: dict[str, Scope] = {}
+        self._members: dict[str, str] = {}
+        self._numbers: dict[Lane, list[int]] = {}
+        self._readers: dict[str, Progress] = {}
+        self._groups: dict[str, Progress] = {}
+        self._furthest: dict[str, Progress] = {}
+
+    def fail(self, what: str) -> None:
+        self._fail(what)
+
+    def sent(self, producer: str, number: int, key: str) -> None:
+        super().sent(producer, number, key)
+        self._numbers.setdefault((producer, key), []).append(number)
+
+    # -- subscriptions
+
+    def expect(
+        self, name: str, producers: Callable[[str], bool], *, keeps_order: bool, echo_s: float
+    ) -> None:
+        """From now on that subscription is owed everything of those producers."""
+        self._scopes[name] = Scope(producers, keeps_order, echo_s)
+        self.subscribed(name, keeps_order=keeps_order)
+
+    def joined(self, name: str, consumer: str) -> None:
+        self.opened(consumer)
+        self._members[consumer] = name
+        self._disturb(consumer, self._now())
+
+    def ended(self, consumer: str) -> None:
+        """It left or crashed. What it has received and not acknowledged comes again."""
+        self._disturb(consumer, self._now())
+
+    def cut_off(self, consumers: Iterable[str], *, begins: bool) -> None:
+        """Something is wrong with a connection of these from now on, or was until now."""
+        for consumer in consumers:
+            if consumer in self._members:
+                self._disturb(consumer, inf if begins else self._now())
+
+    def all_cut_off(self, *, begins: bool) -> None:
+        self.cut_off(list(self._members), begins=begins)
+
+    def _disturb(self, consumer: str, until: float) -> None:
+        scope = self._scopes[self._members[consumer]]
+        scope.disturbed[consumer] = until
+
+    def took(self, consumer: str, message: Sent, key: str, place: Place) -> None:
+        """A member of a subscription received a message."""
+        name = self._members[consumer]
+        scope = self._scopes[name]
+        if message in scope.held:
+            self._check_repeat(name, scope, consumer, message)
+        scope.held[message] = (consumer, self._now())
+        self.received(name, consumer, message, key, place, keeps_order=scope.keeps_order)
+
+    def _is_single(self, producer: str) -> bool:
+        return not self._may_double(producer)
+
+    def _check_repeat(self, name: str, scope: Scope, consumer: str, message: Sent) -> None:
+        holder, since = scope.held[message]
+        self.repeats[name] += 1
+        whose = scope.disturbed.values() if scope.keeps_order else (scope.disturbed.get(holder, -inf),)
+        if message in scope.given_back:
+            scope.given_back.discard(message)
+        elif max(whose) + scope.echo_s < since:
+            ago = self._now() - since
+            self._fail(
+                f"{name}: {message} came to {consumer}, and {ago:.2f} s before, undisturbed, to {holder}"
+            )
+
+    def gave_back(self, consumer: str, message: Sent) -> None:
+        """A negative acknowledgement."""
+        self._scopes[self._members[consumer]].given_back.add(message)
+
+    def acking(self, consumer: str, messages: Iterable[Sent]) -> None:
+        """Their acknowledgement was asked for; it may be stored or not."""
+        self._scopes[self._members[consumer]].acked.update(messages)
+
+    def owed(self, name: str) -> set[Sent]:
+        scope = self._scopes[name]
+        return {m for m in self._receipts if m not in scope.acked and scope.producers(m.producer)}
+
+    # -- checkpoints
+
+    def reads(self, reader: str, progress: Progress, group: str | None = None) -> None:
+        """A life of a checkpoint consumer begins where a checkpoint was taken, alone or as a member of a group."""
+        self._readers[reader] = dict(progress)
+        # A lone one is a group of its own.
+        self._groups[reader] = self._furthest.setdefault(group or reader, dict(progress))
+
+    def read(self, reader: str, message: Sent, key: str) -> None:
+        lane = (message.producer, key)
+        if self._keys.get(message) != key:
+            self._fail(f"{reader}: {message} with key {key!r} came and was never sent")
+            return
+        own, furthest = self._readers[reader], self._groups[reader]
+        last, numbers = own.get(lane, -1), self._numbers[lane]
+        at = bisect(numbers, furthest.get(lane, -1))
+        if message.number <= last:
+            if not self._may_double(message.producer):
+                self._fail(f"{reader}: {message} of key {key!r} came again, or behind {last}")
+        elif at < len(numbers) and message.number > numbers[at]:
+            self._fail(f"{reader}: {message} of key {key!r} came, and {numbers[at]} never did")
+        own[lane] = max(last, message.number)
+        furthest[lane] = max(furthest.get(lane, -1), message.number)
+
+    def progress(self, reader: str) -> Progress:
+        """What a checkpoint taken now stands for."""
+        return dict(self._readers[reader])
+
+    def unread(self, reader: str, producers: Callable[[str], bool]) -> set[Sent]:
+        """Messages with a receipt that neither it nor its group have reached."""
+        furthest = self._groups.get(reader, {})
+        return {
+            m
+            for m in self._receipts
+            if producers(m.producer) and furthest.get((m.producer, self._keys[m]), -1) < m.number
+        }
+
+
+def merged(progress: Iterable[Progress]) -> Progress:
+    """What the checkpoints of a group's members stand for together."""
+    found: Progress = {}
+    for one in progress:
+        for lane, number in one.items():
+            found[lane] = max(number, found.get(lane, -1))
+    return found

@@ -1,0 +1,263 @@
+"""`python -m soak client`: every promise of the client, through splits, merges and lost connections, judged in the end.
+
+Our own broker is started for it, or a given one is used, which may be a real Pulsar. Everything is one process on one
+loop, so one history holds what the clients saw in the order in which it happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anabranch.client import Routing
+from soak.client.conductor import BROOKS, JOINED, MAIN, Conductor, Pace, cancel
+from soak.client.consumers import Member, Subscription
+from soak.client.history import ClientHistory
+from soak.client.producers import Manner, Producing
+from soak.client.readers import Group, LoneReader
+from soak.client.relay import Relay
+from soak.client.target import Target, own
+from soak.client.world import EXPECTED, OwnedLoop, Sabotage, World
+
+KINDS = ("stream", "queue", "checkpoint", "checkpoint-group", "namespace-stream", "namespace-queue")
+# A broker and its clients may take so long to settle after a cut.
+ECHO_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    operations: int
+    seed: int
+    folder: Path
+    kinds: tuple[str, ...] = KINDS
+    # None: our own, made for the run.
+    target: Target | None = None
+    routing: Routing = Routing.HIGH
+    pace: Pace = field(default_factory=Pace)
+    per_second: float = 150.0
+    life_s: tuple[float, float] = (2.0, 10.0)
+    # How long nothing may come in the end before what is missing counts as lost.
+    quiet_s: float = 60.0
+    has_brooks: bool = True
+    sabotage: Sabotage | None = None
+
+
+def run(options: Options) -> int:
+    """Exit code: 0 if nothing was violated."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    target = options.target or own(options.folder)
+    print(
+        f"soak: the client, {options.operations} splits and merges at {target.url}, seed {options.seed}, "
+        f"notes in {options.folder}",
+        flush=True,
+    )
+    try:
+        if target.process is not None:
+            target.process.start()
+        with asyncio.Runner(loop_factory=OwnedLoop) as runner:
+            return runner.run(_run(options, target))
+    finally:
+        if target.process is not None and target.process.is_running:
+            target.process.kill()
+
+
+async def _run(options: Options, target: Target) -> int:
+    began = time.monotonic()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, OwnedLoop)
+    with (options.folder / "notes.log").open("w", buffering=1) as notes:
+        may_double: set[str] = set()
+        history = ClientHistory(loop.time, may_double=may_double.__contains__)
+        world = World(
+            target.url,
+            f"public/soak-{options.seed}-{int(time.time())}",
+            options.routing,
+            random.Random(f"{options.seed} clients"),
+            history,
+            target.message_bytes_max,
+            note=lambda text: print(f"{time.monotonic() - began:9.3f} {text}", file=notes),
+            sabotage=options.sabotage,
+            may_double=may_double,
+        )
+
+        def cut(ports: list[int], begins: bool) -> None:
+            owners = {loop.owners.get(port, "nobody") for port in ports}
+            world.note(f"{'harm' if begins else 'over'}: {', '.join(sorted(owners))}")
+            history.cut_off(owners, begins=begins)
+
+        async with _relay(target, options.seed, cut) as relay:
+            conductor = Conductor(target, world, relay, options.pace, options.seed)
+            await conductor.prepare()
+            cast = Cast(options, target, world, conductor)
+            try:
+                await cast.play()
+            except EXPECTED as error:
+                history.fail(f"the run did not end: {error!r}")
+            finally:
+                await cast.end()
+            return _report(options, conductor, world, cast, relay, time.monotonic() - began)
+
+
+@asynccontextmanager
+async def _relay(
+    target: Target, seed: int, told: Callable[[list[int], bool], None]
+) -> AsyncIterator[Relay | None]:
+    if target.behind is None:
+        yield None
+        return
+    async with Relay(target.address, target.behind, random.Random(f"{seed} relay"), told) as relay:
+        yield relay
+
+
+class Cast:
+    """Everybody who takes part, and when."""
+
+    def __init__(self, options: Options, target: Target, world: World, conductor: Conductor) -> None:
+        self._options = options
+        self._target = target
+        self._world = world
+        self._conductor = conductor
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sending: list[asyncio.Task[None]] = []
+        self._readers: list[LoneReader | Group] = []
+
+    def _start(self, living: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(living)  # Ended by `end`.
+        self._tasks.append(task)
+        return task
+
+    async def play(self) -> None:
+        options, conductor = self._options, self._conductor
+        await self._consume()
+        self._produce()
+        others = [self._start(conductor.harm()), self._start(conductor.kill())]
+        if options.has_brooks:
+            others += [self._start(self._brooks()), self._start(conductor.change_members())]
+        reshaping = self._start(conductor.reshape(options.operations))
+        await self._unless_somebody_fails(reshaping)
+        for task in others:
+            await cancel(task)
+        await conductor.rejoin_all()
+        self._world.is_calm = True
+        await self._unless_somebody_fails(*self._sending)
+        await self._settle()
+
+    async def _unless_somebody_fails(self, *wanted: asyncio.Task[None]) -> None:
+        waiting = set(wanted)
+        while waiting:
+            watched = [task for task in self._tasks if not task.done()]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            waiting = {task for task in waiting if not task.done()}
+
+    async def _consume(self) -> None:
+        options, world, kinds = self._options, self._world, self._options.kinds
+        topic = world.topic(MAIN)
+        members = {"stream": 3, "queue": 2, "namespace-stream": 2, "namespace-queue": 2}
+        for kind, count in members.items():
+            if kind not in kinds:
+                continue
+            is_stream, is_wide = kind.endswith("stream"), kind.startswith("namespace")
+            subscription = Subscription(kind, is_stream, None if is_wide else topic, JOINED)
+            if not is_wide:
+                await self._conductor.subscribe(kind, "STREAM" if is_stream else "QUEUE")
+            world.history.expect(
+                kind,
+                (lambda producer: True) if is_wide else is_main,
+                keeps_order=is_stream,
+                echo_s=ECHO_S + (self._target.grace_s if is_stream else 0.0),
+            )
+            for n in range(count):
+                self._start(Member(world, subscription, f"{kind}-{n}", options.life_s).live())
+        if "checkpoint" in kinds:
+            self._readers.append(LoneReader(world, topic, "checkpoint", options.life_s))
+        if "checkpoint-group" in kinds:
+            self._readers.append(Group(world, topic, "group", options.life_s))
+        for reader in self._readers:
+            self._start(reader.live())
+
+    def _produce(self) -> None:
+        rate, large = self._options.per_second, self._target.message_bytes_max
+        manners = {
+            "main-named": Manner(rate, 2000, is_named=True, life_s=self._options.life_s),
+            "main-fast": Manner(rate * 2, 4000, compression="lz4"),
+            "main-large": Manner(rate / 2, 200, is_named=True, compression="zstd", large_bytes=large),
+        }
+        for name, manner in manners.items():
+            self._send(MAIN, name, manner)
+
+    def _send(self, topic: str, name: str, manner: Manner) -> None:
+        producing = Producing(self._world, self._world.topic(topic), name, manner)
+        self._sending.append(self._start(producing.live()))
+
+    async def _brooks(self) -> None:
+        """Topics that are made while the namespace is being read."""
+        for name in BROOKS:
+            await asyncio.sleep(self._world.chance.uniform(0.5, 4.0))
+            await self._conductor.brook(name)
+            self._send(name, name, Manner(self._options.per_second / 2, 300, is_named=True))
+
+    # -- the end
+
+    async def _settle(self) -> None:
+        """Waits until everything owed has come, as long as anything still comes."""
+        before, changed = -1, time.monotonic()
+        while time.monotonic() - changed < self._options.quiet_s:
+            owed = sum(len(missing) for missing in self.missing().values())
+            if owed == 0:
+                return
+            if owed != before:
+                before, changed = owed, time.monotonic()
+            await asyncio.sleep(0.25)
+
+    def missing(self) -> dict[str, set[Any]]:
+        history = self._world.history
+        found = {name: history.owed(name) for name in history.subscriptions}
+        found |= {reader.reader: history.unread(reader.reader, is_main) for reader in self._readers}
+        return found
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(30):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def is_main(producer: str) -> bool:
+    return producer.startswith(MAIN)
+
+
+def _report(
+    options: Options, conductor: Conductor, world: World, cast: Cast, relay: Relay | None, took_s: float
+) -> int:
+    history, figures = world.history, conductor.figures
+    for name, missing in cast.missing().items():
+        if missing:
+            history.fail(f"{name}: {min(missing)} and {len(missing) - 1} more have receipts and never came")
+    took = sorted(figures.operation_s) or [0.0]
+    print(
+        f"\n{figures.splits} splits and {figures.merges} merges in {took_s:.0f} s, seed {options.seed}: "
+        f"{conductor.summary()}, p99 {took[len(took) * 99 // 100] * 1000:.0f} ms, {figures.refused} refused; "
+        f"topics joined {figures.joins} times and left {figures.parts} times; "
+        f"{history.unanswered} without a receipt"
+    )
+    print(f"faults: {dict(relay.counts) if relay is not None else 'no relay'}")
+    print(f"clients: {dict(world.counts)}; came again: {dict(history.repeats)}")
+    for violation in history.violations:
+        print(f"VIOLATION {violation}")
+    if history.violations:
+        print(f"FAILED with seed {options.seed}; see {options.folder}")
+        return 1
+    print(
+        "nothing was lost, no key's order was broken, nothing was stored twice, nothing came again without reason"
+    )
+    return 0
