@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anabranch.client import AvroSchema as AvroSchema
     from anabranch.client import AvroType as AvroType
     from anabranch.client import Batching as Batching
+    from anabranch.client import BatchReceipt as BatchReceipt
     from anabranch.client import BytesSchema as BytesSchema
     from anabranch.client import CheckpointConsumer as CheckpointConsumer
     from anabranch.client import Client as Client
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from anabranch.client import Message as Message
     from anabranch.client import MessageId as MessageId
     from anabranch.client import NackDelay as NackDelay
+    from anabranch.client import NamespaceQueueConsumer as NamespaceQueueConsumer
+    from anabranch.client import NamespaceStreamConsumer as NamespaceStreamConsumer
     from anabranch.client import OpenTelemetry as OpenTelemetry
     from anabranch.client import Producer as Producer
     from anabranch.client import QueueConsumer as QueueConsumer
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from anabranch.client import StreamConsumer as StreamConsumer
     from anabranch.client import StringSchema as StringSchema
     from anabranch.client import connect as connect
+    from anabranch.client import merge_checkpoints as merge_checkpoints
     from anabranch.client.errors import BadArgument as BadArgument
     from anabranch.client.errors import BadCheckpoint as BadCheckpoint
     from anabranch.client.errors import Closed as Closed
@@ -53,6 +57,7 @@ __all__ = [
     "AvroType",
     "BadArgument",
     "BadCheckpoint",
+    "BatchReceipt",
     "Batching",
     "BytesSchema",
     "CheckpointConsumer",
@@ -68,6 +73,8 @@ __all__ = [
     "Message",
     "MessageId",
     "NackDelay",
+    "NamespaceQueueConsumer",
+    "NamespaceStreamConsumer",
     "OpenTelemetry",
     "Producer",
     "QueueConsumer",
@@ -81,6 +88,7 @@ __all__ = [
     "TopicDeleted",
     "Unsupported",
     "connect",
+    "merge_checkpoints",
 ]
 
 

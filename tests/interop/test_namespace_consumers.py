@@ -179,6 +179,39 @@ async def test_an_individual_ack_goes_to_the_topic_the_message_came_from(
     await nothing_more(again)
 
 
+async def test_what_is_handed_back_comes_again_and_goes_to_its_topics_dead_letters_in_the_end(
+    space: Namespace, client: Client
+) -> None:
+    one = await space.make("one", kind="work")
+    queue = await client.queue_consumer(
+        namespace=space.name,
+        property_filters={"kind": "work"},
+        subscription="q",
+        start="earliest",
+        negative_ack=anabranch.NackDelay(first_s=0.01, max_s=0.02),
+        dead_letter=anabranch.DeadLetter(redeliveries_max=1),
+    )
+    await send(client, one, "poison")
+    for _ in range(2):
+        message = await queue.receive(WITHIN_S)
+        await queue.nack(message)
+    assert await queue.flush()
+    buried = await client.queue_consumer(f"{one}-q-DLQ", "look", start="earliest")
+    assert (await buried.receive(WITHIN_S)).payload == b"poison"
+
+
+async def test_a_message_of_a_namespace_that_takes_too_long_comes_again(
+    space: Namespace, client: Client
+) -> None:
+    one = await space.make("one")
+    queue = await client.queue_consumer(
+        namespace=space.name, subscription="q", start="earliest", processing_timeout_s=0.2
+    )
+    await send(client, one, "slow")
+    first, again = await take(queue, 2)
+    assert (first.id, first.redeliveries, again.redeliveries) == (again.id, 0, 1)
+
+
 async def test_acks_of_a_topic_that_leaves_are_stored_and_the_rest_is_there_for_others(
     space: Namespace, client: Client
 ) -> None:

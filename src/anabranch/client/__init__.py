@@ -23,7 +23,7 @@ from anabranch.client.errors import (
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Message
-from anabranch.client.message_id import MessageId
+from anabranch.client.message_id import BatchReceipt, MessageId
 from anabranch.client.namespace_consumer import NamespaceQueueConsumer, NamespaceStreamConsumer
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
@@ -41,6 +41,7 @@ __all__ = [
     "AvroType",
     "BadArgument",
     "BadCheckpoint",
+    "BatchReceipt",
     "Batching",
     "BytesSchema",
     "CheckpointConsumer",

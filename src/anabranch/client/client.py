@@ -9,21 +9,29 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
 from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
 from anabranch.client.checkpoint import Start, begin_of
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.connections import Backoff, Connections
-from anabranch.client.consumer import From, Setup, is_earliest
+from anabranch.client.consumer import Consumer, From, Setup, Shared, is_earliest
 from anabranch.client.crypto import Encryption
 from anabranch.client.errors import BadArgument, Closed, TimedOut
+from anabranch.client.flow import SEND_TIMEOUT_S, ProducerSettings
 from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.lanes import Routing
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.namespace_consumer import (
+    NamespaceQueueConsumer,
+    NamespaceSetup,
+    NamespaceStreamConsumer,
+)
 from anabranch.client.opening import Opening
-from anabranch.client.producer import SEND_TIMEOUT_S, Producer, ProducerSettings
+from anabranch.client.options import check_seconds, check_service_url
+from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.redelivery import DeadLetter, NackDelay
 from anabranch.client.schemas import Schema, schema_of
@@ -31,6 +39,7 @@ from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.client.traced import traced
 from anabranch.client.tracing import OpenTelemetry
+from anabranch.model.names import NamespaceName, TopicName
 
 OPERATION_TIMEOUT_S: Final = 30.0
 
@@ -46,11 +55,50 @@ class OpenPart(Part, Protocol):
 
 
 P = TypeVar("P", bound=OpenPart)
+C = TypeVar("C", bound=Consumer)
 T = TypeVar("T")
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Consuming:
+    """What was asked for, checked."""
+
+    is_earliest: bool
+    schema: Schema[Any] | None
+    encryption: Encryption | None
+    receive_queue: int
+
+
+def _consuming(
+    topic: str | None,
+    namespace: str | None,
+    property_filters: Mapping[str, str] | None,
+    subscription: str,
+    start: From,
+    schema: Schema[Any] | type | None,
+    encryption: Encryption | None,
+    receive_queue: int,
+) -> _Consuming:
+    """Refuses what cannot be meant before anything is opened."""
+    if (topic is None) == (namespace is None):
+        raise BadArgument("give a topic or a namespace, one of them" + (", not both" if topic else ""))
+    if topic is not None and property_filters:
+        raise BadArgument("property_filters choose topics of a namespace: give namespace= instead of a topic")
+    if topic is not None:
+        TopicName.parse(topic)
+    if namespace is not None:
+        NamespaceName.parse(namespace)
+    if not subscription:
+        raise BadArgument("subscription is missing: give its name")
+    if receive_queue < 1:
+        raise BadArgument(f"receive_queue={receive_queue}: give a number of messages from 1 on")
+    return _Consuming(
+        is_earliest(start), None if schema is None else schema_of(schema), encryption, receive_queue
+    )
 
 
 def connect(
@@ -93,13 +141,11 @@ class Client:
         chance: random.Random | None = None,
         now_ms: Callable[[], int] = _wall_ms,
     ) -> None:
-        self._connections = Connections(service_url)
-        if not operation_timeout_s > 0:
-            raise BadArgument(
-                f"operation_timeout_s={operation_timeout_s!r}: give a number of seconds above 0"
-            )
+        check_service_url(service_url)
+        check_seconds("operation_timeout_s", operation_timeout_s)
         if tracing is not None and not isinstance(tracing, OpenTelemetry):
             raise BadArgument(f"tracing={tracing!r}: give anabranch.OpenTelemetry()")
+        self._connections = Connections(service_url)
         self._operation_timeout_s = operation_timeout_s
         self._tracing = tracing
         self._budget = MemoryBudget(memory_bytes_max, when_full)
@@ -192,6 +238,7 @@ class Client:
         - `routing`: `Routing.LOW` for topics shared with producers of Pulsar 5.0.0-M1.
         - `properties`: of the producer, shown in the topic's stats.
         """
+        check_seconds("send_timeout_s", send_timeout_s)
         if encryption is not None:
             encryption.check_can_encrypt()
         settings = ProducerSettings(
@@ -228,20 +275,57 @@ class Client:
         self,
         watch: LayoutWatch,
         consumer_name: str,
-        schema: Schema[Any] | type | None,
-        encryption: Encryption | None,
-        receive_queue: int,
+        how: _Consuming,
+        shared: Shared | None = None,
     ) -> Setup:
         return Setup(
             connections=self._connections,
             watch=watch,
             consumer_name=consumer_name,
             chance=self._chance,
-            reading=Reading(None if schema is None else schema_of(schema).for_topic(), encryption),
-            receive_queue=receive_queue,
+            reading=Reading(None if how.schema is None else how.schema.for_topic(), how.encryption),
+            receive_queue=how.receive_queue,
+            closed=self._parts.discard,
+            shared=shared,
+        )
+
+    def _namespace_setup(
+        self,
+        namespace: str,
+        property_filters: Mapping[str, str] | None,
+        subscription: str,
+        consumer_name: str,
+        how: _Consuming,
+        make: Callable[[Setup], C],
+    ) -> NamespaceSetup[C]:
+        if self._is_closed:
+            raise Closed("the client is closed: make another with connect()")
+
+        async def open_one(topic: str, shared: Shared) -> C:
+            watch = LayoutWatch(self._connections, topic, Backoff(self._chance))
+            # A topic that was deleted meanwhile is not made again.
+            await watch.open(create=False)
+            consumer = make(self._setup(watch, consumer_name, how, shared))
+            try:
+                await consumer.open()
+            except BaseException:
+                await consumer.close()
+                raise
+            return consumer
+
+        return NamespaceSetup(
+            connections=self._connections,
+            namespace=namespace,
+            property_filters=property_filters or {},
+            subscription=subscription,
+            consumer_name=consumer_name,
+            receive_queue=how.receive_queue,
+            chance=self._chance,
+            open_one=open_one,
             closed=self._parts.discard,
         )
 
+    @overload
     def stream_consumer(
         self,
         topic: str,
@@ -253,21 +337,69 @@ class Client:
         encryption: Encryption | None = None,
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
-    ) -> Opening[StreamConsumer]:
+    ) -> Opening[StreamConsumer]: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+    ) -> Opening[NamespaceStreamConsumer]: ...
+
+    def stream_consumer(
+        self,
+        topic: str | None = None,
+        subscription: str = "",
+        *,
+        namespace: str | None = None,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+    ) -> Opening[StreamConsumer] | Opening[NamespaceStreamConsumer]:
         """In order, acknowledged cumulatively; several of one subscription share its segments.
 
-        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead.
+        - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
+          `property_filters` is read, and topics join and leave as they are made, changed and deleted.
+        - `start` is where a new subscription begins.
+        - `receive_queue` messages are fetched ahead.
+        - `create` makes a missing topic. Topics of a namespace are never made.
         """
-        earliest = is_earliest(start)
+        how = _consuming(
+            topic, namespace, property_filters, subscription, start, schema, encryption, receive_queue
+        )
+        name = consumer_name or self._name("stream")
+        kind = self._kind(StreamConsumer)
+
+        def make(setup: Setup) -> StreamConsumer:
+            return kind(setup, subscription, earliest=how.is_earliest)
+
+        if topic is None:
+            assert namespace is not None
+
+            async def open_all() -> NamespaceStreamConsumer:
+                setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
+                return await self._opened(self._kind(NamespaceStreamConsumer)(setup))
+
+            return Opening(open_all)
 
         async def open_() -> StreamConsumer:
             watch = await self._watch(topic, create=create)
-            name = consumer_name or self._name("stream")
-            setup = self._setup(watch, name, schema, encryption, receive_queue)
-            return await self._opened(self._kind(StreamConsumer)(setup, subscription, earliest=earliest))
+            return await self._opened(make(self._setup(watch, name, how)))
 
         return Opening(open_)
 
+    @overload
     def queue_consumer(
         self,
         topic: str,
@@ -282,30 +414,82 @@ class Client:
         negative_ack: NackDelay | None = None,
         dead_letter: DeadLetter | None = None,
         create: bool = True,
-    ) -> Opening[QueueConsumer]:
+    ) -> Opening[QueueConsumer]: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
+    ) -> Opening[NamespaceQueueConsumer]: ...
+
+    def queue_consumer(
+        self,
+        topic: str | None = None,
+        subscription: str = "",
+        *,
+        namespace: str | None = None,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
+        create: bool = True,
+    ) -> Opening[QueueConsumer] | Opening[NamespaceQueueConsumer]:
         """Without order, acknowledged one by one; several of one subscription share every segment.
 
-        `start` is where a new subscription begins. `receive_queue` messages are fetched ahead. A message that is not
-        settled within `processing_timeout_s` comes again, and one that was handed back after `negative_ack`, by default
-        1 to 60 s. `dead_letter` says after how often it is sent elsewhere instead.
+        - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
+          `property_filters` is read, and topics join and leave as they are made, changed and deleted.
+        - `start` is where a new subscription begins.
+        - `receive_queue` messages are fetched ahead.
+        - `processing_timeout_s`: a message that is not settled within it comes again.
+        - `negative_ack`: how long a message that was handed back waits before it comes again, 1 to 60 s by default.
+        - `dead_letter`: after how often it is sent elsewhere instead.
+        - `create` makes a missing topic. Topics of a namespace are never made.
         """
-        earliest = is_earliest(start)
+        how = _consuming(
+            topic, namespace, property_filters, subscription, start, schema, encryption, receive_queue
+        )
+        name = consumer_name or self._name("queue")
+        kind = self._kind(QueueConsumer)
+
+        def make(setup: Setup) -> QueueConsumer:
+            return kind(
+                setup,
+                subscription,
+                earliest=how.is_earliest,
+                processing_timeout_s=processing_timeout_s,
+                negative_ack=negative_ack,
+                dead_letter=dead_letter,
+                make_sender=self.producer,
+            )
+
+        if topic is None:
+            assert namespace is not None
+
+            async def open_all() -> NamespaceQueueConsumer:
+                setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
+                return await self._opened(self._kind(NamespaceQueueConsumer)(setup))
+
+            return Opening(open_all)
 
         async def open_() -> QueueConsumer:
             watch = await self._watch(topic, create=create)
-            name = consumer_name or self._name("queue")
-            setup = self._setup(watch, name, schema, encryption, receive_queue)
-            return await self._opened(
-                self._kind(QueueConsumer)(
-                    setup,
-                    subscription,
-                    earliest=earliest,
-                    processing_timeout_s=processing_timeout_s,
-                    negative_ack=negative_ack,
-                    dead_letter=dead_letter,
-                    make_sender=self.producer,
-                )
-            )
+            return await self._opened(make(self._setup(watch, name, how)))
 
         return Opening(open_)
 
@@ -329,11 +513,13 @@ class Client:
           group anew, from `merge_checkpoints`, only once no member of it is left, or under another name.
         """
         begin = begin_of(start)
+        subscription = "reader" if group is None else group
+        how = _consuming(topic, None, None, subscription, "latest", schema, encryption, receive_queue)
         name = consumer_name or self._name("checkpoint")
 
         async def open_() -> CheckpointConsumer:
             watch = await self._watch(topic, create=create)
-            setup = self._setup(watch, name, schema, encryption, receive_queue)
+            setup = self._setup(watch, name, how)
             return await self._opened(self._kind(CheckpointConsumer)(setup, group=group, begin=begin))
 
         return Opening(open_)

@@ -158,10 +158,29 @@ class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
 class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
     """Made by `Client.queue_consumer` with a namespace: without order, acknowledged one by one."""
 
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        message = await super().receive(timeout_s)
+        if (consumer := self._topics.open.get(message.topic)) is not None:
+            consumer.given(message)
+        return message
+
+    receive.__doc__ = Receiver.receive.__doc__
+
     async def ack(self, message: Message) -> None:
         """Acknowledges one message, in the topic it came from. Returns at once; `flush` tells whether it was stored."""
-        consumer = self._topics.open.get(message.topic)
-        if consumer is None:
+        if (consumer := self._topics.open.get(message.topic)) is None:
             self._tally.lost += 1
         else:
             await consumer.ack(message)
+
+    async def nack(self, message: Message) -> None:
+        """Hands a message back: it comes again after a while, here or at another consumer. Returns at once."""
+        if (consumer := self._topics.open.get(message.topic)) is not None:
+            await consumer.nack(message)
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        for consumer in list(self._topics.open.values()):
+            await consumer.flush_dead_letters()
+        return await super().flush(timeout_s)
+
+    flush.__doc__ = Receiver.flush.__doc__

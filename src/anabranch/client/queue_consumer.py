@@ -69,7 +69,9 @@ class QueueConsumer(Consumer):
         return message
 
     def given(self, message: Message) -> None:
-        """The application has a message, and so long to settle it."""
+        """The application has a message, and may have so long to settle it."""
+        if not self._is_timed:
+            return
         self._redeliveries.given(message.container, message.index, self._loop.time())
         if self._timer is None:
             self._set_timer()
@@ -112,9 +114,12 @@ class QueueConsumer(Consumer):
             self._redeliveries.later(message.container, message.index, self._loop.time())
             self._set_timer()
 
-    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+    async def flush_dead_letters(self) -> None:
         if self._dead_letters is not None:
             await self._dead_letters.flush()
+
+    async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
+        await self.flush_dead_letters()
         return await super().flush(timeout_s)
 
     flush.__doc__ = Consumer.flush.__doc__

@@ -1,0 +1,36 @@
+"""Options of `connect` that cannot be meant, refused before anything is opened."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from anabranch.client.errors import BadArgument, Unsupported
+
+
+def check_service_url(service_url: str) -> None:
+    """`pulsar://host:port`, or several hosts behind commas."""
+    if not isinstance(service_url, str):
+        raise BadArgument(f"service_url={service_url!r}: give text such as 'pulsar://localhost:6650'")
+    scheme, _, hosts = service_url.partition("://")
+    if scheme in ("pulsar+ssl", "http", "https"):
+        raise Unsupported(
+            f"service_url={service_url!r}: only pulsar:// addresses are understood, without TLS"
+        )
+    if scheme != "pulsar" or not all(_is_host(host.strip()) for host in hosts.split(",")):
+        raise BadArgument(
+            f"service_url={service_url!r}: give pulsar://host:port, or several as pulsar://one:6650,two:6650"
+        )
+
+
+def _is_host(host: str) -> bool:
+    try:
+        url = urlsplit(f"pulsar://{host}")
+        return bool(url.hostname) and (url.port is None or url.port > 0) and not url.path
+    except ValueError:  # A port that is no number, an address in brackets that is none.
+        return False
+
+
+def check_seconds(name: str, value: float | None) -> None:
+    """A time-out must be able to pass, and must not have passed already."""
+    if value is not None and not (isinstance(value, (int, float)) and value > 0):
+        raise BadArgument(f"{name}={value!r}: give a number of seconds above 0")
