@@ -20,7 +20,7 @@ from anabranch.client.errors import DataLost
 from anabranch.client.message import Entry, Message
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
-from anabranch.model.cut import Cut, Place
+from anabranch.model.cut import Cut, Place, Position
 from anabranch.model.resuming import Gap, epoch_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -92,19 +92,20 @@ class CheckpointConsumer(Consumer):
         if isinstance(begin, Cut):
             return begin
         since_ms = None if begin == "latest" else begin
-        places: dict[SegmentId, Place] = {}
-        while missing := [p for p in unresolved(self._watch.layout, begin) if p.segment not in places]:
+        while True:
+            layout = self._watch.layout
             async with asyncio.TaskGroup() as asking:
-                asked = [(place, asking.create_task(self._position_of(place, since_ms))) for place in missing]
-            for place, task in asked:
-                at = task.result()
-                # One that is gone was sealed and is over; what came of it is in the layout now, or soon.
-                places[place.segment] = place.over() if at is None else place.moved(at)
-            if since_ms is None:
-                break  # What has split meanwhile is read from its place on, and then its children.
-        return Cut(tuple(places.values()))
+                asked = [
+                    (place, asking.create_task(self._position_of(place, since_ms)))
+                    for place in unresolved(layout, begin)
+                ]
+            found = [place.moved(at) for place, task in asked if (at := task.result()) is not None]
+            if len(found) == len(asked):
+                return Cut(tuple(found))
+            # One is gone: the next layout has others in its place.
+            await self._layout_of(layout.epoch + 1)
 
-    async def _position_of(self, place: Place, since_ms: int | None) -> tuple[int, int, int] | None:
+    async def _position_of(self, place: Place, since_ms: int | None) -> Position | None:
         topic = self._watch.topic_of(place.segment)
         return await position_of(self._connections, topic, since_ms, self._chance)
 
@@ -113,7 +114,6 @@ class CheckpointConsumer(Consumer):
         news = asyncio.Event()
         stop = self._watch.listen(news.set)
         try:
-            # Epochs of classic topics count partitions; their checkpoints need none.
             while self._watch.layout.epoch < epoch and not self._watch.is_deleted:
                 news.clear()
                 await news.wait()
@@ -168,12 +168,9 @@ class CheckpointConsumer(Consumer):
         places = {number: place for number in self._opened if (place := self._place(number)) is not None}
         return Cut(tuple({**self._places, **places}.values()))
 
-    def _settle(self, number: SegmentId) -> None:
-        """Notes where a segment is that is read no longer."""
-        place = self._place(number)
-        if place is not None:
-            self._places[number] = place
-        self._opened.pop(number, None)
+    def _tidy(self) -> None:
+        """Lets go of places that newer ones cover, and keeps what the rest says because of them."""
+        self._places = {place.segment: place for place in self._cut().places}
 
     # -- segments
 
@@ -199,9 +196,7 @@ class CheckpointConsumer(Consumer):
         for number in found.readable:
             if number not in self._segments:
                 self._open(number, self._watch.topic_of(number), found.places[number], is_apart=False)
-        # Those that newer ones cover say nothing any more.
-        kept = {place.segment for place in self._cut().places}
-        self._places = {number: place for number, place in self._places.items() if number in kept}
+        self._tidy()
 
     def _learn_epochs(self) -> None:
         """A segment may have been read to its end before the layout told when it was sealed."""
@@ -231,8 +226,8 @@ class CheckpointConsumer(Consumer):
                 else:
                     known = self._start.get(number) is not None or number in self._roots
                     self._open(number, self._assignment[number], place, is_apart=not known)
-        gone = [n for n, p in self._places.items() if p.is_over and n not in layout.segments]
-        for number in gone:
+        self._tidy()
+        for number in [n for n, place in self._places.items() if place.is_over and n not in layout.segments]:
             del self._places[number]
 
     def _open(self, number: SegmentId, topic: str, place: Place | None, *, is_apart: bool) -> None:
@@ -254,7 +249,12 @@ class CheckpointConsumer(Consumer):
         )
 
     def _release(self, number: SegmentId) -> None:
-        self._settle(number)
+        """Notes where the application is, before what waits for it is dropped."""
+        place = self._place(number)
+        if place is not None:
+            self._places[number] = place
+        self._opened.pop(number, None)
+        del self._fresh[number]
         super()._release(number)
 
     def _lost(self, reader: SegmentConsumer) -> DataLost:
@@ -278,9 +278,9 @@ class CheckpointConsumer(Consumer):
         for reader in over:
             number = reader.segment
             if self._segments.get(number) is reader:
-                self._release(number)
                 known = self._watch.layout.segments.get(number)
                 place = self._places.get(number) or self._fresh[number]
+                self._release(number)
                 self._places[number] = place.over(known.sealed_epoch if known is not None else 0)
                 self._report(number)
         self._layout_changed()

@@ -201,9 +201,8 @@ class SegmentConsumer:
         fields: dict[str, Any] = {}
         if not how.is_durable:
             fields["start_message_id"] = _behind(self.position)
-            if self.position is not None:
-                owed = position_text(*self.position[:2])
-                fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
+            owed = "earliest" if self.position is None else position_text(*self.position[:2])
+            fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
         if self._schema is not None:
             fields["schema"] = self._schema
         try:

@@ -11,9 +11,9 @@ from typing import Final
 # way to ask a sealed segment, which refuses producers: Pulsar answers TopicTerminatedError.
 ASK_SEQUENCE_ID: Final = "anabranch.last-sequence-id"
 
-# In the metadata of a reader's SUBSCRIBE, as `ledger:entry`: the first entry it has not read. If that or a later one
-# was given up by retention, the broker refuses with an error whose text begins with DATA_LOST, and it closes the reader
-# if that happens later. Pulsar skips what is gone without a word.
+# In the metadata of a reader's SUBSCRIBE, as `ledger:entry`: the first entry it has not read; anything else for a
+# reader of what there is. If that entry or a later one was given up by retention, the broker refuses with an error
+# whose text begins with DATA_LOST, and it closes the reader if that happens later. Pulsar skips what is gone.
 OWED_FROM: Final = "anabranch.owed-from"
 DATA_LOST: Final = "anabranch.data-lost"
 

@@ -1,0 +1,97 @@
+"""Readers that name the first entry they are owed hear when retention has taken it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.owed import check
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
+from unit.broker.admin.conftest import NOW_MS, Rest, serving
+
+NAME = TopicName.parse("persistent://public/default/t")
+CONFIG = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+
+
+@pytest.fixture
+async def rest() -> AsyncIterator[Rest]:
+    async with serving(MemoryMetadata(lambda: NOW_MS), CONFIG) as made:
+        yield made
+
+
+def reader(owed: str, *, durable: bool = False) -> pb.CommandSubscribe:
+    return pb.CommandSubscribe(
+        topic=str(NAME),
+        subscription="reader",
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=1,
+        request_id=1,
+        durable=durable,
+        metadata=[pb.KeyValue(key=OWED_FROM, value=owed)],
+    )
+
+
+async def test_a_reader_is_refused_once_something_it_is_owed_is_gone(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    receipts = await rest.publish("t", *[b"x"] * 4)
+    ledger = receipts[0][0]
+    for entry in range(5):
+        check(topic.log, reader(position_text(ledger, entry)))
+    await topic.maintain()
+    assert topic.log.entries == 0
+    for entry in range(4):
+        with pytest.raises(NotAllowedError, match=f"^{DATA_LOST} {ledger}:4: .* from {ledger}:{entry} on"):
+            check(topic.log, reader(position_text(ledger, entry)))
+    with pytest.raises(NotAllowedError):
+        check(topic.log, reader("0:0"))
+    # It has read all that there was.
+    check(topic.log, reader(position_text(ledger, 4)))
+
+
+async def test_nothing_is_owed_from_before_a_topic_had_entries(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    await topic.maintain()
+    check(topic.log, reader("0:0"))
+
+
+async def test_the_end_of_a_ledger_that_is_gone_is_no_loss(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    ledger = (await rest.publish("t", b"x", b"y"))[0][0]
+    await rest.call("PUT", "/admin/v2/persistent/public/default/t/subscription/s", 204)
+    await topic.close()
+    # Opened again, it has a new ledger.
+    topic = await rest.broker.topic(NAME, create=True)
+    later = (await rest.publish("t", b"z"))[0][0]
+    assert later > ledger
+    await topic.maintain()
+    assert topic.log.first == (later, 0)
+    check(topic.log, reader(position_text(ledger, 2)))
+    with pytest.raises(NotAllowedError):
+        check(topic.log, reader(position_text(ledger, 1)))
+
+
+async def test_consumers_with_a_cursor_and_readers_of_what_there_is_are_not_refused(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    await rest.publish("t", b"x")
+    await topic.maintain()
+    check(topic.log, reader("0:0", durable=True))
+    check(topic.log, reader("earliest"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:", ":1", "-1:0", "1:-1", "1:2:3", "x:1", "1:\u0661", "1" * 20 + ":0"]
+)
+def test_what_is_no_position_is_not_read_as_one(text: str) -> None:
+    assert read_position(text) is None
+
+
+def test_a_position_is_written_as_it_is_read() -> None:
+    at: Position = (2**62, 0)
+    assert read_position(position_text(*at)) == at
