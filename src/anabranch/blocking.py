@@ -15,14 +15,19 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from anabranch import client as aio
+from anabranch.client.consumer import From, Receiver
+from anabranch.client.crypto import Encryption
 from anabranch.client.errors import Closed
+from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.message import Message
 from anabranch.client.opening import Opening
+from anabranch.client.redelivery import DeadLetter, NackDelay
+from anabranch.client.schemas import Schema
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,10 +106,15 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 # -- the same method, waiting
 
 
+def _own(face: Any, method: Callable[..., Any]) -> Any:
+    """The method as the object has it, which may be of a class of its own."""
+    return getattr(face._inner, method.__name__)
+
+
 def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
-        return self._portal.call(method(self._inner, *args, **options))  # type: ignore[no-any-return]
+        return self._portal.call(_own(self, method)(*args, **options))  # type: ignore[no-any-return]
 
     return call
 
@@ -117,7 +127,7 @@ def _closes(
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> None:
         if not self._portal.is_stopped:
-            self._portal.call(method(self._inner, *args, **options))
+            self._portal.call(_own(self, method)(*args, **options))
 
     return call
 
@@ -128,7 +138,7 @@ def _runs(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Any, P
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
         async def in_loop() -> T:
-            return method(self._inner, *args, **options)
+            return _own(self, method)(*args, **options)  # type: ignore[no-any-return]
 
         return self._portal.call(in_loop())  # type: ignore[no-any-return]
 
@@ -140,7 +150,7 @@ def _posts(
 ) -> Callable[Concatenate[Any, P], concurrent.futures.Future[T]]:
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> concurrent.futures.Future[T]:
-        return self._portal.call(_shared(method(self._inner, *args, **options)))  # type: ignore[no-any-return]
+        return self._portal.call(_shared(_own(self, method)(*args, **options)))  # type: ignore[no-any-return]
 
     return call
 
@@ -171,7 +181,7 @@ def _makes(
     @functools.wraps(method)
     def make(self: Any, /, *args: P.args, **options: P.kwargs) -> F:
         async def opened() -> Any:
-            return await method(self._inner, *args, **options)
+            return await _own(self, method)(*args, **options)
 
         return kind(self._portal, self._portal.call(opened()))
 
@@ -206,6 +216,8 @@ class Producer(_Face):
 
     send = _waits(aio.Producer.send)
     post = _posts(aio.Producer.post)
+    send_batch = _waits(aio.Producer.send_batch)
+    post_batch = _posts(aio.Producer.post_batch)
     flush = _waits(aio.Producer.flush)
     close = _closes(aio.Producer.close)
 
@@ -224,9 +236,7 @@ class Producer(_Face):
 
 
 class _Consumer(_Face):
-    @property
-    def topic(self) -> str:
-        return self._inner.topic  # type: ignore[no-any-return]
+    receive = _waits(Receiver.receive)
 
     @property
     def consumer_name(self) -> str:
@@ -242,38 +252,41 @@ class _Consumer(_Face):
             raise StopIteration from None
 
 
-class StreamConsumer(_Consumer):
-    __doc__ = aio.StreamConsumer.__doc__
-
-    receive = _waits(aio.StreamConsumer.receive)
-    ack_cumulative = _waits(aio.StreamConsumer.ack_cumulative)
-    flush = _waits(aio.StreamConsumer.flush)
-    close = _closes(aio.StreamConsumer.close)
-
+class _Subscribed(_Consumer):
     @property
     def subscription(self) -> str:
         return self._inner.subscription  # type: ignore[no-any-return]
 
 
-class QueueConsumer(_Consumer):
+class _OfTopic(_Consumer):
+    @property
+    def topic(self) -> str:
+        return self._inner.topic  # type: ignore[no-any-return]
+
+
+class StreamConsumer(_OfTopic, _Subscribed):
+    __doc__ = aio.StreamConsumer.__doc__
+
+    ack_cumulative = _waits(aio.StreamConsumer.ack_cumulative)
+    flush = _waits(aio.StreamConsumer.flush)
+    close = _closes(aio.StreamConsumer.close)
+
+
+class QueueConsumer(_OfTopic, _Subscribed):
     __doc__ = aio.QueueConsumer.__doc__
 
-    receive = _waits(aio.QueueConsumer.receive)
     ack = _waits(aio.QueueConsumer.ack)
     nack = _waits(aio.QueueConsumer.nack)
     flush = _waits(aio.QueueConsumer.flush)
     close = _closes(aio.QueueConsumer.close)
 
     @property
-    def subscription(self) -> str:
-        return self._inner.subscription  # type: ignore[no-any-return]
-
-    @property
     def dead_letter_topic(self) -> str | None:
+        """Where messages go that come again too often."""
         return self._inner.dead_letter_topic  # type: ignore[no-any-return]
 
 
-class CheckpointConsumer(_Consumer):
+class CheckpointConsumer(_OfTopic):
     __doc__ = aio.CheckpointConsumer.__doc__
 
     receive = _waits(aio.CheckpointConsumer.receive)
@@ -281,13 +294,117 @@ class CheckpointConsumer(_Consumer):
     close = _closes(aio.CheckpointConsumer.close)
 
 
+class _OfNamespace(_Subscribed):
+    close = _closes(aio.NamespaceStreamConsumer.close)
+
+    @property
+    def namespace(self) -> str:
+        return self._inner.namespace  # type: ignore[no-any-return]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics it reads by now."""
+        return self._portal.call(_read(self._inner, "topics"))
+
+
+class NamespaceStreamConsumer(_OfNamespace):
+    __doc__ = aio.NamespaceStreamConsumer.__doc__
+
+    ack_cumulative = _waits(aio.NamespaceStreamConsumer.ack_cumulative)
+    flush = _waits(aio.NamespaceStreamConsumer.flush)
+
+
+class NamespaceQueueConsumer(_OfNamespace):
+    __doc__ = aio.NamespaceQueueConsumer.__doc__
+
+    ack = _waits(aio.NamespaceQueueConsumer.ack)
+    flush = _waits(aio.NamespaceQueueConsumer.flush)
+
+
+async def _read(inner: Any, name: str) -> Any:
+    """An attribute that changes where the loop runs."""
+    return getattr(inner, name)
+
+
 class Client(_Face):
     __doc__ = aio.Client.__doc__
 
     producer = _makes(aio.Client.producer, Producer)
-    stream_consumer = _makes(aio.Client.stream_consumer, StreamConsumer)
-    queue_consumer = _makes(aio.Client.queue_consumer, QueueConsumer)
     checkpoint_consumer = _makes(aio.Client.checkpoint_consumer, CheckpointConsumer)
+
+    # These make one of two kinds, which type checkers are told here.
+
+    @overload
+    def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        create: bool = True,
+    ) -> StreamConsumer: ...
+
+    @overload
+    def stream_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+    ) -> NamespaceStreamConsumer: ...
+
+    @functools.wraps(aio.Client.stream_consumer)
+    def stream_consumer(self, *args: Any, **options: Any) -> Any:
+        kind = StreamConsumer if options.get("namespace") is None else NamespaceStreamConsumer
+        return _makes(aio.Client.stream_consumer, kind)(self, *args, **options)
+
+    @overload
+    def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
+        create: bool = True,
+    ) -> QueueConsumer: ...
+
+    @overload
+    def queue_consumer(
+        self,
+        *,
+        subscription: str,
+        namespace: str,
+        property_filters: Mapping[str, str] | None = None,
+        consumer_name: str | None = None,
+        start: From = "latest",
+        schema: Schema[Any] | type | None = None,
+        encryption: Encryption | None = None,
+        receive_queue: int = MESSAGES_MAX,
+        processing_timeout_s: float | None = None,
+        negative_ack: NackDelay | None = None,
+        dead_letter: DeadLetter | None = None,
+    ) -> NamespaceQueueConsumer: ...
+
+    @functools.wraps(aio.Client.queue_consumer)
+    def queue_consumer(self, *args: Any, **options: Any) -> Any:
+        kind = QueueConsumer if options.get("namespace") is None else NamespaceQueueConsumer
+        return _makes(aio.Client.queue_consumer, kind)(self, *args, **options)
 
     def close(self) -> None:
         """Closes every producer, which flushes it, and every consumer, then the connections."""

@@ -1,4 +1,4 @@
-"""Where a message lies: the segment, and its place there."""
+"""What is known of messages that are stored: the segment and the place there, and of whole tables how many."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ class MessageId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.segment}:{self.ledger}:{self.entry}:{self.index}"
+
+
+class BatchReceipt(NamedTuple):
+    """A table that is stored: so many messages, and the sequence ids they were given."""
+
+    messages: int
+    first_sequence_id: int
+    last_sequence_id: int

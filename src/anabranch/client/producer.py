@@ -21,14 +21,14 @@ from anabranch.client.errors import BadArgument, Closed, ConnectionLost, Unsuppo
 from anabranch.client.flow import SEND_TIMEOUT_S, Flow, ProducerSettings
 from anabranch.client.lanes import keyless_hash
 from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.message_id import MessageId
+from anabranch.client.message_id import BatchReceipt, MessageId
 from anabranch.client.runs import ITEM_OVERHEAD_BYTES, Limits, Whole, WholeRun
 from anabranch.client.singles import Keys, encode_full, encode_single
 from anabranch.client.times import to_ms
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from anabranch.client.tables import BatchReceipt, Sending, Tables
+    from anabranch.client.tables import Sending, Tables
 
 __all__ = ["SEND_TIMEOUT_S", "Producer", "ProducerSettings"]
 

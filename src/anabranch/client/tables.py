@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from anabranch.client.errors import BadArgument
 from anabranch.client.lanes import Lane, Lanes, Routing, is_synthetic
+from anabranch.client.message_id import BatchReceipt
 from anabranch.client.runs import BlockRun, Limits, Run
 from anabranch.columns import Pool, Router, Singles, cut, encode, hash_keys, partition, recut
 from anabranch.model.layout import SegmentLayout
@@ -27,14 +28,6 @@ PIECE_ROWS_MAX: Final = 64 * 1024
 ROW_OVERHEAD_BYTES: Final = 48
 # Memory that is kept for the next table.
 POOL_BYTES: Final = 64 << 20
-
-
-class BatchReceipt(NamedTuple):
-    """A table that is stored."""
-
-    messages: int
-    first_sequence_id: int
-    last_sequence_id: int
 
 
 class Columns(NamedTuple):

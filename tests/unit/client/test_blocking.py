@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,14 +26,24 @@ TOPIC = "topic://public/default/t"
 SEGMENT = segment_topic(0)
 WITHIN_S = 20.0
 
-FACES = ["Client", "Producer", "StreamConsumer", "QueueConsumer", "CheckpointConsumer"]
+FACES = [
+    "Client",
+    "Producer",
+    "StreamConsumer",
+    "QueueConsumer",
+    "CheckpointConsumer",
+    "NamespaceStreamConsumer",
+    "NamespaceQueueConsumer",
+]
 # What classes have for each other and for tests, and not for applications.
 INTERNAL = {
     "Client": {"crash"},
     "Producer": {"attached", "crash", "failed", "open", "refused", "sealed", "segment", "settled"},
     "StreamConsumer": {"assigned", "attached", "crash", "leave", "open"},
     "QueueConsumer": {"attached", "crash", "drained", "given", "leave", "open"},
-    "CheckpointConsumer": {"attached", "crash", "leave", "open", "reading"},
+    "CheckpointConsumer": {"attached", "crash", "flush", "leave", "open", "reading"},
+    "NamespaceStreamConsumer": {"crash", "open"},
+    "NamespaceQueueConsumer": {"crash", "open"},
 }
 # Attributes that are set by constructors.
 ATTRIBUTES = {
@@ -41,6 +52,8 @@ ATTRIBUTES = {
     "StreamConsumer": {"consumer_name", "subscription"},
     "QueueConsumer": {"consumer_name", "subscription"},
     "CheckpointConsumer": {"consumer_name"},
+    "NamespaceStreamConsumer": {"consumer_name", "subscription", "namespace"},
+    "NamespaceQueueConsumer": {"consumer_name", "subscription", "namespace"},
 }
 
 
@@ -67,6 +80,16 @@ def test_methods_have_the_same_parameters_and_docstrings(face: str) -> None:
         if callable(one):
             assert inspect.signature(one).parameters == inspect.signature(two).parameters, name
             assert not inspect.iscoroutinefunction(two), name
+
+
+@pytest.mark.parametrize("name", ["stream_consumer", "queue_consumer"])
+def test_type_checkers_are_told_the_same_parameters(name: str) -> None:
+    told = [
+        [inspect.signature(one).parameters for one in typing.get_overloads(getattr(face.Client, name))]
+        for face in (client, blocking)
+    ]
+    assert len(told[0]) == 2
+    assert told[0] == told[1]
 
 
 def test_connecting_is_the_same() -> None:

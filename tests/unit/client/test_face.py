@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,3 +54,84 @@ def test_every_public_name_is_a_real_name_to_type_checkers() -> None:
     """What `__getattr__` finds when the program runs, a type checker finds in the imports that only it sees."""
     source = (ROOT / "src" / "anabranch" / "__init__.py").read_text(encoding="utf-8")
     assert [name for name in anabranch.__all__ if f" import {name} as {name}\n" not in source] == []
+
+
+def test_the_program_for_type_checkers_uses_every_public_name() -> None:
+    source = (Path(__file__).parent / "whole_surface.py").read_text(encoding="utf-8")
+    assert [name for name in anabranch.__all__ if f"anabranch.{name}" not in source] == []
+
+
+@pytest.mark.parametrize(
+    ("service_url", "options", "says"),
+    [
+        ("localhost:6650", {}, "give pulsar://host:port"),
+        ("pulsar://", {}, "give pulsar://host:port"),
+        ("pulsar://one:6650,", {}, "give pulsar://host:port"),
+        ("pulsar://one:port", {}, "give pulsar://host:port"),
+        (6650, {}, "give text"),
+        (
+            "pulsar://one",
+            {"operation_timeout_s": 0},
+            "operation_timeout_s=0: give a number of seconds above 0",
+        ),
+        ("pulsar://one", {"operation_timeout_s": "3"}, "operation_timeout_s='3'"),
+        ("pulsar://one", {"when_full": "panic"}, "when_full='panic': choose 'wait' or 'refuse'"),
+        ("pulsar://one", {"memory_bytes_max": 0}, "memory_bytes_max"),
+        ("pulsar://one", {"tracing": True}, "tracing=True: give anabranch.OpenTelemetry"),
+    ],
+)
+def test_connecting_with_what_cannot_be_meant_says_what_can(
+    service_url: Any, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(anabranch.BadArgument, match=re.escape(says)):
+        anabranch.connect(service_url, **options)
+
+
+def test_a_service_url_with_tls_is_not_supported_yet() -> None:
+    with pytest.raises(anabranch.Unsupported, match="without TLS"):
+        anabranch.connect("pulsar+ssl://localhost:6651")
+
+
+@pytest.mark.parametrize(
+    "service_url", ["pulsar://one", "pulsar://one:6650, two:6651", "pulsar://[::1]:6650"]
+)
+def test_service_urls_may_name_several_brokers(service_url: str) -> None:
+    assert isinstance(anabranch.connect(service_url), anabranch.Client)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"compression": "brotli"}, "compression='brotli': choose one of none, lz4"),
+        ({"access": "mine"}, "access='mine': choose one of shared"),
+        ({"send_timeout_s": -1}, "send_timeout_s=-1: give a number of seconds above 0"),
+        ({"schema": int}, "schema=<class 'int'>: give bytes, str, a dataclass"),
+    ],
+)
+def test_a_producer_with_what_cannot_be_meant_is_refused_before_connecting(
+    options: dict[str, Any], says: str
+) -> None:
+    client = anabranch.connect("pulsar://nowhere.invalid")
+    with pytest.raises(anabranch.BadArgument, match=re.escape(says)):
+        client.producer("t", **options)
+
+
+@pytest.mark.parametrize("kind", ["stream_consumer", "queue_consumer"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscription": "s"}, "give a topic or a namespace"),
+        ({"topic": "t", "namespace": "public/default", "subscription": "s"}, "not both"),
+        ({"topic": "t"}, "subscription is missing"),
+        ({"topic": "t", "subscription": "s", "start": "middle"}, "give 'latest' or 'earliest'"),
+        ({"topic": "t", "subscription": "s", "schema": int}, "schema=<class 'int'>"),
+        ({"topic": "t", "subscription": "s", "property_filters": {"a": "b"}}, "give namespace="),
+        ({"topic": "t", "subscription": "s", "receive_queue": 0}, "receive_queue=0"),
+    ],
+)
+def test_a_consumer_with_what_cannot_be_meant_is_refused_before_connecting(
+    kind: str, options: dict[str, Any], says: str
+) -> None:
+    client = anabranch.connect("pulsar://nowhere.invalid")
+    with pytest.raises(anabranch.BadArgument, match=re.escape(says)):
+        getattr(client, kind)(**options)

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from anabranch import blocking
 from anabranch.client import BadArgument, Client, OpenTelemetry, Producer, StreamConsumer
 from unit.client.scripted import ScriptedBroker, segment_topic
 
@@ -127,6 +128,18 @@ async def test_a_client_without_tracing_makes_plain_producers_and_carries_nothin
 ) -> None:
     async with Client(script.url) as client, client.producer(TOPIC) as producer:
         assert type(producer) is Producer
+
+
+async def test_the_blocking_face_of_a_traced_client_tells_too(
+    script: ScriptedBroker, tracing: OpenTelemetry, exported: InMemorySpanExporter
+) -> None:
+    def send() -> None:
+        with blocking.connect(script.url, tracing=tracing) as client, client.producer(TOPIC) as producer:
+            producer.send(b"x")
+            producer.post(b"y")
+
+    await asyncio.to_thread(send)
+    assert [span.name for span in exported.get_finished_spans()] == [f"send {TOPIC}"] * 2
 
 
 def test_something_else_as_tracing_is_refused() -> None:
