@@ -94,7 +94,13 @@ class History:
         last = self.latest
         if last is None or not last.is_same_answer(new):
             return History(_kept((*self.decisions, new), now_ms))
-        longer = replace(last, until_ms=max(now_ms, last.until_ms), times=last.times + 1)
+        return self.given_again(1, now_ms)
+
+    def given_again(self, times: int, now_ms: int) -> History:
+        """With the latest answer given so many times more, the last time now."""
+        assert self.decisions
+        last = self.decisions[-1]
+        longer = replace(last, until_ms=max(now_ms, last.until_ms), times=last.times + times)
         return History(_kept((*self.decisions[:-1], longer), now_ms))
 
     def is_news_after(self, stored: History) -> bool:

@@ -91,6 +91,9 @@ class _Led:
     done: Counter[str] = field(default_factory=Counter)
     suppressed: Counter[str] = field(default_factory=Counter)
     problems: tuple[str, ...] = ()
+    # What a look at everything was about that found nothing to do, as long as that stays the same; and its verdict.
+    facts: tuple[object, ...] | None = None
+    stays: Stay | None = None
 
     @property
     def topic(self) -> TopicName:
@@ -123,6 +126,8 @@ class AutoScaler:
         self._policies = policies
         self._has_owner = has_owner
         self._led: dict[TopicName, _Led] = {}
+        # Most topics share one policy: the last one looked at, and what is wrong with it.
+        self._checked: tuple[Resolved | None, tuple[str, ...]] = (None, ())
         # What came of looking, by namespace, counted by operation and reason, such as ("no_split", "cooldown").
         self.reasons: dict[NamespaceName, Counter[tuple[str, str]]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -290,7 +295,7 @@ class AutoScaler:
 
     async def _look(self, led: _Led, now_ms: int | None) -> Verdict | None:
         everything, led.wants_look, led.wants_all = led.wants_all, False, False
-        await led.decisions.read()
+        await led.decisions.load()
         if led.is_load_stale:
             await self._read_load(led)
         record = record_of(led.controller)
@@ -307,8 +312,16 @@ class AutoScaler:
         if led.controller.is_busy:
             led.want(everything=everything)
             return None
-        seen = Observation(record.layout, load, consumers_of(led.controller), now_ms)
+        consumers = consumers_of(led.controller)
+        facts = (record.layout, load, consumers, resolved, found)
+        if everything and led.stays is not None and led.facts == facts:
+            self._note(led, led.stays, now_ms, everything=True)
+            return led.stays
+        seen = Observation(record.layout, load, consumers, now_ms)
         verdict = judged(seen, resolved.policy, found, everything=everything)
+        led.facts = led.stays = None
+        if everything and isinstance(verdict, Stay) and verdict.look_again_ms is None:
+            led.facts, led.stays = facts, verdict
         self._note(led, verdict, now_ms, everything=everything)
         return verdict
 
@@ -317,7 +330,9 @@ class AutoScaler:
             resolved = await self._policies.resolved(topic, record.auto_scale)
         except InvalidPolicy as error:
             return resolve(self._policies.broker, None, None), (str(error),)
-        return resolved, tuple(problems(resolved.policy))
+        if self._checked[0] is not resolved:
+            self._checked = resolved, tuple(problems(resolved.policy))
+        return resolved, self._checked[1]
 
     def _tell_problems(self, led: _Led, found: tuple[str, ...]) -> None:
         if found != led.problems:
@@ -359,7 +374,7 @@ class AutoScaler:
         if everything and led.timer is not None:
             led.timer.cancel()
             led.timer = None
-        if not isinstance(verdict, Split):
+        if not isinstance(verdict, Split) and verdict.suppressed:
             led.suppressed.update(verdict.suppressed)
         if isinstance(verdict, Stay):
             self._count(led, "no_split", verdict.no_split.value)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from anabranch.autoscale.decide import Verdict
+from anabranch.autoscale.decide import Stay, Verdict
 from anabranch.autoscale.decisions import History, Kind
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
@@ -27,7 +27,7 @@ SAVE_LATER_S: Final = 30.0
 
 
 class DecisionLog:
-    """`read` before anything is added: what was stored comes first."""
+    """`read` or `load` before anything is added: what was stored comes first."""
 
     def __init__(
         self,
@@ -43,15 +43,24 @@ class DecisionLog:
         self._may_write = may_write
         self._history: History | None = None  # Once read.
         self._saved = History()
+        # The latest answer, if it is to stay; how often it was given again, and when last. That is added to the history
+        # once somebody asks: topics at rest are looked at for ever.
+        self._latest: Stay | None = None
+        self._again = 0
+        self._again_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def read(self) -> History:
+        await self.load()
+        return self._up_to_date()
+
+    async def load(self) -> None:
+        """Reads it without looking at it."""
         if self._history is None:
             found = await self._metadata.get(decisions_path(self._topic))
             if self._history is None:
                 self._history = self._saved = self._decoded(b"" if found is None else found.value)
-        return self._history
 
     def _decoded(self, value: bytes) -> History:
         try:
@@ -61,12 +70,22 @@ class DecisionLog:
             return History()
 
     def add(self, verdict: Verdict, now_ms: int) -> None:
-        assert self._history is not None
-        self._became(self._history.add(verdict, now_ms))
+        if verdict is self._latest and not self.is_unsaved:
+            self._again, self._again_ms = self._again + 1, now_ms
+            return
+        self._became(self._up_to_date().add(verdict, now_ms))
+        self._latest = verdict if isinstance(verdict, Stay) else None
 
     def note(self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId], rule: str) -> None:
+        self._became(self._up_to_date().note(kind, because, now_ms, segments, rule))
+        self._latest = None
+
+    def _up_to_date(self) -> History:
         assert self._history is not None
-        self._became(self._history.note(kind, because, now_ms, segments, rule))
+        if self._again:
+            self._history = self._history.given_again(self._again, self._again_ms)
+            self._again = 0
+        return self._history
 
     def _became(self, history: History) -> None:
         self._history = history

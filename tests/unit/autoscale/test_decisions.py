@@ -42,6 +42,13 @@ def test_the_same_answer_again_only_lengthens_the_entry() -> None:
     assert (only.at_ms, only.until_ms, only.times) == (NOW, NOW + 59 * MINUTE, 60)
 
 
+def test_an_answer_given_many_times_at_once_is_as_long_as_one_given_each_time() -> None:
+    one = other = History().add(SPLIT, NOW).add(Stay("cool"), NOW + 1)
+    for minute in range(1, 9):
+        one = one.add(Stay("cool"), NOW + minute * MINUTE)
+    assert other.given_again(8, NOW + 8 * MINUTE) == one
+
+
 def test_another_answer_in_between_makes_it_a_new_entry() -> None:
     history = History().add(Stay("a"), 1).add(Stay("b"), 2).add(Stay("a"), 3)
     assert [d.because for d in history.decisions] == ["a", "b", "a"]

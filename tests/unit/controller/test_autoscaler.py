@@ -739,6 +739,44 @@ async def test_an_idle_topic_writes_nothing_but_tells_why_it_stays(rig: Rig) -> 
 
 
 @simulated
+async def test_a_topic_at_rest_is_counted_at_every_tick_and_moves_when_a_fact_does(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        broker.topics.touch(TOPIC)
+        await broker.report({0: IDLE})
+        await asyncio.sleep(10 * MINUTE)
+        counted = broker.counted("no_split", "not_needed")
+        await asyncio.sleep(10 * MINUTE)
+        assert broker.counted("no_split", "not_needed") == counted + 10
+        before = (await broker.scaler.explain(TOPIC)).decisions.latest
+        await asyncio.sleep(10 * MINUTE)
+        after = (await broker.scaler.explain(TOPIC)).decisions.latest
+        assert before is not None
+        assert after is not None
+        assert (after.at_ms, after.times) == (before.at_ms, before.times + 10)
+        assert after.until_ms == before.until_ms + 10 * MINUTE * 1000
+        await broker.topics.update(TOPIC, lambda r: replace(r, auto_scale={"enabled": False}))
+        await rig.until(lambda: broker.counted("no_split", "off") == 2, 3 * MINUTE)
+        await broker.topics.update(TOPIC, lambda r: replace(r, auto_scale=None))
+        await broker.report({0: HOT})
+        await rig.until(lambda: len(broker.active) == 2, 3 * MINUTE)
+
+
+@simulated
+async def test_an_operators_split_is_not_taken_for_one_answer_with_what_follows(rig: Rig) -> None:
+    async with scaled(rig) as broker:
+        await broker.topics.create(TOPIC)
+        broker.topics.touch(TOPIC)
+        await asyncio.sleep(5 * MINUTE)
+        await broker.topics.split(TOPIC, 0)
+        await asyncio.sleep(30 * MINUTE)
+        (split,) = [
+            d for d in (await broker.scaler.explain(TOPIC)).decisions.decisions if d.kind is Kind.SPLIT
+        ]
+        assert (split.times, split.at_ms) == (1, split.until_ms)
+
+
+@simulated
 async def test_what_an_operator_did_is_part_of_the_story(rig: Rig) -> None:
     async with scaled(rig) as broker:
         await broker.topics.create(TOPIC)
