@@ -317,7 +317,9 @@ class NamespaceStreamConsumer(_OfNamespace):
 class NamespaceQueueConsumer(_OfNamespace):
     __doc__ = aio.NamespaceQueueConsumer.__doc__
 
+    receive = _waits(aio.NamespaceQueueConsumer.receive)
     ack = _waits(aio.NamespaceQueueConsumer.ack)
+    nack = _waits(aio.NamespaceQueueConsumer.nack)
     flush = _waits(aio.NamespaceQueueConsumer.flush)
 
 

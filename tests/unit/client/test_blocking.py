@@ -40,7 +40,7 @@ INTERNAL = {
     "Client": {"crash"},
     "Producer": {"attached", "crash", "failed", "open", "refused", "sealed", "segment", "settled"},
     "StreamConsumer": {"assigned", "attached", "crash", "leave", "open"},
-    "QueueConsumer": {"attached", "crash", "drained", "given", "leave", "open"},
+    "QueueConsumer": {"attached", "crash", "drained", "flush_dead_letters", "given", "leave", "open"},
     "CheckpointConsumer": {"attached", "crash", "flush", "leave", "open", "reading"},
     "NamespaceStreamConsumer": {"crash", "open"},
     "NamespaceQueueConsumer": {"crash", "open"},
