@@ -69,6 +69,11 @@ class ScriptedBroker:
         self.assigned_next: tuple[int, list[int]] | None = None
         # What comes next, by segment topic: an error number for the next producers or subscriptions.
         self.refusals: dict[str, list[int]] = {}
+        self.refusal_text = "script"
+        # Every request to attach a consumer, seeks by time, and by segment topic the mark-delete place of readers.
+        self.subscriptions: list[pb.CommandSubscribe] = []
+        self.seeks: list[tuple[str, int]] = []
+        self.ends: dict[str, tuple[int, int]] = {}
         self.sealed: set[str] = set()
         self.last_sequence: dict[str, int] = {}
         self.sent: list[tuple[str, int]] = []
@@ -134,6 +139,10 @@ class ScriptedBroker:
             self._producer(link, command.producer)
         elif kind == C.SUBSCRIBE:
             self._subscribe(link, command.subscribe)
+        elif kind == C.SEEK:
+            self._seek(link, command.seek)
+        elif kind == C.GET_LAST_MESSAGE_ID:
+            self._last_message_id(link, command.getLastMessageId)
         elif kind == C.FLOW:
             consumer = command.flow.consumer_id
             self.permits += command.flow.messagePermits
@@ -198,7 +207,13 @@ class ScriptedBroker:
     def _refuse(self, link: Link, request: Any) -> bool:
         waiting = self.refusals.get(request.topic)
         if waiting:
-            link.send(C.ERROR, "error", request_id=request.request_id, error=waiting.pop(0), message="script")
+            link.send(
+                C.ERROR,
+                "error",
+                request_id=request.request_id,
+                error=waiting.pop(0),
+                message=self.refusal_text,
+            )
             return True
         return False
 
@@ -264,7 +279,25 @@ class ScriptedBroker:
         if self._refuse(link, request):
             return
         self._subscribed[link, request.consumer_id] = request.topic
+        self.subscriptions.append(request)
         link.send(C.SUCCESS, "success", request_id=request.request_id)
+
+    def _seek(self, link: Link, request: pb.CommandSeek) -> None:
+        """As brokers do: the consumer is closed, and comes back."""
+        self.seeks.append((self._subscribed[link, request.consumer_id], request.message_publish_time))
+        link.send(C.CLOSE_CONSUMER, "close_consumer", consumer_id=request.consumer_id, request_id=0)
+        link.send(C.SUCCESS, "success", request_id=request.request_id)
+
+    def _last_message_id(self, link: Link, request: pb.CommandGetLastMessageId) -> None:
+        ledger, entry = self.ends.get(self._subscribed[link, request.consumer_id], (-1, -1))
+        at = pb.MessageIdData(ledgerId=ledger & (1 << 64) - 1, entryId=entry & (1 << 64) - 1)
+        link.send(
+            C.GET_LAST_MESSAGE_ID_RESPONSE,
+            "getLastMessageIdResponse",
+            request_id=request.request_id,
+            last_message_id=at,
+            consumer_mark_delete_position=at,
+        )
 
     def deliver(
         self, topic: str, entry: int, payload: bytes = b"x", *, properties: Mapping[str, str] | None = None
