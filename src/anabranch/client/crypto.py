@@ -136,7 +136,7 @@ def _sealing() -> ModuleType:
         from anabranch.client import sealing
     except ImportError:
         raise Unsupported(
-            "encryption needs the package `cryptography`: pip install anabranch[crypto]"
+            "encryption needs the package `cryptography`: pip install anabranch[encryption]"
         ) from None
     return sealing
 

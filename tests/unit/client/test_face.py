@@ -135,3 +135,24 @@ def test_a_consumer_with_what_cannot_be_meant_is_refused_before_connecting(
     client = anabranch.connect("pulsar://nowhere.invalid")
     with pytest.raises(anabranch.BadArgument, match=re.escape(says)):
         getattr(client, kind)(**options)
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "extra"),
+    [
+        ("fastavro", "AvroSchema(definition='\"long\"')", "avro"),
+        ("cryptography", "Encryption(public_keys={'k': 'k.pem'})", "encryption"),
+        ("opentelemetry", "OpenTelemetry()", "tracing"),
+    ],
+)
+def test_what_needs_a_package_that_is_missing_says_how_to_install_it(
+    package: str, use: str, extra: str
+) -> None:
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "import anabranch\n"
+        f"try: anabranch.{use}\n"
+        "except anabranch.Unsupported as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert f"pip install anabranch[{extra}]" in ran.stdout
