@@ -160,6 +160,8 @@ class CheckpointConsumer(Consumer):
         if entry is None:
             return place
         place = place or self._fresh[number]
+        if entry.resume is not None:
+            return place.moved((*entry.resume, 0))  # Before a message of which only some chunks have come.
         if not self._inbox.ready_of(entry.owner):
             return place.moved((entry.ledger, entry.entry + 1, 0))
         return place.moved((entry.ledger, entry.entry, max(0, self._ready[-1].index)))

@@ -28,7 +28,8 @@ class Cumulative:
         self._loop = asyncio.get_running_loop()
 
     def opened(self, entry: Entry) -> None:
-        self._vector.given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
+        given = self._vector.given_alone if entry.is_inside else self._vector.given
+        given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
 
     def ack(self, message: Message) -> None:
         entry = message.container
@@ -52,9 +53,15 @@ class Cumulative:
         told = self._vector.up_to(self._up_to_number)
         for segment, place in told:
             segment.acks.add_until(Until(*place))
+        for segment, place in (alone := self._vector.alone_up_to(self._up_to_number)):
+            segment.acks.add(place)
+        told += alone
         if entry.owner.acking is entry.life and -1 < index < entry.count - 1:
             part = Until(entry.ledger, entry.entry, index, entry.count, entry.wanted)
-            entry.owner.acks.add_until(part)
+            if entry.is_inside:
+                entry.owner.acks.add((entry.ledger, entry.entry), (part.left, entry.count))
+            else:
+                entry.owner.acks.add_until(part)
             entry.owner.acks.send()
         for segment, _ in told:
             segment.acks.send()

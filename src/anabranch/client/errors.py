@@ -12,6 +12,7 @@
     ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release or another topic
     ├── DataLost               messages that were to be read next are gone; names the gap
     ├── SchemaMismatch         a value or a message that does not fit the schema
+    ├── MessageIncomplete      a large message whose parts did not all come
     └── CryptoFailed           a message that cannot be encrypted or decrypted
 
 Each message says what to do. Connections come back by themselves: the first two reach an application only when a
@@ -104,3 +105,7 @@ class SchemaRefused(RequestRefused, SchemaMismatch):
 
 class CryptoFailed(AnabranchError):
     """A message that cannot be encrypted or decrypted; the message says which key is missing."""
+
+
+class MessageIncomplete(AnabranchError):
+    """A message that was sent in parts, and cannot be put together."""

@@ -106,8 +106,7 @@ class Inbox:
             try:
                 messages = entry.messages()
             except CryptoFailed:
-                decryption = entry.origin.decryption
-                if decryption is None or decryption.on_failure != "skip":
+                if not entry.skips_failures:
                     raise
                 entry.owner.ack_entry(entry)
                 continue

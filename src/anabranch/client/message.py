@@ -26,6 +26,8 @@ from anabranch.wire.frames import MESSAGE_BYTES_MAX
 _HEAD: Final = Struct(">IBBB").unpack_from
 _PAYLOAD_SIZE: Final = 0x18
 _BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
+# What a message sent in chunks may unpack to.
+CHUNKED_BYTES_MAX: Final = 256 << 20
 _parse_single = pb.SingleMessageMetadata.FromString
 
 
@@ -89,6 +91,7 @@ class Entry:
         "origin",
         "owner",
         "redeliveries",
+        "resume",
         "wanted",
     )
 
@@ -119,6 +122,9 @@ class Entry:
         self.fault: Exception | None = None  # Why it cannot be read.
         self.number = 0  # Of its first message, in the order in which the consumer gives them out.
         self.chunks: tuple[tuple[int, int], ...] = ()  # Where the chunks lie; empty for one that was not cut.
+        # Where the first chunk lies that belonged to no whole message when this came: whoever wants those that are
+        # incomplete too must go on there.
+        self.resume: tuple[int, int] | None = None
 
     def want(self, bits: int) -> None:
         """Leaves out messages whose bit is not set."""
@@ -129,15 +135,20 @@ class Entry:
         """How many messages there are in it for the application."""
         return self.count if self.wanted < 0 else self.wanted.bit_count()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether it lies between the chunks of another message: acknowledging up to it would acknowledge those."""
+        return self.resume is not None and self.resume < (self.ledger, self.entry)
+
     def messages(self) -> list[Message]:
         """The messages, the last one first. Raises if the entry is damaged or cannot be decrypted."""
         metadata = self.metadata
         if self.fault is not None:
             raise self.fault
-        if metadata.encryption_keys and not self._decrypt(metadata):
+        if metadata.encryption_keys and not self._decrypt():
             return [Message(self, -1, 0, 0, len(self.data), metadata)]
         if metadata.compression:
-            limit = max(self.origin.message_bytes_max, metadata.total_chunk_msg_size)
+            limit = CHUNKED_BYTES_MAX if self.chunks else self.origin.message_bytes_max
             self.data = decompress(
                 metadata.compression, self.data, metadata.uncompressed_size, size_max=limit
             )
@@ -150,23 +161,39 @@ class Entry:
         found.reverse()
         return found
 
-    def _decrypt(self, metadata: pb.MessageMetadata) -> bool:
-        """Whether the payload is readable now; not with `on_failure="deliver"` and no key for it."""
-        decryption = self.origin.decryption
-        if decryption is None:
-            names = ", ".join(key.key for key in metadata.encryption_keys)
-            raise CryptoFailed(f"a message encrypted for {names}: open the consumer with encryption=")
-        try:
+    def decrypted(self) -> bytes:
+        """Its bytes as they were before they were encrypted; CryptoFailed if there is no key for them."""
+        metadata = self.metadata
+        if self.fault is not None:
+            raise self.fault
+        if metadata.encryption_keys:
+            decryption = self.origin.decryption
+            if decryption is None:
+                names = ", ".join(key.key for key in metadata.encryption_keys)
+                raise CryptoFailed(f"a message encrypted for {names}: open the consumer with encryption=")
             self.data = decryption.decrypt(metadata, self.data)
+            del metadata.encryption_keys[:]
+        return self.data
+
+    @property
+    def skips_failures(self) -> bool:
+        """Whether an entry that cannot be decrypted is passed over."""
+        decryption = self.origin.decryption
+        return decryption is not None and decryption.on_failure == "skip"
+
+    def _decrypt(self) -> bool:
+        """Whether the payload is readable now; not with `on_failure="deliver"` and no key for it."""
+        try:
+            self.decrypted()
         except CryptoFailed:
-            if decryption.on_failure != "deliver":
+            decryption = self.origin.decryption
+            if decryption is None or decryption.on_failure != "deliver":
                 raise
             # As its producer made it: one message, however many there are inside.
             self.in_batch = False
             self.wanted = -1
             self.count = 1
             return False
-        del metadata.encryption_keys[:]
         return True
 
     def _split(self) -> list[Message]:

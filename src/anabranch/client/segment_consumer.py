@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from anabranch.client.ack_sender import AckSender, Tally
 from anabranch.client.acks import Until, bits_of
+from anabranch.client.chunk_reader import ChunkReader
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
 from anabranch.client.errors import RequestRefused
@@ -86,6 +87,7 @@ class SegmentConsumer:
         tally: Tally | None = None,
         failed: Callable[[Exception], None] | None = None,
         is_wanted: Callable[[Entry], bool] = lambda _: True,
+        is_sealed: Callable[[SegmentId], bool] = lambda _: False,
     ) -> None:
         reading = reading or Reading()
         self._failed = failed or inbox.fail
@@ -118,6 +120,8 @@ class SegmentConsumer:
         self._life: _Life | None = None
         self._queued = 0
         self._is_closing = False
+        self._chunks: ChunkReader | None = None
+        self._is_sealed = is_sealed
         self._living: asyncio.Task[None] | None = None
         self._refused: AnabranchError | None = None
         self._wake = asyncio.Event()
@@ -240,6 +244,8 @@ class SegmentConsumer:
         """
         if self._subscription.is_durable:
             self._drop()
+            if self._chunks is not None:
+                self._chunks.clear()
         if by_broker and self.acking is life:
             self._restarted(self)
             self.acking = None
@@ -277,6 +283,8 @@ class SegmentConsumer:
             self._life.finish()
         if self._living is not None:
             await asyncio.gather(self._living, return_exceptions=True)
+        if self._chunks is not None:
+            self._chunks.close()
         if self._gate is not None:
             await self._gate.close()
         with contextlib.suppress(TimeoutError):
@@ -289,6 +297,8 @@ class SegmentConsumer:
         self._is_closing = True
         self._drop()
         self.acks.give_up()
+        if self._chunks is not None:
+            self._chunks.close()
         if self._gate is not None:
             self._gate.abort()
         if self._living is not None:
@@ -309,11 +319,38 @@ class SegmentConsumer:
             return
         waiting = entry.waiting
         life.window.arrived(waiting)
+        if entry.metadata.num_chunks_from_msg > 1:
+            whole = self._put_together(entry)
+            if whole is None:
+                life.window.taken(waiting)
+                self._refill(life)
+                return
+            entry = whole
+        if self._chunks is not None:
+            entry.resume = self._chunks.first
         self._queued += waiting
+        self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
         if self._gate is None:
             self._inbox.put(entry)
         else:
             self._gate.put(entry)
+
+    def _put_together(self, chunk: Entry) -> Entry | None:
+        if self._chunks is None:
+            self._chunks = ChunkReader(
+                self._put_fault, self.acks.add, self._is_idle, lambda: self._is_sealed(self.segment)
+            )
+        return self._chunks.add(chunk)
+
+    def _put_fault(self, entry: Entry) -> None:
+        self._queued += 1
+        self._put(entry)
+
+    def _is_idle(self) -> bool:
+        """Whether the broker could send more, and the application has taken everything."""
+        return self._life is not None and not self._life.over.done() and not self.queued
 
     def _is_news(self, entry: Entry) -> bool:
         """Whether a reader has not had all of it; what it had is taken out."""

@@ -19,6 +19,12 @@ class Vector(Generic[K]):
 
     def __init__(self) -> None:
         self._given: dict[K, deque[tuple[int, Place]]] = {}
+        # Entries to be acknowledged by themselves, because what lies before them is not given out yet.
+        self._alone: dict[K, deque[tuple[int, Place]]] = {}
+
+    def given_alone(self, segment: K, last_number: int, place: Place) -> None:
+        """As `given`, for an entry that must not acknowledge what lies before it."""
+        self._alone.setdefault(segment, deque()).append((last_number, place))
 
     def given(self, segment: K, last_number: int, place: Place) -> None:
         """An entry is given out. Numbers rise."""
@@ -30,6 +36,7 @@ class Vector(Generic[K]):
     def forget(self, segment: K) -> None:
         """What was given out of it comes again, or is somebody else's now."""
         self._given.pop(segment, None)
+        self._alone.pop(segment, None)
 
     def up_to(self, number: int) -> list[tuple[K, Place]]:
         """For each segment the last entry that is behind us once that message is; they are forgotten here."""
@@ -40,4 +47,12 @@ class Vector(Generic[K]):
                 last = entries.popleft()[1]
             if last is not None:
                 found.append((segment, last))
+        return found
+
+    def alone_up_to(self, number: int) -> list[tuple[K, Place]]:
+        """The entries to be acknowledged by themselves once that message is behind us; they are forgotten here."""
+        found: list[tuple[K, Place]] = []
+        for segment, entries in self._alone.items():
+            while entries and entries[0][0] <= number:
+                found.append((segment, entries.popleft()[1]))
         return found

@@ -323,6 +323,21 @@ class ScriptedBroker:
         )
         link.send_entry(body, build_batch(metadata, singles))
 
+    def deliver_chunk(self, topic: str, entry: int, *, chunk: int, chunks: int) -> None:
+        """Part of a message "0.1." and so on."""
+        link, consumer = self.consumers[topic]
+        metadata = pb.MessageMetadata(
+            producer_name="p",
+            sequence_id=0,
+            publish_time=1,
+            uuid="p-0",
+            chunk_id=chunk,
+            num_chunks_from_msg=chunks,
+        )
+        at = pb.MessageIdData(ledgerId=1, entryId=entry)
+        body = pb.CommandMessage(consumer_id=consumer, message_id=at)
+        link.send_entry(body, build_message(metadata, b"%d." % chunk))
+
     def _register(self, link: Link, request: pb.CommandScalableTopicSubscribe) -> None:
         self.sessions.append((link, request))
         link.send(

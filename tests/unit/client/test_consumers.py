@@ -191,3 +191,22 @@ async def test_a_group_member_reports_a_segment_once_its_application_comes_back_
         assert place.segment == 0
         assert place.is_over
         coming_back.cancel()
+
+
+async def test_a_message_between_the_chunks_of_another_does_not_acknowledge_them(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1]) as consumer:
+        topic = segment_topic(1)
+        script.deliver_chunk(topic, 0, chunk=0, chunks=2)
+        script.deliver(topic, 1, b"between")
+        (between,) = await take(consumer, 1)
+        await consumer.ack_cumulative(between)
+        assert await consumer.flush()
+        assert script.acks == [(topic, 1, 1, False)]
+        script.deliver_chunk(topic, 2, chunk=1, chunks=2)
+        (large,) = await take(consumer, 1)
+        assert large.payload == b"0.1."
+        await consumer.ack_cumulative(large)
+        assert await consumer.flush()
+        assert script.acks[1:] == [(topic, 1, 2, True)]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.client.errors import CryptoFailed
 from anabranch.client.message import Entry, Message, Origin, read_entry
 from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError
@@ -118,3 +119,42 @@ def test_a_batch_of_rubbish_is_refused_or_read_within_its_bytes(payload: bytes, 
         return
     assert len(found) == count
     assert sum(len(m.payload) for m in found) <= len(payload)
+
+
+class Keys:
+    """Reverses what it decrypts, and knows one key."""
+
+    def __init__(self, on_failure: str) -> None:
+        self.on_failure = on_failure
+
+    def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        if metadata.encryption_keys[0].key != "ours":
+            raise CryptoFailed("no key")
+        return payload[::-1]
+
+
+def encrypted(key: str, on_failure: str = "fail") -> Entry:
+    batch = [(pb.SingleMessageMetadata(payload_size=0), b"%d" % n) for n in range(3)]
+    parsed, payload = open_entry(build_batch(metadata(), batch))
+    parsed.encryption_keys.add(key=key, value=b"")
+    return Entry(Origin("t", decryption=Keys(on_failure)), 1, 1, parsed, bytes(payload)[::-1])
+
+
+def test_an_encrypted_batch_is_decrypted_and_taken_apart() -> None:
+    assert [m.payload for m in encrypted("ours").messages()] == [b"2", b"1", b"0"]
+
+
+def test_an_encrypted_entry_without_its_key_fails_or_is_delivered_as_it_is() -> None:
+    with pytest.raises(CryptoFailed):
+        encrypted("theirs").messages()
+    entry = encrypted("theirs", "deliver")
+    (message,) = entry.messages()
+    assert message.payload == entry.data
+    assert (message.index, entry.count) == (-1, 1)
+
+
+def test_a_consumer_without_keys_says_what_is_missing() -> None:
+    parsed, payload = open_entry(build_message(metadata(), b"x"))
+    parsed.encryption_keys.add(key="billing", value=b"")
+    with pytest.raises(CryptoFailed, match="encrypted for billing: open the consumer with encryption="):
+        Entry(ORIGIN, 1, 1, parsed, bytes(payload)).messages()

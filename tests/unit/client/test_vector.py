@@ -32,6 +32,19 @@ def test_a_forgotten_segment_is_not_acknowledged() -> None:
     assert vector.up_to(5) == [("b", (1, 0))]
 
 
+def test_an_entry_between_the_chunks_of_another_message_is_acknowledged_by_itself() -> None:
+    vector: Vector[str] = Vector()
+    vector.given("a", 0, (1, 0))
+    vector.given_alone("a", 1, (1, 2))
+    vector.given_alone("a", 2, (1, 3))
+    vector.given("a", 3, (1, 4))
+    assert vector.up_to(1) == [("a", (1, 0))]
+    assert vector.alone_up_to(1) == [("a", (1, 2))]
+    assert vector.alone_up_to(1) == []
+    vector.forget("a")
+    assert vector.up_to(9) == vector.alone_up_to(9) == []
+
+
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 40), max_size=10))
 def test_each_segment_moves_to_the_furthest_entry_acknowledged(given_: list[int], acked: list[int]) -> None:
     vector: Vector[int] = Vector()

@@ -1,0 +1,125 @@
+"""Puts large messages together that were sent in chunks, within bounds. Pure: entries in, messages out.
+
+Chunks may come in any order and more than once. A message whose producer died half-way never becomes whole: another try
+of the same message replaces it, and one that nothing was heard of for long is given up by whoever looks at the clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from anabranch.wire import pulsar_pb2 as pb
+
+Place = tuple[int, int]
+
+INCOMPLETE_MAX: Final = 100
+BYTES_MAX: Final = 256 << 20
+
+
+class Partial:
+    """What has come of a message."""
+
+    __slots__ = ("bytes", "chunks", "count", "places", "sent", "touched", "uuid")
+
+    def __init__(self, metadata: pb.MessageMetadata, now: float) -> None:
+        self.uuid = metadata.uuid
+        self.count = metadata.num_chunks_from_msg
+        self.sent = (metadata.producer_name, metadata.sequence_id)
+        self.chunks: dict[int, bytes] = {}
+        self.places: dict[int, Place] = {}
+        self.bytes = 0
+        self.touched = now
+
+    @property
+    def first(self) -> Place:
+        return min(self.places.values())
+
+    @property
+    def last(self) -> Place:
+        return max(self.places.values())
+
+    def describe(self) -> str:
+        return f"a message of {self.count} chunks from {self.sent[0]!r}, of which {len(self.chunks)} came"
+
+
+class Whole(NamedTuple):
+    """A message put together, and where its chunks lie, in their order."""
+
+    data: bytes
+    places: tuple[Place, ...]
+
+
+class Chunks:
+    """Of one segment. What cannot be kept or completed is in `dropped` and `replaced`, to be taken from there."""
+
+    def __init__(self, *, incomplete_max: int = INCOMPLETE_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self.dropped: list[Partial] = []  # There were too many.
+        self.replaced: list[Partial] = []  # Never to be completed.
+        self.bytes = 0
+        self._incomplete_max = incomplete_max
+        self._bytes_max = bytes_max
+        self._partials: dict[str, Partial] = {}  # The oldest first.
+
+    def __len__(self) -> int:
+        return len(self._partials)
+
+    @property
+    def first(self) -> Place | None:
+        """Where the first chunk lies that belongs to no whole message yet."""
+        return min((partial.first for partial in self._partials.values()), default=None)
+
+    def add(self, metadata: pb.MessageMetadata, place: Place, data: bytes, now: float) -> Whole | None:
+        """Takes a chunk; the whole message if that was the last that was missing."""
+        partial = self._partials.get(metadata.uuid)
+        if partial is None:
+            partial = Partial(metadata, now)
+            self._replace(partial)
+            self._partials[partial.uuid] = partial
+        partial.touched = now
+        index = metadata.chunk_id
+        if 0 <= index < partial.count:
+            # One that was stored twice is wanted where it lies last, so that acknowledging that covers both.
+            self._count(partial, len(data) - len(partial.chunks.get(index, b"")))
+            partial.chunks[index] = data
+            partial.places[index] = place
+        if len(partial.chunks) == partial.count:
+            self._forget(partial)
+            order = range(partial.count)
+            return Whole(
+                b"".join([partial.chunks[at] for at in order]), tuple(partial.places[at] for at in order)
+            )
+        while self._partials and (len(self._partials) > self._incomplete_max or self.bytes > self._bytes_max):
+            oldest = next(iter(self._partials.values()))
+            self._forget(oldest)
+            self.dropped.append(oldest)
+        return None
+
+    def _replace(self, newer: Partial) -> None:
+        for older in [one for one in self._partials.values() if one.sent == newer.sent]:
+            self._forget(older)
+            self.replaced.append(older)
+
+    def _count(self, partial: Partial, size: int) -> None:
+        partial.bytes += size
+        self.bytes += size
+
+    def _forget(self, partial: Partial) -> None:
+        del self._partials[partial.uuid]
+        self.bytes -= partial.bytes
+
+    def silent_since(self, then: float) -> list[Partial]:
+        """Takes out what nothing was heard of since then."""
+        found = [partial for partial in self._partials.values() if partial.touched <= then]
+        for partial in found:
+            self._forget(partial)
+        return found
+
+    def touch(self, now: float) -> None:
+        """Nothing could be heard of them until now."""
+        for partial in self._partials.values():
+            partial.touched = now
+
+    def clear(self) -> None:
+        """They come again."""
+        self._partials.clear()
+        self.bytes = 0
