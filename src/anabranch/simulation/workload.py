@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from anabranch.broker.broker import Broker
+from anabranch.client.batching import Batching
 from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
 from anabranch.client.queue_consumer import QueueConsumer
@@ -32,7 +33,7 @@ T = TypeVar("T")
 TOPIC: Final = "topic://public/default/t"
 NAME: Final = TopicName.parse(TOPIC)
 KEYS: Final = tuple(f"key-{n}" for n in range(7))
-IN_FLIGHT: Final = 6
+IN_FLIGHT: Final = 10
 ACTIVE_MAX: Final = 6
 ASK_MAX_S: Final = 12.0
 CLOSING_MAX_S: Final = 60.0
@@ -43,9 +44,13 @@ async def produce(world: World, name: str, count: int) -> None:
     """Sends `count` messages, several at a time, and waits for all receipts."""
     chance, history = world.chance, world.history
     client = world.client()
+    # Batches of several kinds, so that runs of every length are cut again.
+    batching = chance.choice((True, Batching(messages_max=3), Batching(delay_ms=50.0), False))
     while True:
         try:
-            producer = await client.producer(TOPIC, name=name, create=False, send_timeout_s=None)
+            producer = await client.producer(
+                TOPIC, name=name, create=False, batching=batching, send_timeout_s=None
+            )
             break
         except EXPECTED as error:
             world.note(f"{name} cannot open yet: {error}")
@@ -60,8 +65,8 @@ async def produce(world: World, name: str, count: int) -> None:
         waiting = [one for one in waiting if not one.done()]
         if len(waiting) >= IN_FLIGHT:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not world.is_calm:
-            await asyncio.sleep(chance.expovariate(1 / world.pace_s))
+        if not world.is_calm and chance.random() < 0.5:
+            await asyncio.sleep(chance.expovariate(0.5 / world.pace_s))
     await producer.flush()
     await client.close()
 
