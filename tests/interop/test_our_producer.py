@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 
 from anabranch.client import Batching, Client, RequestRefused
@@ -143,3 +144,53 @@ async def test_many_posts_of_many_keys_arrive_in_order(
             await producer.post(b"%d" % number, key=f"{number % 97}")
     found = await asyncio.to_thread(payloads, consumer, 5000, acknowledge=False)
     assert found == [b"%d" % number for number in range(5000)]
+
+
+async def test_tables_arrive_as_messages_like_any_other(
+    ours: Client, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    rows = range(3000)
+    table = pa.table(
+        {
+            "key": [f"key-{n % 50}" if n % 7 else None for n in rows],
+            "value": [b"%d" % n for n in rows],
+            "time": pa.array([n + 1 for n in rows], pa.timestamp("ms")),
+            "more": [{"n": f"{n}"} for n in rows],
+        }
+    )
+    async with ours.producer(f"persistent://public/default/{topic}", compression="lz4") as producer:
+        await producer.send_batch(table, key="key", event_time="time", properties="more")
+        await producer.send(b"last")
+    messages = await asyncio.to_thread(receive, consumer, 3001, acknowledge=False)
+    assert [message.data() for message in messages] == [b"%d" % n for n in rows] + [b"last"]
+    for number, message in enumerate(messages[:-1]):
+        assert message.partition_key() == (f"key-{number % 50}" if number % 7 else "")
+        assert message.event_timestamp() == number + 1
+        assert message.properties() == {"n": f"{number}"}
+
+
+async def test_tables_keep_every_key_in_order_through_splits_and_merges(
+    broker: BrokerProcess, ours: Client, topic: str
+) -> None:
+    name = f"topic://public/default/{topic}"
+    path = f"scalable/public/default/{topic}"
+    broker.put(f"{path}?numInitialSegments=1")
+    broker.post(f"{path}/autoScalePolicy", {"enabled": False})
+    async with ours.producer(name) as producer, Client(broker.url) as reader:
+        consumer = await reader.checkpoint_consumer(name, start="earliest")
+        steps = ("split/0", "split/1", "merge/2/4", "merge/3/5")
+        for step, change in enumerate(steps):
+            reshaping = asyncio.create_task(asyncio.to_thread(broker.post, f"{path}/{change}"))
+            for part in range(10):
+                rows = range((step * 10 + part) * 1000, (step * 10 + part + 1) * 1000)
+                table = pa.table({"key": [f"key-{n % 23}" for n in rows], "value": [b"%d" % n for n in rows]})
+                await producer.post_batch(table, key="key")
+            await reshaping
+        await producer.flush()
+        last: dict[str | None, int] = {}
+        async with asyncio.timeout(WITHIN_S):
+            for _ in range(len(steps) * 10_000):
+                message = await consumer.receive()
+                assert int(message.payload) > last.get(message.key, -1), "out of order, or twice"
+                last[message.key] = int(message.payload)

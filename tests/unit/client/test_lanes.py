@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anabranch.client.lanes import NOWHERE, Lane, Lanes, Routing, keyless_hash, segment_for
 from anabranch.client.runs import BatchRun, Item, Limits, Run, Whole, WholeRun
+from anabranch.client.tables import TableRun, Tables
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
@@ -35,9 +38,16 @@ def cut(lanes: Lanes, *segments: int) -> None:
         lane.cut()
 
 
-def numbers(run: Run) -> list[int]:
+def rows(run: Run) -> list[tuple[int, int]]:
+    """Number and hash of each message."""
+    if isinstance(run, TableRun):
+        return list(zip(run.singles.sequence_ids.tolist(), run.singles.hashes.tolist(), strict=True))
     assert isinstance(run, BatchRun)
-    return [item[0] for item in run.items]
+    return [(item[0], item[1]) for item in run.items]
+
+
+def numbers(run: Run) -> list[int]:
+    return [number for number, _ in rows(run)]
 
 
 def ready(lanes: Lanes) -> list[tuple[int, list[int]]]:
@@ -214,10 +224,10 @@ class Segment:
     """
 
     def __init__(self) -> None:
-        self.log: list[Item] = []
+        self.log: list[tuple[int, int]] = []
         self.last = -1
         self.is_sealed = False
-        self.wire: deque[BatchRun] = deque()  # Sent and not yet looked at.
+        self.wire: deque[Run] = deque()  # Sent and not yet looked at.
         self.answers: deque[int] = deque()  # Receipts on their way back; -1 is "terminated".
 
     def work(self) -> None:
@@ -226,13 +236,19 @@ class Segment:
             self.answers.append(-1)
             return
         if run.first > self.last:
-            self.log += run.items
+            self.log += rows(run)
             self.last = run.last
         self.answers.append(run.last)
 
 
 class Rerouting(RuleBasedStateMachine):
-    """A producer with deduplication: whatever happens, each key's messages are stored once and in order."""
+    """A producer with deduplication: whatever happens, each key's messages are stored once and in order.
+
+    Messages come one by one and as tables.
+    """
+
+    loop = asyncio.new_event_loop()  # For futures that nobody awaits.
+    loop.close()
 
     @initialize(count=st.integers(1, 4), messages_max=st.integers(1, 4))
     def begin(self, count: int, messages_max: int) -> None:
@@ -242,9 +258,10 @@ class Rerouting(RuleBasedStateMachine):
         self.pending: SegmentLayout | None = None  # Sealed, but not yet published.
         self.sent = 0
         self.doubt: dict[SegmentId, int] = {}
+        self.tables = Tables(Routing.HIGH, Limits(messages_max, 1000))
+        self.lanes.regroup = self.tables.regroup
 
     def send(self, segment: SegmentId, run: Run) -> None:
-        assert isinstance(run, BatchRun)
         self.brokers[segment].wire.append(run)
 
     def dispatch(self) -> None:
@@ -256,6 +273,23 @@ class Rerouting(RuleBasedStateMachine):
         for hash16 in hashes:
             add(self.lanes, at(hash16, self.sent))
             self.sent += 1
+
+    @rule(keys=st.lists(st.sampled_from([None, *"abcdefgh"]), min_size=1, max_size=12))
+    def hand_in_table(self, keys: list[str | None]) -> None:
+        table = pa.table({"key": pa.array(keys, pa.string()), "value": [b""] * len(keys)})
+        names = {"value": "value", "key": "key", "event_time": None, "properties": None}
+        sending = self.tables.start(table, names, self.loop.create_future())
+        for piece in self.tables.pieces(sending, 1 << 20, 1):
+            runs = self.tables.runs(self.lanes, sending, piece.batch, self.sent, 0.0)
+            self.sent += piece.batch.num_rows
+            for lane, run in runs:
+                if lane.segment != NOWHERE:
+                    self.leave(lane.segment)
+                else:
+                    lane.cut()
+                lane.add(run)
+                if lane.segment != NOWHERE:
+                    self.send(lane.segment, run)
 
     @rule(data=st.data())
     def run_leaves(self, data: st.DataObject) -> None:
@@ -392,13 +426,13 @@ class Rerouting(RuleBasedStateMachine):
         self.check_logs()
 
     def check_logs(self) -> None:
-        stored = [item[0] for broker in self.brokers.values() for item in broker.log]
+        stored = [number for broker in self.brokers.values() for number, _ in broker.log]
         assert sorted(stored) == list(range(self.sent)), "lost or stored twice"
         for number, broker in self.brokers.items():
             for ancestor in self.truth.ancestors(number):
-                last: dict[int, int] = {item[1]: item[0] for item in self.brokers[ancestor].log}
-                for item in broker.log:
-                    assert item[0] > last.get(item[1], -1), "a child holds what came before its parent"
+                last = {hash32: number for number, hash32 in self.brokers[ancestor].log}
+                for number_, hash32 in broker.log:
+                    assert number_ > last.get(hash32, -1), "a child holds what came before its parent"
 
 
 TestRerouting = Rerouting.TestCase
