@@ -50,12 +50,16 @@ class DeadLetter:
 class Batch:
     """What has become of an entry's messages, by their bits. Shared by all deliveries of the entry."""
 
-    __slots__ = ("asked", "left", "nacked")
+    __slots__ = ("asked", "due", "left", "nacked", "waiting")
 
     def __init__(self, entry: Entry) -> None:
         self.left = entry.wanted if entry.wanted >= 0 else (1 << entry.count) - 1  # Not acknowledged.
         self.nacked = 0  # Handed back, and waiting for their time.
         self.asked = 0  # To come again.
+        # Of those handed back, the ones to be asked for, all at once when the last of them is due: what a broker sends
+        # again is every message that is not acknowledged, so asking for each in its time would bring the others twice.
+        self.waiting = 0
+        self.due: float | None = None
 
     def acked(self, index: int) -> int:
         """Notes one message as acknowledged; the bits of those that are not."""
@@ -88,7 +92,7 @@ class Redeliveries:
         self._delay = delay
         self._timeout_s = processing_timeout_s
         self._count = 0  # Breaks ties: entries cannot be compared.
-        self._nacked: list[tuple[float, int, Entry, int]] = []
+        self._nacked: list[tuple[float, int, Entry]] = []
         self._given: deque[tuple[float, Entry, int]] = deque()
         # Entries asked for again while the application still has some of their messages.
         self._shared: dict[Place, Batch] = {}
@@ -109,9 +113,15 @@ class Redeliveries:
 
     def later(self, entry: Entry, index: int, now: float) -> None:
         """One that was handed back is to come again, after a while."""
+        batch, due = batch_of(entry), now + self._delay.after(entry.redeliveries)
+        batch.waiting |= 1 << max(index, 0)
+        if batch.due is None:
+            self._push(entry, due)
+        batch.due = due if batch.due is None else max(due, batch.due)
+
+    def _push(self, entry: Entry, due: float) -> None:
         self._count += 1
-        due = now + self._delay.after(entry.redeliveries)
-        heapq.heappush(self._nacked, (due, self._count, entry, 1 << max(index, 0)))
+        heapq.heappush(self._nacked, (due, self._count, entry))
 
     def acked(self, entry: Entry, index: int) -> int:
         """A message is acknowledged; the bits of its entry's that are not."""
@@ -138,11 +148,16 @@ class Redeliveries:
         """Entries with the bits of messages that are to come again now."""
         found: dict[Entry, int] = {}
         while self._nacked and self._nacked[0][0] <= now:
-            _, _, entry, bit = heapq.heappop(self._nacked)
+            _, _, entry = heapq.heappop(self._nacked)
             batch = batch_of(entry)
-            if batch.nacked & bit:
-                batch.nacked &= ~bit
-                found[entry] = found.get(entry, 0) | bit
+            if batch.due is not None and batch.due > now:
+                self._push(entry, batch.due)
+                continue
+            bits = batch.waiting & batch.nacked
+            batch.waiting, batch.due = 0, None
+            if bits:
+                batch.nacked &= ~bits
+                found[entry] = bits
         while self._given and self._given[0][0] <= now:
             _, entry, index = self._given.popleft()
             if self._is_held(entry, index):

@@ -54,6 +54,18 @@ def test_a_message_handed_back_twice_is_asked_for_once_and_not_at_all_if_acknowl
     assert again.due(9.0) == [(entry, 0b001)]
 
 
+def test_messages_of_one_batch_handed_back_one_by_one_are_asked_for_together_when_the_last_is_due() -> None:
+    again = Redeliveries(DELAY)
+    entry = batch()
+    hand_back(again, entry, 0, now=0.0)
+    hand_back(again, entry, 2, now=0.5)
+    again.acked(entry, 1)
+    assert again.due(1.0) == []
+    assert again.next_due == 1.5
+    assert again.due(1.5) == [(entry, 0b101)]
+    assert again.next_due is None
+
+
 def test_a_batch_that_comes_again_has_only_what_was_asked_for() -> None:
     again = Redeliveries(DELAY)
     entry = batch()
