@@ -33,8 +33,10 @@ class LayoutMemory:
         """How many segments are remembered."""
         return sum(len(known.segments) for known in self._topics.values())
 
-    def is_known(self, topic: TopicName) -> bool:
-        return topic in self._topics
+    @property
+    def topics(self) -> list[TopicName]:
+        """Those of which anything is remembered."""
+        return list(self._topics)
 
     def see(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> None:
         """That is how the topic looks now."""

@@ -247,15 +247,19 @@ class Recorder:
     async def _remember_layouts(self, now_ms: int) -> None:
         if self._broker.scalable is None:
             return
-        controllers = list(self._broker.scalable.controllers.items())
-        for number, (topic, controller) in enumerate(controllers):
+        controllers = self._broker.scalable.controllers
+        worth_seeing = [
+            found for topic in self.layouts.topics if (found := controllers.get(topic)) is not None
+        ]
+        for number, controller in enumerate(list(controllers.values())):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
+            if controller.has_sealed:
+                worth_seeing.append(controller)
+        for controller in worth_seeing:
             state = controller.state
-            if state is None or state.is_classic:
-                continue
-            if state.topic.layout.sealed or self.layouts.is_known(topic):
-                self.layouts.see(topic, state.topic, now_ms)
+            if state is not None and not state.is_classic:
+                self.layouts.see(controller.topic, state.topic, now_ms)
         self.layouts.forget(now_ms)
 
 
