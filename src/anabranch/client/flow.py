@@ -103,7 +103,7 @@ class Flow:
         self._timeout_s = settings.send_timeout_s
         self._loop = asyncio.get_running_loop()
         delay_s = settings.batching.delay_ms / 1000 if settings.batching is not None else 0.0
-        self._gathering = Gathering(self._loop, delay_s, self.cut)
+        self._gathering = Gathering(self._loop, delay_s, self._due)
         self._segments: dict[SegmentId, SegmentProducer] = {}
         # Messages without a receipt. Whoever puts one into a lane adds it here.
         self.pending = 0
@@ -155,6 +155,14 @@ class Flow:
         run = lane.cut()
         if run is not None and lane.segment != NOWHERE:
             self.segment(lane.segment).send(run)
+
+    def _due(self, lane: Lane) -> None:
+        """What is gathered in the lane has waited long enough. Without a connection it may go on growing."""
+        one = self.segment(lane.segment)
+        if one.is_attached:
+            self.cut(lane)
+        elif lane.items:
+            one.open()
 
     def cut_all(self) -> None:
         for segment in self.lanes.segments:

@@ -244,10 +244,13 @@ class Producer:
                 raise BadArgument("deliver_at and deliver_after: give one of them")
             after_s = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after
             deliver_at = self._now_ms() + round(after_s * 1000)
+        pairs = tuple((properties or {}).items())
+        if not all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
+            raise BadArgument(f"properties={properties!r}: names and values must be text")
         return Whole(
             payload,
             key,
-            tuple((properties or {}).items()),
+            pairs,
             to_ms(event_time),
             to_ms(deliver_at),
             ordering_key,

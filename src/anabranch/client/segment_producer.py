@@ -116,6 +116,10 @@ class SegmentProducer:
         self.open()
         return await asyncio.shield(self._last_known)
 
+    @property
+    def is_attached(self) -> bool:
+        return self._attached is not None
+
     def send(self, run: Run) -> None:
         """The run is in the lane; it leaves now, or when the producer is attached, or the socket takes more."""
         if self._attached is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
+from anabranch.client.errors import BadArgument
 from anabranch.model.keyhash import murmur3_raw
 from anabranch.wire.varint import SHORT
 from anabranch.wire.varint import encode as varint
@@ -38,6 +39,8 @@ class Keys:
         """The 32-bit hash, and the field of the metadata. Bytes are sent as base64, and hashed as they are."""
         found = self._known.get(key)
         if found is None:
+            if not isinstance(key, str | bytes):
+                raise BadArgument(f"a key of type {type(key).__name__}: give text or bytes")
             if len(self._known) >= _KEYS_MAX:
                 self._known.clear()
             raw = key.encode() if isinstance(key, str) else key
@@ -66,7 +69,7 @@ def encode_full(
     is_null: bool = False,
 ) -> bytes:
     """A message with whatever a message of a batch can have."""
-    parts = [_pair(name.encode(), value.encode()) for name, value in properties]
+    parts = [_pair(name, value) for name, value in properties]
     parts += (key_field, b"\x18", varint(len(payload)))
     if event_time_ms is not None:
         parts += (b"\x28", varint(event_time_ms))
@@ -79,6 +82,10 @@ def encode_full(
     return b"".join((_U32(len(head)), head, payload))
 
 
-def _pair(name: bytes, value: bytes) -> bytes:
-    pair = b"\x0a%b%b\x12%b%b" % (varint(len(name)), name, varint(len(value)), value)
+def _pair(name: str, value: str) -> bytes:
+    try:
+        left, right = name.encode(), value.encode()
+    except AttributeError:
+        raise BadArgument(f"property {name!r}={value!r}: both must be text") from None
+    pair = b"\x0a%b%b\x12%b%b" % (varint(len(left)), left, varint(len(right)), right)
     return b"\x0a" + varint(len(pair)) + pair

@@ -91,6 +91,17 @@ async def test_what_is_gathered_leaves_after_the_delay_however_long_receipts_tak
     await producer.close(flush=False)
 
 
+async def test_batches_grow_while_there_is_no_connection(script: ScriptedBroker, client: Client) -> None:
+    script.refusals[ROOT] = [pb.ServiceNotReady] * 2
+    async with client.producer(TOPIC, batching=Batching(delay_ms=1)) as producer:
+        receipts = []
+        while not script.entries:
+            receipts.append(await producer.post(b"x", key=LOW))
+            await asyncio.sleep(0)
+        await asyncio.gather(*receipts)
+        assert len(messages(script.entries[0])) > 10
+
+
 async def test_a_refused_batch_is_cut_by_the_new_layout(script: ScriptedBroker, client: Client) -> None:
     script.sealed.add(ROOT)
     async with client.producer(TOPIC) as producer:
@@ -289,6 +300,11 @@ async def test_arguments_that_cannot_be_meant_are_refused(script: ScriptedBroker
             await producer.send(b"", deliver_at=1, deliver_after=1)
         with pytest.raises(BadArgument, match="no time"):
             await producer.send(b"", event_time=-1)
+        for delay in (None, 1.0):
+            with pytest.raises(BadArgument, match="must be text"):
+                await producer.send(b"", properties={"a": 1}, deliver_after=delay)  # type: ignore[dict-item]
+            with pytest.raises(BadArgument, match="text or bytes"):
+                await producer.send(b"", key=7, deliver_after=delay)  # type: ignore[arg-type]
     assert not script.entries
 
 
