@@ -408,17 +408,18 @@ class Client(_Face):
         kind = QueueConsumer if options.get("namespace") is None else NamespaceQueueConsumer
         return _makes(aio.Client.queue_consumer, kind)(self, *args, **options)
 
-    def close(self) -> None:
-        """Closes every producer, which flushes it, and every consumer, then the connections."""
-        self.__exit__(None, None, None)
+    def close(self, *, flush: bool = True) -> None:
+        try:
+            _closes(aio.Client.close)(self, flush=flush)
+        finally:
+            self._portal.stop()
+
+    close.__doc__ = aio.Client.close.__doc__
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        finally:
-            self._portal.stop()
+        self.close(flush=kind is None)
 
 
 def _connects(connect: Callable[P, aio.Client]) -> Callable[P, Client]:

@@ -151,22 +151,34 @@ class Client:
         self._budget = MemoryBudget(memory_bytes_max, when_full)
         self._chance = chance or random.Random()
         self._now_ms = now_ms
-        self._parts: set[Part] = set()
+        self._parts: dict[Part, None] = {}  # In the order they were made.
         self._is_closed = False
 
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self.close(flush=kind is None)
 
-    async def close(self) -> None:
-        """Closes every producer, which flushes it, and every consumer, then the connections."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Closes every consumer and every producer, then the connections.
+
+        Producers wait for their receipts, if asked to. Raises the first error of a flush once all are closed.
+        """
         self._is_closed = True
+        producers = [part for part in self._parts if isinstance(part, Producer)]
+        consumers = [part for part in self._parts if not isinstance(part, Producer)]
         try:
-            await asyncio.gather(*(part.close() for part in list(self._parts)))
+            # Consumers first: the last thing they do may be to send messages elsewhere.
+            ends = await asyncio.gather(*(part.close() for part in consumers), return_exceptions=True)
+            ends += await asyncio.gather(
+                *(part.close(flush=flush) for part in producers), return_exceptions=True
+            )
         finally:
             await self._connections.close()
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
 
     def crash(self) -> None:
         """Drops every connection without a word, as a process that dies would. For tests of the other side."""
@@ -195,13 +207,16 @@ class Client:
         return watch
 
     async def _opened(self, part: P, *, in_time: bool = True) -> P:
-        self._parts.add(part)
+        self._parts[part] = None
         try:
             await (self._in_time(type(part).__name__, part.open()) if in_time else part.open())
         except BaseException:
             await part.close()
             raise
         return part
+
+    def _forget(self, part: Part) -> None:
+        self._parts.pop(part, None)
 
     def _kind(self, cls: type[T]) -> type[T]:
         return cls if self._tracing is None else traced(cls, self._tracing)
@@ -264,7 +279,7 @@ class Client:
                 chance=self._chance,
                 now_ms=self._now_ms,
                 budget=self._budget,
-                closed=self._parts.discard,
+                closed=self._forget,
             )
             # Others may hold the topic for as long as they like.
             return await self._opened(producer, in_time=access != "wait")
@@ -285,7 +300,7 @@ class Client:
             chance=self._chance,
             reading=Reading(None if how.schema is None else how.schema.for_topic(), how.encryption),
             receive_queue=how.receive_queue,
-            closed=self._parts.discard,
+            closed=self._forget,
             shared=shared,
         )
 
@@ -322,7 +337,7 @@ class Client:
             receive_queue=how.receive_queue,
             chance=self._chance,
             open_one=open_one,
-            closed=self._parts.discard,
+            closed=self._forget,
         )
 
     @overload

@@ -101,7 +101,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
                 _, self = await loop.create_connection(cls, host, port)
-                await asyncio.shield(self._connected)
+                try:
+                    await asyncio.shield(self._connected)
+                except BaseException:
+                    self.abort()
+                    raise
         except TimeoutError:
             raise ConnectionLost(f"no answer from {service_url} within {CONNECT_MAX_S:.0f} s") from None
         except OSError as error:

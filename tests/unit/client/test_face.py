@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import anabranch
+from unit.client.scripted import ScriptedBroker
 
 ROOT = Path(anabranch.__file__).parents[2]
 
@@ -156,3 +159,58 @@ def test_what_needs_a_package_that_is_missing_says_how_to_install_it(
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert f"pip install anabranch[{extra}]" in ran.stdout
+
+
+TOPIC = "topic://public/default/t"
+
+
+async def test_closing_a_client_closes_all_it_made_and_tells_what_was_not_stored(
+    script: ScriptedBroker, client: anabranch.Client
+) -> None:
+    script.receipts = False
+    script.assigned = (0, [0])
+    producer = await client.producer(TOPIC, send_timeout_s=0.05)
+    stream = await client.stream_consumer(TOPIC, "s")
+    lost = await producer.post(b"x")
+    with pytest.raises(anabranch.TimedOut):
+        await client.close()
+    with pytest.raises(anabranch.TimedOut):
+        await lost
+    with pytest.raises(anabranch.Closed):
+        await stream.receive()
+    with pytest.raises(anabranch.Closed):
+        await producer.send(b"x")
+    with pytest.raises(anabranch.Closed, match="make another"):
+        await client.producer(TOPIC)
+
+
+async def test_a_client_that_is_left_by_an_error_waits_for_no_receipt(script: ScriptedBroker) -> None:
+    script.receipts = False
+
+    async def leave() -> None:
+        async with anabranch.connect(script.url) as client:
+            producer = await client.producer(TOPIC, send_timeout_s=None)
+            await producer.post(b"x")
+            raise ZeroDivisionError
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ZeroDivisionError):
+            await leave()
+
+
+async def test_nothing_is_left_running_of_a_client_whose_broker_never_answers() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        client = anabranch.connect(url, operation_timeout_s=0.05)
+        for opening in (
+            client.producer(TOPIC),
+            client.stream_consumer(TOPIC, "s"),
+            client.queue_consumer(subscription="s", namespace="public/default"),
+            client.checkpoint_consumer(TOPIC),
+        ):
+            with pytest.raises(anabranch.TimedOut, match=r"within 0\.05 s"):
+                await opening
+        await client.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

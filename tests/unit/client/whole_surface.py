@@ -195,3 +195,4 @@ def block() -> None:
         assert_type(of_all, blocking.NamespaceStreamConsumer)
         shared = client.queue_consumer(subscription="s", namespace="public/default")
         assert_type(shared, blocking.NamespaceQueueConsumer)
+        client.close(flush=False)
