@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anabranch.client.errors import Unsupported
-from anabranch.client.message_id import MessageId
+from anabranch.client.message_id import BatchReceipt, MessageId
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -49,9 +49,16 @@ class OpenTelemetry:
         self._propagate.inject(carried, self._trace.set_span_in_context(span))
         return span, carried
 
-    def sent(self, span: Span, stored: MessageId | None = None, error: BaseException | None = None) -> None:
-        if stored is not None:
+    def sent(
+        self,
+        span: Span,
+        stored: MessageId | BatchReceipt | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        if isinstance(stored, MessageId):
             span.set_attribute("messaging.message.id", str(stored))
+        elif stored is not None:
+            span.set_attribute("messaging.batch.message_count", stored.messages)
         if error is not None:
             self._failed(span, error)
         span.end()

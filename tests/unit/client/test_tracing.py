@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
+import pyarrow as pa
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -64,6 +65,12 @@ async def test_a_message_sent_is_a_span_that_ends_with_its_receipt(
         "operation.type": "send",
         "message.id": str(stored),
     }
+
+
+async def test_a_table_is_one_span(client: Client, exported: InMemorySpanExporter) -> None:
+    async with client.producer(TOPIC) as producer:
+        await producer.send_batch(pa.table({"value": [b"x", b"y", b"z"]}))
+    assert attributes(only(exported))["batch.message_count"] == 3
 
 
 async def test_a_message_that_is_not_stored_is_a_span_with_the_error(
