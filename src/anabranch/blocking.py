@@ -237,6 +237,7 @@ class Producer(_Face):
 
 class _Consumer(_Face):
     receive = _waits(Receiver.receive)
+    receive_arrow = _waits(Receiver.receive_arrow)
 
     @property
     def consumer_name(self) -> str:
@@ -290,6 +291,7 @@ class CheckpointConsumer(_OfTopic):
     __doc__ = aio.CheckpointConsumer.__doc__
 
     receive = _waits(aio.CheckpointConsumer.receive)
+    receive_arrow = _waits(aio.CheckpointConsumer.receive_arrow)
     checkpoint = _runs(aio.CheckpointConsumer.checkpoint)
     close = _closes(aio.CheckpointConsumer.close)
 

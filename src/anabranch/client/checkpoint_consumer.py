@@ -10,11 +10,12 @@ application, less what is left of that entry. Nothing is noted for single messag
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from anabranch.client.acks import Until
 from anabranch.client.checkpoint import Begin, unresolved
 from anabranch.client.connections import Backoff
-from anabranch.client.consumer import Consumer, Setup
+from anabranch.client.consumer import ROWS_MAX, Consumer, Setup
 from anabranch.client.controller_session import Assigned, ControllerSession
 from anabranch.client.errors import DataLost
 from anabranch.client.message import Entry, Message
@@ -24,6 +25,9 @@ from anabranch.model.cut import Cut, Place, Position
 from anabranch.model.resuming import Gap, epoch_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class CheckpointConsumer(Consumer):
@@ -136,6 +140,18 @@ class CheckpointConsumer(Consumer):
             return await self._inbox.next(timeout_s)
         finally:
             self._asking -= 1
+
+    _keeps_columns = False  # Nothing is acknowledged.
+
+    async def receive_arrow(self, rows_max: int = ROWS_MAX, timeout_s: float | None = None) -> pa.RecordBatch:
+        self._finish_ending()
+        self._asking += 1
+        try:
+            return await super().receive_arrow(rows_max, timeout_s)
+        finally:
+            self._asking -= 1
+
+    receive_arrow.__doc__ = Consumer.receive_arrow.__doc__
 
     def checkpoint(self) -> bytes:
         """How far the application has come: everything received is taken to be dealt with.

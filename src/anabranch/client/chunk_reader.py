@@ -72,7 +72,7 @@ class ChunkReader:
             self._timer = self._loop.call_later(self._look_s, self._look)
         if whole is None:
             return None
-        entry.data, entry.chunks = whole.data, whole.places
+        entry.data, entry.start, entry.chunks = whole.data, 0, whole.places
         entry.ledger, entry.entry = max(whole.places)
         return entry
 

@@ -11,22 +11,28 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from anabranch.client.ack_sender import Tally
 from anabranch.client.connections import Connections
 from anabranch.client.cumulative import Cumulative
-from anabranch.client.errors import BadArgument, Closed, TopicDeleted
+from anabranch.client.errors import BadArgument, Closed, TopicDeleted, Unsupported
 from anabranch.client.inbox import MESSAGES_MAX, Inbox
 from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.message import Message
+from anabranch.client.message import Entry, Message
 from anabranch.client.segment_consumer import Reading, SegmentConsumer, Subscription, attached
 from anabranch.model.segments import SegmentId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from anabranch.client.arrow_reader import ArrowReader
 
 # Where a subscription begins that does not exist yet.
 From = Literal["latest", "earliest"]
 
 FLUSH_MAX_S: Final = 30.0
+ROWS_MAX: Final = 65_536
 
 
 def is_earliest(start: From) -> bool:
@@ -67,6 +73,7 @@ class Receiver(ABC):
         self._tally = tally
         self._lost_told = 0
         self._ready = inbox.ready
+        self._arrow: ArrowReader | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,6 +104,42 @@ class Receiver(ABC):
         if ready:
             return ready.pop()
         return await self._inbox.next(timeout_s)
+
+    async def receive_arrow(self, rows_max: int = ROWS_MAX, timeout_s: float | None = None) -> pa.RecordBatch:
+        """The messages that are there, as an Arrow record batch: a row for each, by compiled kernels.
+
+        Columns: key, value, properties, event_time, publish_time, sequence_id, ledger_id, entry_id, batch_index,
+        segment_id, topic. Values are bytes as they were sent. At most about `rows_max` rows: batches as they were sent
+        are not cut. TimedOut if none comes in `timeout_s`; cancelling it loses none. Acknowledge the batch as a whole.
+        """
+        batch, entries = await self._arrow_reader().read(rows_max, timeout_s)
+        self._given_whole(entries)
+        return batch
+
+    # Whether batches of columns are acknowledged, and whether their messages may be needed again.
+    _keeps_columns = True
+    _holds_columns = False
+
+    def _arrow_reader(self) -> ArrowReader:
+        if self._arrow is None:
+            try:
+                from anabranch.client.arrow_reader import ArrowReader
+            except ImportError as error:
+                raise Unsupported(f"receive_arrow needs {error.name}: pip install anabranch[arrow]") from None
+            self._arrow = ArrowReader(self._inbox, keeps=self._keeps_columns, holds=self._holds_columns)
+        return self._arrow
+
+    def _ack_columns(self, batch: pa.RecordBatch, cumulative: Cumulative) -> None:
+        """Acknowledges everything up to a batch of columns."""
+        reader = self._arrow_reader()
+        entries = reader.entries_of(batch)
+        if entries:
+            cumulative.ack_whole(entries)
+        reader.settled(batch, and_earlier=True)
+
+    def _given_whole(self, entries: list[Entry]) -> None:
+        """The application has all messages of those entries."""
+        return
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
         """True once all acknowledgements so far are stored.

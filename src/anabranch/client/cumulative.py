@@ -31,6 +31,14 @@ class Cumulative:
         given = self._vector.given_alone if entry.is_inside else self._vector.given
         given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
 
+    def ack_whole(self, entries: list[Entry]) -> None:
+        """Everything up to the last of them."""
+        for entry in {id(entry.owner): entry for entry in entries[:-1]}.values():
+            if entry.owner.acking is not entry.life:
+                self._tally.lost += 1
+        last = entries[-1]
+        self.ack(Message(last, last.count - 1 if last.in_batch else -1, 0, 0, 0, last.metadata))
+
     def ack(self, message: Message) -> None:
         entry = message.container
         index = message.index

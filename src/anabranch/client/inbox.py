@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from anabranch.client.errors import CryptoFailed, TimedOut
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX: Final = 1000
 BYTES_MAX: Final = 16 << 20
+# For readers of whole columns, where a batch of 1,000 messages is little.
+COLUMN_MESSAGES_MAX: Final = 100_000
+COLUMN_BYTES_MAX: Final = 32 << 20
 # Messages given out without a look at the event loop: others want to run too.
 TURN_MESSAGES: Final = 1000
 
@@ -41,6 +44,7 @@ class Inbox:
         self.bytes_max = bytes_max
         self.numbered = 0  # Messages given a number, which happens when their entry is opened.
         self.queued_bytes = 0
+        self.queued_messages = 0
         self.segments = 0  # How many share it.
         # Of the open entry, the last message first. Always the same list: callers may hold on to it.
         self.ready: list[Message] = []
@@ -57,6 +61,7 @@ class Inbox:
     def put(self, entry: Entry) -> None:
         self._entries.append(entry)
         self.queued_bytes += len(entry.data)
+        self.queued_messages += entry.count
         self._something.set()
 
     def fail(self, error: Exception) -> None:
@@ -76,6 +81,7 @@ class Inbox:
         if any(entry.owner is owner for entry in self._entries):
             self._entries = deque(entry for entry in self._entries if entry.owner is not owner)
             self.queued_bytes = sum(len(entry.data) for entry in self._entries)
+            self.queued_messages = sum(entry.count for entry in self._entries)
         self._held_back.discard(owner)
 
     def ready_of(self, owner: SegmentConsumer) -> int:
@@ -119,19 +125,60 @@ class Inbox:
             raise self._error
         return None
 
-    def take_whole(self) -> Iterator[Entry]:
-        """The entries that are here, not taken apart: for readers of whole columns."""
-        while self._entries:
+    # -- what readers of whole columns do
+
+    def enlarge(self) -> None:
+        """Makes room for them, unless the application has said how much there is."""
+        if self.messages_max == MESSAGES_MAX:
+            self.messages_max = COLUMN_MESSAGES_MAX
+            self.bytes_max = max(self.bytes_max, COLUMN_BYTES_MAX)
+
+    async def rows(self, rows_max: int, timeout_s: float | None) -> None:
+        """Returns once entries can be taken whole: what is here and what comes at once, up to `rows_max`."""
+        if not self.ready and not self._entries:
+            await self._wait_for_entry(timeout_s)
+        seen = -1
+        while seen != self.queued_messages < rows_max:
+            seen = self.queued_messages
+            await asyncio.sleep(0)
+
+    async def _wait_for_entry(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready and not self._entries:
+                    if self._error is not None:
+                        raise self._error
+                    self._something.clear()
+                    await self._something.wait()
+        except TimeoutError:
+            if not self.ready and not self._entries:
+                raise TimedOut(f"no message came within {timeout_s:g} s") from None
+
+    def take_whole(self, rows_max: int) -> list[Entry]:
+        """The entries that are here, not taken apart, up to `rows_max` messages; the first, however many it has."""
+        found: list[Entry] = []
+        rows = 0
+        if self.ready and self._open is not None:
+            # What is left of the one that is open.
+            if self._open.in_batch:
+                self._open.want(sum(1 << message.index for message in self.ready))
+            rows = len(self.ready)
+            self.ready.clear()
+            found.append(self._open)
+        while self._entries and (not found or rows + self._entries[0].count <= rows_max):
             entry = self._next_entry()
             if entry.redeliveries and not entry.owner.is_wanted(entry):
                 continue
+            rows += entry.count
             self._open = entry
             self.opened(entry)
-            yield entry
+            found.append(entry)
+        return found
 
     def _next_entry(self) -> Entry:
         entry = self._entries.popleft()
         self.queued_bytes -= len(entry.data)
+        self.queued_messages -= entry.count
         entry.number = self.numbered
         self.numbered += entry.count
         entry.owner.taken(entry, entry.waiting)

@@ -17,10 +17,11 @@ from google.protobuf.message import DecodeError
 
 from anabranch.client.errors import CryptoFailed
 from anabranch.client.message_id import MessageId
-from anabranch.errors import AnabranchError, MalformedFrame
+from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import decompress, open_entry
-from anabranch.wire.frames import MESSAGE_BYTES_MAX
+from anabranch.wire.batch import decompress
+from anabranch.wire.entry import metadata_span
+from anabranch.wire.frames import MESSAGE_BYTES_MAX, strip_broker_metadata, verify
 
 # The sizes of a message in a batch: that of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
@@ -28,6 +29,7 @@ _PAYLOAD_SIZE: Final = 0x18
 _BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
 # What a message sent in chunks may unpack to.
 CHUNKED_BYTES_MAX: Final = 256 << 20
+_parse_metadata = pb.MessageMetadata.FromString
 _parse_single = pb.SingleMessageMetadata.FromString
 
 
@@ -90,8 +92,10 @@ class Entry:
         "number",
         "origin",
         "owner",
+        "raw",
         "redeliveries",
         "resume",
+        "start",
         "wanted",
     )
 
@@ -105,12 +109,15 @@ class Entry:
         redeliveries: int = 0,
         owner: Any = None,
         life: Any = None,
+        start: int = 0,
     ) -> None:
         self.origin = origin
         self.ledger = ledger
         self.entry = entry
         self.metadata = metadata
-        self.data = data
+        # The payload is what comes from `start` on in `data`, which is the entry as it came, `raw`, until unpacked.
+        self.data = self.raw = data
+        self.start = start
         self.redeliveries = redeliveries
         self.owner = owner
         self.life = life
@@ -146,15 +153,11 @@ class Entry:
         if self.fault is not None:
             raise self.fault
         if metadata.encryption_keys and not self._decrypt():
-            return [Message(self, -1, 0, 0, len(self.data), metadata)]
+            return [Message(self, -1, 0, self.start, len(self.data), metadata)]
         if metadata.compression:
-            limit = CHUNKED_BYTES_MAX if self.chunks else self.origin.message_bytes_max
-            self.data = decompress(
-                metadata.compression, self.data, metadata.uncompressed_size, size_max=limit
-            )
-            metadata.compression = pb.NONE
+            self.unpacked()
         if not self.in_batch:
-            return [Message(self, -1, 0, 0, len(self.data), metadata)]
+            return [Message(self, -1, 0, self.start, len(self.data), metadata)]
         found = self._split()
         if self.wanted != -1:
             found = [message for message in found if self.wanted >> message.index & 1]
@@ -171,9 +174,23 @@ class Entry:
             if decryption is None:
                 names = ", ".join(key.key for key in metadata.encryption_keys)
                 raise CryptoFailed(f"a message encrypted for {names}: open the consumer with encryption=")
-            self.data = decryption.decrypt(metadata, self.data)
+            self.data = decryption.decrypt(metadata, self._payload())
+            self.start = 0
             del metadata.encryption_keys[:]
-        return self.data
+        return self._payload()
+
+    def unpacked(self) -> bytes:
+        """Its bytes as they were before they were compressed and encrypted."""
+        data, metadata = self.decrypted(), self.metadata
+        if metadata.compression:
+            limit = CHUNKED_BYTES_MAX if self.chunks else self.origin.message_bytes_max
+            self.data = decompress(metadata.compression, data, metadata.uncompressed_size, size_max=limit)
+            self.start = 0
+            metadata.compression = pb.NONE
+        return self._payload()
+
+    def _payload(self) -> bytes:
+        return self.data[self.start :] if self.start else self.data
 
     @property
     def skips_failures(self) -> bool:
@@ -202,7 +219,7 @@ class Entry:
             raise MalformedFrame(f"a batch of {self.count} messages")
         found: list[Message] = []
         add = found.append
-        at = 0
+        at = self.start
         try:
             for index in range(self.count):
                 size, tag, low, high = _HEAD(data, at)
@@ -232,7 +249,7 @@ class Entry:
         """By protobuf: metadata in any order of its fields, and every byte accounted for."""
         data = self.data
         found: list[Message] = []
-        at = 0
+        at = self.start
         for index in range(self.count):
             head = at + 4
             body = head + int.from_bytes(data[at:head], "big")
@@ -280,10 +297,7 @@ class Message:
     @property
     def payload(self) -> bytes:
         """The bytes as they were sent."""
-        container = self.container
-        if self.index < 0:
-            return container.data
-        return container.data[self._at : self._end]
+        return self.container.data[self._at : self._end]
 
     @property
     def value(self) -> Any:
@@ -419,12 +433,18 @@ def read_entry(
     """
     at = body.message_id
     fault: Exception | None = None
-    data: bytes | memoryview = b""
+    raw, end = b"", 0
     try:
-        metadata, data = open_entry(payload)
-    except AnabranchError as error:
+        raw = bytes(strip_broker_metadata(payload))
+        if not verify(raw):
+            raise ChecksumMismatch(f"entry {at.ledgerId}:{at.entryId} does not match its checksum")
+        start, end = metadata_span(raw)
+        metadata = _parse_metadata(raw[start:end])
+    except (AnabranchError, DecodeError) as error:
         metadata, fault = pb.MessageMetadata(), error
-    entry = Entry(origin, at.ledgerId, at.entryId, metadata, bytes(data), body.redelivery_count, owner, life)
+        if not isinstance(error, AnabranchError):
+            fault = MalformedFrame(f"metadata of entry {at.ledgerId}:{at.entryId} cannot be read: {error}")
+    entry = Entry(origin, at.ledgerId, at.entryId, metadata, raw, body.redelivery_count, owner, life, end)
     entry.fault = fault
     return entry
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from anabranch.client.ack_sender import Tally
 from anabranch.client.connections import Connections
@@ -20,13 +20,17 @@ from anabranch.client.consumer import FLUSH_MAX_S, Consumer, Receiver, Shared
 from anabranch.client.cumulative import Cumulative
 from anabranch.client.errors import Closed, ConnectionLost
 from anabranch.client.inbox import Inbox
-from anabranch.client.message import Message
+from anabranch.client.message import Entry, Message
 from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.redelivery import bits_of_entry
 from anabranch.client.segment_consumer import SegmentConsumer
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.client.topic_set import Change
 from anabranch.client.topics import Topics, topic_backoff
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A topic that takes longer to open joins later.
 OPEN_MAX_S: Final = 10.0
@@ -141,12 +145,15 @@ class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
         super().__init__(setup)
         self._inbox.opened = self._cumulative.opened
 
-    async def ack_cumulative(self, message: Message) -> None:
-        """Acknowledges everything that was received up to that message, in all segments of all topics.
+    async def ack_cumulative(self, message: Message | pa.RecordBatch) -> None:
+        """Acknowledges everything that was received up to that message, or record batch, in all segments of all topics.
 
         Returns at once; `flush` tells whether it was stored.
         """
-        self._cumulative.ack(message)
+        if isinstance(message, Message):
+            self._cumulative.ack(message)
+        else:
+            self._ack_columns(message, self._cumulative)
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
         self._cumulative.send()
@@ -158,6 +165,8 @@ class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
 class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
     """Made by `Client.queue_consumer` with a namespace: without order, acknowledged one by one."""
 
+    _holds_columns = True  # For dead letters.
+
     async def receive(self, timeout_s: float | None = None) -> Message:
         message = await super().receive(timeout_s)
         if (consumer := self._topics.open.get(message.topic)) is not None:
@@ -166,17 +175,44 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
 
     receive.__doc__ = Receiver.receive.__doc__
 
-    async def ack(self, message: Message) -> None:
-        """Acknowledges one message, in the topic it came from. Returns at once; `flush` tells whether it was stored."""
-        if (consumer := self._topics.open.get(message.topic)) is None:
-            self._tally.lost += 1
-        else:
-            await consumer.ack(message)
+    def _given_whole(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if (consumer := self._topics.open.get(entry.origin.topic)) is not None:
+                consumer.given_whole([entry])
 
-    async def nack(self, message: Message) -> None:
-        """Hands a message back: it comes again after a while, here or at another consumer. Returns at once."""
-        if (consumer := self._topics.open.get(message.topic)) is not None:
-            await consumer.nack(message)
+    async def ack(self, message: Message | pa.RecordBatch) -> None:
+        """Acknowledges one message, or a whole record batch, in the topics they came from.
+
+        Returns at once; `flush` tells whether it was stored.
+        """
+        if isinstance(message, Message):
+            if (consumer := self._topics.open.get(message.topic)) is None:
+                self._tally.lost += 1
+            else:
+                await consumer.ack(message)
+            return
+        reader = self._arrow_reader()
+        for entry in reader.entries_of(message):
+            if (consumer := self._topics.open.get(entry.origin.topic)) is None:
+                self._tally.lost += 1
+            else:
+                consumer.ack_whole(entry)
+        reader.settled(message)
+
+    async def nack(self, message: Message | pa.RecordBatch) -> None:
+        """Hands a message, or a whole record batch, back: it comes again after a while, here or at another consumer.
+
+        Returns at once.
+        """
+        if isinstance(message, Message):
+            if (consumer := self._topics.open.get(message.topic)) is not None:
+                await consumer.nack(message)
+            return
+        reader = self._arrow_reader()
+        for entry in reader.entries_of(message):
+            if (consumer := self._topics.open.get(entry.origin.topic)) is not None:
+                consumer.hand_back(entry, bits_of_entry(entry))
+        reader.settled(message)
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
         for consumer in list(self._topics.open.values()):

@@ -8,14 +8,18 @@ to the dead-letter topic.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from anabranch.client.consumer import FLUSH_MAX_S, Consumer, Setup
 from anabranch.client.dead_letters import DeadLetters, MakeSender
 from anabranch.client.message import Entry, Message
-from anabranch.client.redelivery import DeadLetter, NackDelay, Redeliveries
+from anabranch.client.redelivery import DeadLetter, NackDelay, Redeliveries, bit_of, bits_of_entry
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class QueueConsumer(Consumer):
@@ -46,6 +50,7 @@ class QueueConsumer(Consumer):
             self._dead_letters = DeadLetters(
                 dead_letter, self.topic, subscription, make_sender, self._dead_letter_settled
             )
+            self._holds_columns = True
         self._layout_changed()
 
     @property
@@ -72,13 +77,42 @@ class QueueConsumer(Consumer):
         """The application has a message, and may have so long to settle it."""
         if not self._is_timed:
             return
-        self._redeliveries.given(message.container, message.index, self._loop.time())
+        self._redeliveries.given(message.container, bit_of(message.index), self._loop.time())
         if self._timer is None:
             self._set_timer()
 
-    async def ack(self, message: Message) -> None:
-        """Acknowledges one message. Returns at once; `flush` tells whether it was stored. If not, it comes again."""
-        self._ack(message)
+    def given_whole(self, entries: list[Entry]) -> None:
+        """As `given`, for all messages of those entries."""
+        if self._is_timed and entries:
+            for entry in entries:
+                self._redeliveries.given(entry, bits_of_entry(entry), self._loop.time())
+            if self._timer is None:
+                self._set_timer()
+
+    def _given_whole(self, entries: list[Entry]) -> None:
+        self.given_whole(entries)
+
+    async def ack(self, message: Message | pa.RecordBatch) -> None:
+        """Acknowledges one message, or a whole record batch.
+
+        Returns at once; `flush` tells whether it was stored. If not, it comes again.
+        """
+        if isinstance(message, Message):
+            self._ack(message)
+            return
+        reader = self._arrow_reader()
+        for entry in reader.entries_of(message):
+            self.ack_whole(entry)
+        reader.settled(message)
+
+    def ack_whole(self, entry: Entry) -> None:
+        """Acknowledges all messages of an entry that were given out with it."""
+        if entry.batch is None and entry.wanted < 0:
+            entry.owner.ack_entry(entry)
+        elif left := self._redeliveries.acked_bits(entry, bits_of_entry(entry)):
+            entry.owner.acks.add((entry.ledger, entry.entry), (left, entry.count))
+        else:
+            entry.owner.ack_entry(entry)
 
     def _ack(self, message: Message) -> None:
         entry = message.container
@@ -90,28 +124,38 @@ class QueueConsumer(Consumer):
             left = self._redeliveries.acked(entry, message.index)
             entry.owner.acks.add((entry.ledger, entry.entry), (left, entry.count))
 
-    async def nack(self, message: Message) -> None:
-        """Hands a message back: it comes again after a while, here or at another consumer. Returns at once.
+    async def nack(self, message: Message | pa.RecordBatch) -> None:
+        """Hands a message, or a whole record batch, back: it comes again after a while, here or at another consumer.
+
+        Returns at once.
 
         Of a batch, only the messages that were handed back come again here; another consumer that gets the batch gets
         all of it that is not acknowledged.
         """
-        if self._redeliveries.take_back(message.container, message.index):
-            self._hand_back(message)
+        if isinstance(message, Message):
+            self.hand_back(message.container, bit_of(message.index))
+            return
+        reader = self._arrow_reader()
+        for entry in reader.entries_of(message):
+            self.hand_back(entry, bits_of_entry(entry))
+        reader.settled(message)
 
-    def _hand_back(self, message: Message) -> None:
-        entry = message.container
+    def hand_back(self, entry: Entry, bits: int) -> None:
+        """Those messages of an entry are to come again, or to be buried."""
+        bits = self._redeliveries.take_back(entry, bits)
+        if not bits:
+            return
         if self._dead_letters is not None and self._dead_letters.takes(entry.redeliveries):
-            self._dead_letters.send(message)
+            self._bury(entry, bits)
         else:
-            self._redeliveries.later(entry, message.index, self._loop.time())
+            self._redeliveries.later(entry, bits, self._loop.time())
             self._set_timer()
 
     def _dead_letter_settled(self, message: Message, is_stored: bool) -> None:
         if is_stored:
             self._ack(message)
         else:
-            self._redeliveries.later(message.container, message.index, self._loop.time())
+            self._redeliveries.later(message.container, bit_of(message.index), self._loop.time())
             self._set_timer()
 
     async def flush_dead_letters(self) -> None:
@@ -163,8 +207,8 @@ class QueueConsumer(Consumer):
     def _bury(self, entry: Entry, bits: int) -> None:
         assert self._dead_letters is not None
         for message in reversed(entry.messages()):
-            if bits >> max(message.index, 0) & 1:
-                self._redeliveries.take_back(entry, message.index)
+            if bits & bit_of(message.index):
+                self._redeliveries.take_back(entry, bit_of(message.index))
                 self._dead_letters.send(message)
 
     # -- the layout

@@ -53,7 +53,7 @@ class Batch:
     __slots__ = ("asked", "due", "left", "nacked", "waiting")
 
     def __init__(self, entry: Entry) -> None:
-        self.left = entry.wanted if entry.wanted >= 0 else (1 << entry.count) - 1  # Not acknowledged.
+        self.left = bits_of_entry(entry)  # Not acknowledged.
         self.nacked = 0  # Handed back, and waiting for their time.
         self.asked = 0  # To come again.
         # Of those handed back, the ones to be asked for, all at once when the last of them is due: what a broker sends
@@ -61,9 +61,9 @@ class Batch:
         self.waiting = 0
         self.due: float | None = None
 
-    def acked(self, index: int) -> int:
-        """Notes one message as acknowledged; the bits of those that are not."""
-        keep = ~(1 << index) if index > 0 else ~1
+    def acked(self, bits: int) -> int:
+        """Notes messages as acknowledged; the bits of those that are not."""
+        keep = ~bits
         self.left = left = self.left & keep
         self.nacked &= keep
         self.asked &= keep
@@ -85,6 +85,16 @@ def batch_of(entry: Entry) -> Batch:
 Place = tuple[object, int, int]
 
 
+def bit_of(index: int) -> int:
+    """Of a message by its place in a batch; one outside of a batch is the first."""
+    return 1 << index if index > 0 else 1
+
+
+def bits_of_entry(entry: Entry) -> int:
+    """Of all messages that were given out."""
+    return entry.wanted if entry.wanted >= 0 else (1 << entry.count) - 1
+
+
 class Redeliveries:
     """Of one consumer. `due` tells what to ask brokers for; `is_wanted` judges what they send."""
 
@@ -97,24 +107,23 @@ class Redeliveries:
         # Entries asked for again while the application still has some of their messages.
         self._shared: dict[Place, Batch] = {}
 
-    def given(self, entry: Entry, index: int, now: float) -> None:
-        """The application has a message, and so long to settle it."""
+    def given(self, entry: Entry, bits: int, now: float) -> None:
+        """The application has messages of an entry, and so long to settle them."""
         if self._timeout_s is not None:
             batch_of(entry)
-            self._given.append((now + self._timeout_s, entry, max(index, 0)))
+            self._given.append((now + self._timeout_s, entry, bits))
 
-    def take_back(self, entry: Entry, index: int) -> bool:
-        """The application has handed a message back; whether it had it."""
-        batch, bit = batch_of(entry), 1 << max(index, 0)
-        if not batch.held & bit:
-            return False
-        batch.nacked |= bit
-        return True
+    def take_back(self, entry: Entry, bits: int) -> int:
+        """The application has handed messages back; those that it had."""
+        batch = batch_of(entry)
+        bits &= batch.held
+        batch.nacked |= bits
+        return bits
 
-    def later(self, entry: Entry, index: int, now: float) -> None:
-        """One that was handed back is to come again, after a while."""
+    def later(self, entry: Entry, bits: int, now: float) -> None:
+        """Messages that were handed back are to come again, after a while."""
         batch, due = batch_of(entry), now + self._delay.after(entry.redeliveries)
-        batch.waiting |= 1 << max(index, 0)
+        batch.waiting |= bits
         if batch.due is None:
             self._push(entry, due)
         batch.due = due if batch.due is None else max(due, batch.due)
@@ -125,8 +134,12 @@ class Redeliveries:
 
     def acked(self, entry: Entry, index: int) -> int:
         """A message is acknowledged; the bits of its entry's that are not."""
+        return self.acked_bits(entry, bit_of(index))
+
+    def acked_bits(self, entry: Entry, bits: int) -> int:
+        """As `acked`, for several of its messages."""
         batch = batch_of(entry)
-        left = batch.acked(index)
+        left = batch.acked(bits)
         if self._shared and not batch.held:
             # What comes of it now is news, all of it.
             self._shared.pop((entry.owner, entry.ledger, entry.entry), None)
@@ -135,14 +148,10 @@ class Redeliveries:
     @property
     def next_due(self) -> float | None:
         """When to look again."""
-        while self._given and not self._is_held(*self._given[0][1:]):
+        while self._given and not batch_of(self._given[0][1]).held & self._given[0][2]:
             self._given.popleft()
         times = [times[0][0] for times in (self._nacked, self._given) if times]
         return min(times, default=None)
-
-    @staticmethod
-    def _is_held(entry: Entry, index: int) -> bool:
-        return bool(batch_of(entry).held >> index & 1)
 
     def due(self, now: float) -> list[tuple[Entry, int]]:
         """Entries with the bits of messages that are to come again now."""
@@ -159,9 +168,9 @@ class Redeliveries:
                 batch.nacked &= ~bits
                 found[entry] = bits
         while self._given and self._given[0][0] <= now:
-            _, entry, index = self._given.popleft()
-            if self._is_held(entry, index):
-                found[entry] = found.get(entry, 0) | 1 << index
+            _, entry, bits = self._given.popleft()
+            if bits := bits & batch_of(entry).held:
+                found[entry] = found.get(entry, 0) | bits
         return list(found.items())
 
     def asked(self, entry: Entry, bits: int) -> None:

@@ -7,6 +7,7 @@ this consumer delivered before it: one position for each segment.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from anabranch.client.connections import Backoff
 from anabranch.client.consumer import FLUSH_MAX_S, Consumer, Setup
@@ -16,6 +17,9 @@ from anabranch.client.message import Message
 from anabranch.client.segment_consumer import Subscription
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class StreamConsumer(Consumer):
@@ -52,13 +56,16 @@ class StreamConsumer(Consumer):
 
     # -- messages
 
-    async def ack_cumulative(self, message: Message) -> None:
-        """Acknowledges everything up to that message, in all segments: one position for each.
+    async def ack_cumulative(self, message: Message | pa.RecordBatch) -> None:
+        """Acknowledges everything up to that message, or record batch, in all segments: one position for each.
 
         Returns at once; `flush` tells whether it was stored. It is not if the message's segment was lost or taken away
         since the message came: then it comes again, here or at another consumer.
         """
-        self._cumulative.ack(message)
+        if isinstance(message, Message):
+            self._cumulative.ack(message)
+        else:
+            self._ack_columns(message, self._cumulative)
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
         self._cumulative.send()

@@ -22,8 +22,8 @@ def batch(count: int = 3, redeliveries: int = 0) -> Entry:
 
 
 def hand_back(again: Redeliveries, entry: Entry, index: int, now: float) -> None:
-    if again.take_back(entry, index):
-        again.later(entry, index, now)
+    if bits := again.take_back(entry, 1 << index):
+        again.later(entry, bits, now)
 
 
 def test_the_pause_grows_with_every_delivery_up_to_its_limit() -> None:
@@ -84,7 +84,7 @@ def test_a_batch_that_comes_again_has_only_what_was_asked_for() -> None:
 def test_a_batch_that_comes_twice_for_one_question_is_not_given_out_twice() -> None:
     again = Redeliveries(DELAY)
     entry = batch()
-    again.take_back(entry, 1)
+    again.take_back(entry, 0b010)
     again.asked(entry, 0b010)
     assert again.is_wanted(batch(redeliveries=1))
     assert not again.is_wanted(batch(redeliveries=2))
@@ -93,7 +93,7 @@ def test_a_batch_that_comes_twice_for_one_question_is_not_given_out_twice() -> N
 def test_a_batch_of_which_nothing_is_held_comes_again_as_the_broker_sends_it() -> None:
     again = Redeliveries(DELAY)
     entry = batch()
-    again.take_back(entry, 1)
+    again.take_back(entry, 0b010)
     again.asked(entry, 0b010)
     again.acked(entry, 0)
     again.acked(entry, 2)
@@ -106,7 +106,7 @@ def test_a_batch_of_which_nothing_is_held_comes_again_as_the_broker_sends_it() -
 def test_a_new_life_of_a_segment_brings_everything_again() -> None:
     again = Redeliveries(DELAY)
     entry = batch()
-    again.take_back(entry, 1)
+    again.take_back(entry, 0b010)
     again.asked(entry, 0b010)
     again.forget("segment")
     copy = batch(redeliveries=1)
@@ -117,9 +117,9 @@ def test_a_new_life_of_a_segment_brings_everything_again() -> None:
 def test_a_message_that_is_not_settled_in_time_comes_again() -> None:
     again = Redeliveries(DELAY, processing_timeout_s=30.0)
     entry, other = batch(), batch()
-    again.given(entry, 0, now=0.0)
-    again.given(entry, 1, now=1.0)
-    again.given(other, -1, now=2.0)
+    again.given(entry, 0b001, now=0.0)
+    again.given(entry, 0b010, now=1.0)
+    again.given(other, 0b001, now=2.0)
     again.acked(entry, 0)
     assert again.next_due == 31.0
     assert again.due(31.0) == [(entry, 0b010)]

@@ -1,0 +1,159 @@
+"""Data plane. Whole entries from an inbox to Arrow record batches, by the kernels of `anabranch.columns`.
+
+A row for each message, in order; `COLUMNS` below says what is in it. No message becomes a Python object. What a batch
+was made of is remembered under a number in its schema's metadata, so that the batch can be acknowledged like a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch import columns
+from anabranch.client.acks import words_of
+from anabranch.client.errors import BadArgument, CryptoFailed
+from anabranch.client.inbox import Inbox
+from anabranch.client.message import Entry
+from anabranch.errors import AnabranchError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry
+
+TAG: Final = b"anabranch.batch"
+# Memory that is kept for the next batches.
+POOL_BYTES: Final = 64 << 20
+COLUMNS: Final = pa.schema(
+    [
+        *columns.SCHEMA,
+        pa.field("segment_id", pa.int64(), nullable=False),
+        pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+    ]
+)
+
+
+class Opened(Protocol):
+    """Told of what is given out."""
+
+    def __call__(self, entries: Sequence[Entry]) -> None: ...
+
+
+class ArrowReader:
+    """Of one inbox. With `keeps`, what is given out is remembered until it is `taken`, and its bytes with `holds`."""
+
+    def __init__(self, inbox: Inbox, *, keeps: bool, holds: bool = False) -> None:
+        self._inbox = inbox
+        self._keeps = keeps
+        self._holds = holds
+        self._pool = columns.Pool(POOL_BYTES)
+        self._given: dict[int, list[Entry]] = {}
+        self._count = 0
+        self._errors: list[AnabranchError] = []
+        inbox.enlarge()
+
+    async def read(self, rows_max: int, timeout_s: float | None) -> tuple[pa.RecordBatch, list[Entry]]:
+        """What is there, and the entries it is made of; TimedOut if nothing comes in time."""
+        if rows_max < 1:
+            raise BadArgument(f"rows_max={rows_max!r}: give a number above 0")
+        while True:
+            if self._errors:
+                raise self._errors.pop(0)
+            await self._inbox.rows(rows_max, timeout_s)
+            # From here on nothing waits: a read that is cancelled has taken nothing.
+            entries = self._inbox.take_whole(rows_max)
+            batch, given = self._decode(entries)
+            if given:
+                return self._tagged(batch, given), given
+
+    def _decode(self, entries: list[Entry]) -> tuple[Any, list[Entry]]:
+        sources: list[columns.Entry] = []
+        given: list[Entry] = []
+        for entry in entries:
+            source = self._source(entry)
+            if source is not None:
+                sources.append(source)
+                given.append(entry)
+        decoded = columns.decode(self._pool, sources, verify=False, strict=False)
+        for place, error in reversed(decoded.bad):
+            self._errors.insert(0, error)
+            del given[place]
+        counts = decoded.counts[decoded.counts > 0] if decoded.bad else decoded.counts
+        return _with_origin(decoded.batch, given, counts), given
+
+    def _source(self, entry: Entry) -> columns.Entry | None:
+        """An entry as the kernels want it; None if it cannot be read, which is told with the next batch."""
+        words = words_of(entry.wanted) if entry.wanted >= 0 else ()
+        try:
+            if entry.fault is not None:
+                raise entry.fault
+            if not entry.metadata.encryption_keys and not entry.chunks:
+                # One that was unpacked already, for messages that were read one by one, is unpacked again.
+                return columns.Entry(entry.ledger, entry.entry, entry.raw, words)
+            return columns.Entry(entry.ledger, entry.entry, entry.raw, words, entry.unpacked())
+        except CryptoFailed as error:
+            decryption = entry.origin.decryption
+            if entry.skips_failures:
+                entry.owner.ack_entry(entry)
+            elif decryption is not None and decryption.on_failure == "deliver":
+                return columns.Entry(entry.ledger, entry.entry, _as_it_is(entry))
+            else:
+                self._errors.append(error)
+        except AnabranchError as error:
+            self._errors.append(error)
+        return None
+
+    # -- what was given out
+
+    def _tagged(self, batch: Any, given: list[Entry]) -> Any:
+        if not self._holds:
+            for entry in given:
+                entry.data = entry.raw = b""
+        if not self._keeps:
+            return batch
+        self._count += 1
+        self._given[self._count] = given
+        return batch.replace_schema_metadata({TAG: b"%d" % self._count})
+
+    def entries_of(self, batch: Any) -> list[Entry]:
+        """What a batch was made of."""
+        return self._given.get(_tag_of(batch), [])
+
+    def settled(self, batch: Any, *, and_earlier: bool = False) -> None:
+        """That batch need not be remembered any more."""
+        number = _tag_of(batch)
+        self._given.pop(number, None)
+        if and_earlier:
+            self._given = {one: entries for one, entries in self._given.items() if one > number}
+
+
+def _tag_of(batch: Any) -> int:
+    metadata = getattr(getattr(batch, "schema", None), "metadata", None) or {}
+    if TAG not in metadata:
+        raise BadArgument("acknowledge a message, or a record batch as receive_arrow gave it")
+    return int(metadata[TAG])
+
+
+def _with_origin(batch: Any, given: Sequence[Entry], counts: Any) -> Any:
+    """With the columns that tell where rows come from."""
+    names: dict[str, int] = {}
+    segments = np.array([entry.origin.segment for entry in given], np.int64)
+    topics = np.array([names.setdefault(entry.origin.topic, len(names)) for entry in given], np.int32)
+    indices = pa.array(np.repeat(topics, counts))
+    return pa.RecordBatch.from_arrays(
+        [
+            *batch.columns,
+            pa.array(np.repeat(segments, counts)),
+            pa.DictionaryArray.from_arrays(indices, pa.array(list(names), pa.string())),
+        ],
+        schema=COLUMNS,
+    )
+
+
+def _as_it_is(entry: Entry) -> bytes:
+    """An entry whose payload cannot be decrypted, as one message."""
+    metadata = pb.MessageMetadata()
+    metadata.CopyFrom(entry.metadata)
+    for name in ("num_messages_in_batch", "encryption_keys", "compression"):
+        metadata.ClearField(name)
+    return build_entry(metadata, memoryview(entry.raw)[entry.start :])
