@@ -114,7 +114,10 @@ def _fields(cls: type) -> list[_Field]:
             )
             for name, one in typing.cast(Any, cls).model_fields.items()
         ]
-    hints = typing.get_type_hints(cls, include_extras=True)
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise BadArgument(f"{cls.__name__}: {error}; define the class at the top of a module") from None
     return [
         _Field(one.name, one.name, hints[one.name], (), _default_of(one))
         for one in dataclasses.fields(cls)

@@ -105,9 +105,12 @@ class JsonSchema(Schema[T]):
         self._properties = dict(properties or {})
         self._definition = None if cls is None else definition_of(cls)
         self._is_model = cls is not None and is_model(cls)
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-            Any if cls is None or self._is_model else cls
-        )
+        try:
+            self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+                Any if cls is None or self._is_model else cls
+            )
+        except TypeError as error:  # Such as a union of two classes, which JSON does not tell apart.
+            raise BadArgument(f"{cls}: {error}") from error
 
     def encode(self, value: T) -> bytes:
         if self._cls is not None and not isinstance(value, self._cls):

@@ -337,6 +337,16 @@ def test_a_class_that_avro_cannot_hold_is_refused_and_the_field_named(cls: type,
         AvroSchema(cls)
 
 
+def test_a_union_that_json_does_not_tell_apart_is_refused() -> None:
+    with pytest.raises(BadArgument, match="Drawing"):
+        JsonSchema(Drawing)
+
+
+def test_a_class_whose_annotations_cannot_be_found_is_refused() -> None:
+    with pytest.raises(BadArgument, match="top of a module"):
+        AvroSchema(holding("Nowhere"))
+
+
 def test_two_classes_of_one_name_are_refused() -> None:
     other: Any = dataclass(type("Line", (), {"__annotations__": {"x": int}}))
     with pytest.raises(BadArgument, match="two classes are named Line"):
