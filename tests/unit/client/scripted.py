@@ -47,6 +47,15 @@ class Link:
     def cut(self) -> None:
         self._writer.transport.abort()
 
+    def read(self, *, is_on: bool) -> None:
+        """Whether what the client sends is taken from the socket."""
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        if is_on:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
 
 class ScriptedBroker:
     """Grants everything; a test looks at what was asked for and changes the answers."""

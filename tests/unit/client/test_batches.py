@@ -102,6 +102,22 @@ async def test_batches_grow_while_there_is_no_connection(script: ScriptedBroker,
         assert len(messages(script.entries[0])) > 10
 
 
+async def test_a_broker_that_reads_slowly_holds_batches_back_and_loses_none(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with client.producer(TOPIC, batching=Batching(bytes_max=1 << 20)) as producer:
+        await producer.send(b"first", key=LOW)
+        for link in script.links:
+            link.read(is_on=False)
+        # More than the sockets' buffers and the connection's own take.
+        receipts = [await producer.post(bytes(1 << 20), key=LOW) for _ in range(24)]
+        receipts.append(await producer.post(b"last", key=LOW))
+        for link in script.links:
+            link.read(is_on=True)
+        await asyncio.gather(*receipts)
+    assert [sequence for _, sequence in script.sent] == list(range(26))
+
+
 async def test_a_refused_batch_is_cut_by_the_new_layout(script: ScriptedBroker, client: Client) -> None:
     script.sealed.add(ROOT)
     async with client.producer(TOPIC) as producer:
@@ -119,7 +135,7 @@ async def test_batches_of_both_parents_are_put_together_by_number_for_a_merged_s
 ) -> None:
     script.layout = TWO
     script.receipts = False
-    async with client.producer(TOPIC) as producer:
+    async with client.producer(TOPIC, batching=Batching(delay_ms=60_000)) as producer:
         receipts = [await producer.post(b"%d" % n, key=(LOW, HIGH)[n % 2]) for n in range(4)]
         await script.until(lambda: len(script.entries) == 2)
         script.sealed |= {LEFT, RIGHT}
@@ -248,7 +264,8 @@ async def test_a_message_without_a_receipt_in_time_fails_and_so_do_those_behind_
     script: ScriptedBroker, client: Client
 ) -> None:
     script.receipts = False
-    async with client.producer(TOPIC, send_timeout_s=0.05) as producer:
+    # With a name it is attached when it is opened.
+    async with client.producer(TOPIC, name="p", send_timeout_s=0.3) as producer:
         receipts = [await producer.post(b"x", key=LOW) for _ in range(3)]
         with pytest.raises(TimedOut, match="send_timeout_s"):
             await producer.flush()

@@ -159,7 +159,7 @@ async def test_a_table_larger_than_the_memory_is_sent_in_pieces(script: Scripted
 
 async def test_a_table_without_a_receipt_in_time_fails(script: ScriptedBroker, client: Client) -> None:
     script.receipts = False
-    async with client.producer(TOPIC, send_timeout_s=0.05) as producer:
+    async with client.producer(TOPIC, send_timeout_s=0.1) as producer:
         with pytest.raises(TimedOut):
             await producer.send_batch(table(range(50)), key="who", value="what")
         script.receipts = True
