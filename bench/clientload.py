@@ -170,7 +170,7 @@ async def our_send_batch(args: argparse.Namespace) -> dict[str, float]:
 
         async def post(count: int) -> None:
             for _ in range(max(1, count // ROWS)):
-                await producer.send_batch(table, key="key", value="value")
+                await producer.post_batch(table, key="key", value="value")
             await producer.flush()
 
         await post(args.count // 4)
