@@ -22,7 +22,7 @@ from anabranch.client.message import Entry, Message
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import Cut, Place, Position
-from anabranch.model.resuming import Gap, epoch_of, resume
+from anabranch.model.resuming import Gap, epoch_of, gaps_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -211,8 +211,11 @@ class CheckpointConsumer(Consumer):
         if gaps:
             self._fail(DataLost.of(self.topic, gaps))
             return
+        # Pruned and not read to its end yet: its reader may still have messages.
+        first = [self._fresh[number] for number in self._segments if number not in layout.segments]
         for number in found.readable:
-            if number not in self._segments:
+            fresh = Place.of(layout.segments[number])
+            if number not in self._segments and not any(one.is_before(fresh) for one in first):
                 self._open(number, self._watch.topic_of(number), found.places[number], is_apart=False)
         self._tidy()
 
@@ -226,6 +229,8 @@ class CheckpointConsumer(Consumer):
     def _assigned(self, assigned: Assigned) -> None:
         self._assignment = assigned
         for number in [n for n in self._segments if n not in assigned]:
+            if self._is_pruned(number) and (gaps := self._unread(number)):
+                self._fail(DataLost.of(self.topic, gaps))
             self._release(number)
         self._read_assigned()
 
@@ -262,7 +267,7 @@ class CheckpointConsumer(Consumer):
             Subscription(f"reader-{suffix}", pb.CommandSubscribe.Exclusive, name, is_durable=False),
             start=None if place is None else place.at[0],
             ended=self._ended,
-            may_be_gone=self._watch.is_over,
+            may_be_gone=self._is_pruned,
             lost=self._lost,
         )
 
@@ -275,9 +280,24 @@ class CheckpointConsumer(Consumer):
         del self._fresh[number]
         super()._release(number)
 
-    def _lost(self, reader: SegmentConsumer) -> DataLost:
-        gap = Gap(reader.segment, self._fresh[reader.segment].range, reader.position)
-        return DataLost.of(self.topic, [gap])
+    def _is_pruned(self, number: SegmentId) -> bool:
+        """Whether it was deleted in good order. If so, the layout tells whether anything was lost."""
+        return number not in self._watch.layout.segments
+
+    def _unread(self, number: SegmentId) -> list[Gap]:
+        """What was in a pruned segment behind what the application has."""
+        place, reader = self._place(number), self._segments[number]
+        if place is None or (reader.has_ended and reader.queued == 0):
+            return []
+        return gaps_of(self._watch.layout, place)
+
+    def _lost(self, reader: SegmentConsumer, is_gone: bool) -> DataLost | None:
+        """The segment, or what the reader is to read next in it, was deleted; None if it had read all of it."""
+        place, position = self._fresh[reader.segment], reader.position
+        gaps = [Gap(place.segment, place.range, position)]
+        if is_gone and position is not None:
+            gaps = gaps_of(self._watch.layout, place.moved(position))
+        return DataLost.of(self.topic, gaps) if gaps else None
 
     # -- the end of a segment
 

@@ -16,6 +16,7 @@ from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections
 from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted
 from anabranch.errors import AnabranchError, PeerError
+from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.segments import HASH_MAX, HashRange, Segment, SegmentId
@@ -219,6 +220,17 @@ def read_layout(dag: pb.ScalableTopicDAG) -> SegmentLayout:
         layout.epoch,
         layout.next_id,
         {number: _cut_links(segment, known) for number, segment in segments.items()},
+        gone=tuple(map(_read_gone, dag.gone)) if dag.tells_gone else None,
+    )
+
+
+def _read_gone(gone: pb.GoneSegment) -> Gone:
+    has_end = gone.HasField("end_ledger") and gone.HasField("end_entry")
+    return Gone(
+        SegmentId(gone.segment_id),
+        HashRange(gone.hash_start, gone.hash_end),
+        (gone.end_ledger, gone.end_entry) if has_end else None,
+        gone.classic,
     )
 
 

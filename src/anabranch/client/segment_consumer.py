@@ -82,7 +82,7 @@ class SegmentConsumer:
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
         restarted: Callable[[SegmentConsumer], None] = lambda _: None,
         may_be_gone: Callable[[SegmentId], bool] = lambda _: False,
-        lost: Callable[[SegmentConsumer], AnabranchError] | None = None,
+        lost: Callable[[SegmentConsumer, bool], AnabranchError | None] | None = None,
         reading: Reading | None = None,
         tally: Tally | None = None,
         failed: Callable[[Exception], None] | None = None,
@@ -162,8 +162,10 @@ class SegmentConsumer:
                     return
                 is_gone = refused.error == pb.TopicNotFound and self._may_be_gone(self.segment)
                 if self._lost is not None and self._is_owed and (is_gone or DATA_LOST in str(refused)):
-                    self._give_up(self._lost(self))
-                    return
+                    lost = self._lost(self, is_gone)
+                    if lost is not None:
+                        self._give_up(lost)
+                        return
                 if is_gone:
                     log.debug("%s is gone: %s", self.topic, refused)
                     self.end()

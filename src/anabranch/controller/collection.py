@@ -12,7 +12,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from anabranch.controller.coordinator import is_drained
-from anabranch.controller.ports import SegmentGone, Segments
+from anabranch.controller.ports import SegmentGone, Segments, SegmentStatus
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
 from anabranch.controller.topic_controller import TopicController
@@ -23,6 +23,8 @@ from anabranch.model.segments import Segment, SegmentId
 
 # How long producers have, at most, to ask; with a shorter retention, that long.
 DOUBT_MS: Final = 60_000
+
+Expired = Mapping[SegmentId, tuple[int, int] | None]
 
 
 class Collection:
@@ -35,29 +37,29 @@ class Collection:
         self._now_ms = now_ms
         self._seen_ms: WeakKeyDictionary[TopicController, Mapping[SegmentId, int]] = WeakKeyDictionary()
 
-    async def unneeded(self, controller: TopicController) -> tuple[SegmentId, ...]:
-        """Those of a topic led here that can go now."""
+    async def unneeded(self, controller: TopicController) -> Expired:
+        """Those of a topic led here that can go now, and where they end as far as that is known."""
         state = controller.state
         if state is None or not state.topic.layout.sealed:
-            return ()
+            return {}
         layout = state.topic.layout
         keep_ms = await self._settings.retention_ms(controller.topic.namespace)
         if keep_ms is None:
-            return ()
+            return {}
         now_ms = self._now_ms()
         seen_ms = self._seen_sealed(controller, layout, now_ms)
         records = await self._records.subscriptions(controller.topic, state.topic.generation)
-        found: list[SegmentId] = []
+        found: dict[SegmentId, tuple[int, int] | None] = {}
         for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
             if segment.is_deleting or segment.sealed_ms + keep_ms > now_ms:
                 continue
             if seen_ms[segment.id] + min(keep_ms, DOUBT_MS) > now_ms:
                 continue
-            if all(parent in found for parent in segment.parents) and await self._is_unneeded(
-                controller.topic, segment, records
-            ):
-                found.append(segment.id)
-        return tuple(found)
+            if all(parent in found for parent in segment.parents):
+                status = await self._status(controller.topic, segment)
+                if status is None or _is_unneeded(status, segment, records):
+                    found[segment.id] = None if status is None else status.end
+        return found
 
     def _seen_sealed(
         self, controller: TopicController, layout: SegmentLayout, now_ms: int
@@ -71,18 +73,19 @@ class Collection:
         self._seen_ms[controller] = seen
         return seen
 
-    async def _is_unneeded(
-        self, topic: TopicName, segment: Segment, records: Sequence[SubscriptionRecord]
-    ) -> bool:
+    async def _status(self, topic: TopicName, segment: Segment) -> SegmentStatus | None:
         try:
-            status = await self._segments.status(topic, segment)
+            return await self._segments.status(topic, segment)
         except SegmentGone:
-            return True
-        for record in records:
-            if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
-                continue
-            # A subscription that never said where it begins was promised nothing of what it has no cursor in.
-            promised = record.initial is not None or record.name in status.subscriptions
-            if promised and not is_drained(record, status, segment.id):
-                return False
-        return True
+            return None
+
+
+def _is_unneeded(status: SegmentStatus, segment: Segment, records: Sequence[SubscriptionRecord]) -> bool:
+    for record in records:
+        if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
+            continue
+        # A subscription that never said where it begins was promised nothing of what it has no cursor in.
+        promised = record.initial is not None or record.name in status.subscriptions
+        if promised and not is_drained(record, status, segment.id):
+            return False
+    return True

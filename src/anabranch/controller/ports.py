@@ -73,6 +73,8 @@ class SegmentStatus:
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
     storage_bytes: int = 0
+    # One past the last entry it ever had, as (ledger, entry); (0, 0) if it had none.
+    end: tuple[int, int] | None = None
     keys: KeysSeen = field(default_factory=KeysSeen)
 
 

@@ -483,7 +483,8 @@ class ScalableTopics:
         if state is not None and state.is_classic:
             await self._look_at_classic(controller, state.topic.layout)
         elif expired := await self._collection.unneeded(controller):
-            controller.remind(e.SegmentsExpired(expired))
+            ends = tuple((number, end) for number, end in expired.items() if end is not None)
+            controller.remind(e.SegmentsExpired(tuple(expired), ends=ends))
 
     async def _look_at_classic(self, controller: TopicController, known: SegmentLayout) -> None:
         """Nothing below `/topics` tells that a classic topic has got more partitions, or is gone."""

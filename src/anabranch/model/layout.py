@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from anabranch.model.gone import Gone, remember
 from anabranch.model.segments import (
     HASH_MAX,
     MERGE_TIMES_MAX,
@@ -36,6 +37,8 @@ class SegmentLayout:
     # When a segment was last split or merged, 0 for never. Cooldowns outlive both leaders and pruning.
     last_split_ms: int = 0
     last_merge_ms: int = 0
+    # What readers that come back need to know of pruned segments; None if that was never told.
+    gone: tuple[Gone, ...] | None = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -50,7 +53,8 @@ class SegmentLayout:
 
     @property
     def _value(self) -> tuple[object, ...]:
-        return self.epoch, self.next_id, dict(self.segments), self.last_split_ms, self.last_merge_ms
+        times = self.last_split_ms, self.last_merge_ms
+        return self.epoch, self.next_id, dict(self.segments), *times, self.gone
 
     # -- making one
 
@@ -209,14 +213,16 @@ class SegmentLayout:
             self, epoch=epoch, next_id=SegmentId(child + 1), segments=changed, last_merge_ms=now_ms
         )
 
-    def mark_deleting(self, numbers: Iterable[SegmentId]) -> SegmentLayout:
-        """The layout in which those sealed segments may lose their storage. Clients see no difference yet."""
+    def mark_deleting(
+        self, numbers: Iterable[SegmentId], ends: Mapping[SegmentId, tuple[int, int]] | None = None
+    ) -> SegmentLayout:
+        """The layout in which those sealed segments may lose their storage. `ends` is what is known of their ends."""
         changed = dict(self.segments)
         for number in numbers:
             segment = self.segment(number)
             if segment.is_active:
                 raise LayoutRefused(f"segment {number} is active; only sealed segments are deleted")
-            changed[number] = replace(segment, is_deleting=True)
+            changed[number] = replace(segment, is_deleting=True, end=(ends or {}).get(number, segment.end))
         return replace(self, segments=changed)
 
     def prune(self, numbers: Iterable[int]) -> SegmentLayout:
@@ -230,8 +236,9 @@ class SegmentLayout:
             pruned = self.segments[number]
             for relative in changed.keys() & {*pruned.parents, *pruned.children}:
                 changed[relative] = changed[relative].without_relative(number)
+        known = None if self.gone is None else remember(self.gone, (self.segments[number] for number in gone))
         # A prune raises the epoch too: watchers drop any update that is not newer than their own.
-        return replace(self, epoch=self.epoch + 1, segments=changed)
+        return replace(self, epoch=self.epoch + 1, segments=changed, gone=known)
 
     def _active_segment(self, number: int, verb: str) -> Segment:
         segment = self.segment(number)

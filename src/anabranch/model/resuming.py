@@ -2,7 +2,8 @@
 
 The layout may have split, merged and pruned since. A segment that is gone and was not read to its end is a gap, and so
 is one that came and went after the cut: the epoch that seals parents brings their children, so a missing generation
-shows. Whether anything was in it nobody knows any more.
+shows. Layouts of our brokers remember where pruned segments ended (`anabranch.model.gone`), so a gap is one in which
+there were messages; with others there may have been none.
 
 What retention took from a segment that is still there does not show here: whoever opens it must ask.
 """
@@ -171,18 +172,39 @@ def _gaps(layout: SegmentLayout, cut: Cut, places: Mapping[SegmentId, Place | No
     for place in to_come:
         known = layout.segments[place.segment]
         if known.is_sealed:
-            gaps += _missing(place, brought[known.sealed_epoch])
+            gaps += _missing(layout, place, brought[known.sealed_epoch])
     for place in cut.places:
         found = layout.segments.get(place.segment)
         if place.is_over:
             sealed = place.sealed_epoch or (found.sealed_epoch if found is not None else 0)
             newer = [other.range for other in cut.places if not other.is_apart and place.is_before(other)]
             if found is None or found.is_sealed:
-                gaps += _missing(place, newer + (brought[sealed] if sealed else []))
+                gaps += _missing(layout, place, newer + (brought[sealed] if sealed else []))
         elif found is None:
-            gaps.append(Gap(place.segment, place.range, min(place.at)))
+            gaps += gaps_of(layout, place)
     return tuple(sorted(gaps, key=lambda gap: (gap.range, gap.segment)))
 
 
-def _missing(place: Place, followed_by: Iterable[HashRange]) -> list[Gap]:
-    return [Gap(place.segment, left, None) for left in uncovered(place.range, followed_by)]
+def gaps_of(layout: SegmentLayout, place: Place) -> list[Gap]:
+    """What a reader at that place has lost, its segment being pruned."""
+    if layout.gone is None:
+        return [Gap(place.segment, place.range, min(place.at))]
+    gaps = [
+        Gap(place.segment, place.range.common(gone.range), min(place.at))
+        for gone in layout.gone
+        if gone.segment == place.segment and (gone.end is None or min(place.at)[:2] < gone.end)
+    ]
+    return gaps + _missing(layout, place, ())
+
+
+def _missing(layout: SegmentLayout, place: Place, followed_by: Iterable[HashRange]) -> list[Gap]:
+    """Where something came behind a segment that is neither there nor was read."""
+    left = uncovered(place.range, followed_by)
+    if layout.gone is None:
+        return [Gap(place.segment, span, None) for span in left]
+    return [
+        Gap(place.segment, span.common(gone.range), None)
+        for gone in layout.gone
+        for span in left
+        if gone.segment > place.segment and not gone.is_classic and span.overlaps(gone.range)
+    ]

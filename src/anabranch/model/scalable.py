@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from anabranch.errors import AnabranchError
+from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local, encode_local
 from anabranch.model.segments import HashRange, Segment, SegmentId, SegmentState
@@ -250,13 +251,18 @@ class ScalableTopic:
 
 
 def _layout_json(layout: SegmentLayout, segments: Iterable[Segment]) -> dict[str, Any]:
-    return {
+    value: dict[str, Any] = {
         "epoch": layout.epoch,
         "nextSegmentId": layout.next_id,
         "segments": {str(s.id): segment_json(s) for s in segments},
         "lastSplitAtMs": layout.last_split_ms,
         "lastMergeAtMs": layout.last_merge_ms,
     }
+    if layout.gone:
+        value["gone"] = [
+            [g.segment, g.range.start, g.range.end, g.end and list(g.end), g.is_classic] for g in layout.gone
+        ]
+    return value
 
 
 def segment_json(segment: Segment) -> dict[str, Any]:
@@ -282,6 +288,8 @@ def segment_json(segment: Segment) -> dict[str, Any]:
         value["lopsidedSplits"] = segment.lopsided
     if segment.is_deleting:
         value["deleting"] = True
+    if segment.end is not None:
+        value["end"] = list(segment.end)
     return value
 
 
@@ -295,6 +303,10 @@ def _read_layout(
         {**(before or {}), **{segment.id: segment for segment in segments}},
         last_split_ms=value.get("lastSplitAtMs", 0),
         last_merge_ms=value.get("lastMergeAtMs", 0),
+        gone=tuple(
+            Gone(SegmentId(number), HashRange(start, stop), end and (end[0], end[1]), is_classic)
+            for number, start, stop, end, is_classic in value.get("gone", ())
+        ),
     )
 
 
@@ -317,6 +329,7 @@ def _read_segment(value: Mapping[str, Any]) -> Segment:
         bucket_splits=tuple(value.get("entryBucketSplits") or ()),
         lopsided=value.get("lopsidedSplits", 0),
         is_deleting=value.get("deleting", False),
+        end=None if (end := value.get("end")) is None else (end[0], end[1]),
     )
 
 

@@ -65,6 +65,10 @@ class HashRange:
         assert self.is_adjacent_to(other)
         return HashRange(min(self.start, other.start), max(self.end, other.end))
 
+    def common(self, other: HashRange) -> HashRange:
+        """The part that both have; they must overlap."""
+        return HashRange(max(self.start, other.start), min(self.end, other.end))
+
     @staticmethod
     def even(count: int) -> list[HashRange]:
         """The whole space in `count` ranges of equal width; the last takes the remainder."""
@@ -107,6 +111,8 @@ class Segment:
     lopsided: int = 0
     # Marked for deletion: its storage may be removed at any moment, and then it is pruned.
     is_deleting: bool = False
+    # Then: one past its last entry, as (ledger, entry); (0, 0) if it never had one, None if that is not known.
+    end: tuple[int, int] | None = None
 
     @property
     def state(self) -> SegmentState:

@@ -274,6 +274,12 @@ class TopicLog:
     def last(self) -> Position:
         return self._spans.last
 
+    @property
+    def written_end(self) -> Position:
+        """One past the last entry there ever was; (0, 0) if there was none."""
+        ledger, entry = self.last
+        return max((ledger, entry + 1), self._record.gone, (0, 0))
+
     def normalise(self, at: Position) -> Position:
         return self._spans.normalise(at)
 

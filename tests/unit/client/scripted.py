@@ -65,6 +65,7 @@ class ScriptedBroker:
         self.layout = layout
         self.controller_url = ""
         self.is_deleted = False
+        self.tells_gone = False  # As Pulsar.
         self.links: list[Link] = []
         self.watches: list[tuple[Link, int]] = []
         self.lookups: list[pb.CommandScalableTopicLookup] = []
@@ -203,8 +204,15 @@ class ScriptedBroker:
                 sealed_at_epoch=one.sealed_epoch,
                 created_at_ms=0,
             )
-            if one.is_active:
-                dag.segment_brokers.add(segment_id=one.id, broker_url=self.url)
+        dag.tells_gone = self.tells_gone
+        for gone in (layout.gone or ()) if self.tells_gone else ():
+            about = dag.gone.add(
+                segment_id=gone.segment, hash_start=gone.range.start, hash_end=gone.range.end
+            )
+            if gone.end is not None:
+                about.end_ledger, about.end_entry = gone.end
+        for one in layout.active:
+            dag.segment_brokers.add(segment_id=one.id, broker_url=self.url)
         link.send(
             C.SCALABLE_TOPIC_UPDATE,
             "scalableTopicUpdate",

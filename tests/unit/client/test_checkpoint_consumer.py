@@ -296,6 +296,7 @@ async def test_a_segment_that_goes_while_it_is_read_is_told_behind_what_has_arri
         script.deliver(topic, 0)
         script.deliver(topic, 1)
         await take(consumer, 1)
+        script.publish(TWO.prune([0]))
         script.refusals[topic] = [pb.TopicNotFound]
         link, number = script.consumers[topic]
         link.send(C.CLOSE_CONSUMER, "close_consumer", consumer_id=number, request_id=0)
@@ -303,6 +304,40 @@ async def test_a_segment_that_goes_while_it_is_read_is_told_behind_what_has_arri
         with pytest.raises(DataLost, match=r"segment 0 .* from ledger 1, entry 2 on"):
             await take(consumer, 1)
         assert places(consumer) == {0: (1, 2, 0)}
+
+
+@pytest.mark.parametrize("end", [(1, 2), (0, 0)])
+async def test_a_segment_that_goes_once_all_of_it_was_read_is_over(
+    script: ScriptedBroker, client: Client, end: tuple[int, int]
+) -> None:
+    script.tells_gone = True
+    kept = Cut((at(of(ONE, 0), 1, 1, 0),)).encode()
+    async with client.checkpoint_consumer(TOPIC, start=kept) as consumer:
+        topic = await reading(script, of(ONE, 0))
+        script.publish(TWO)
+        script.deliver(topic, 1)
+        await take(consumer, 1)
+        script.publish(TWO.mark_deleting([SegmentId(0)], {SegmentId(0): end}).prune([0]))
+        script.refusals[topic] = [pb.TopicNotFound]
+        link, number = script.consumers[topic]
+        link.send(C.CLOSE_CONSUMER, "close_consumer", consumer_id=number, request_id=0)
+        waiting = asyncio.create_task(consumer.receive())
+        await reading(script, of(TWO, 1))
+        assert places(consumer) == {1: BEGINNING, 2: BEGINNING}
+        waiting.cancel()
+
+
+async def test_a_checkpoint_of_a_segment_that_is_gone_is_good_if_all_of_it_was_read(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.tells_gone = True
+    script.publish(TWO.mark_deleting([SegmentId(0)], {SegmentId(0): (1, 2)}).prune([0]))
+    kept = Cut((at(of(ONE, 0), 1, 2, 0),)).encode()
+    async with client.checkpoint_consumer(TOPIC, start=kept) as consumer:
+        assert consumer.reading == {1, 2}
+    early = Cut((at(of(ONE, 0), 1, 1, 0),)).encode()
+    with pytest.raises(DataLost, match=r"segment 0 \(range 0000-ffff\) from ledger 1, entry 1 on"):
+        await client.checkpoint_consumer(TOPIC, start=early)
 
 
 async def test_what_retention_took_is_told(script: ScriptedBroker, client: Client) -> None:

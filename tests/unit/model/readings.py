@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from anabranch.model.cut import Cut, Place, Position, behind
+from anabranch.model.gone import EMPTY
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import DataLost, resume
 from anabranch.model.segments import HASH_MAX, SegmentId
@@ -78,8 +79,9 @@ class Topic:
         kind = self.chance.choice(("split", "merge", "prune" if prunes else "split"))
         if kind == "prune" and layout.sealed:
             number = self.chance.choice(layout.sealed).id
-            self.logs.pop(number, None)
-            self.layout = layout.prune([number])
+            log = self.logs.pop(number, None)
+            end = log[-1][1][:2] if log else EMPTY
+            self.layout = layout.mark_deleting([number], {number: end}).prune([number])
         elif kind == "merge" and at + 1 < len(layout.active):
             self.layout = layout.merge(layout.active[at].id, layout.active[at + 1].id, 0)
         elif len(layout.active[at].range) > 1:

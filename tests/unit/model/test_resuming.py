@@ -204,8 +204,7 @@ def test_with_pruning_the_rest_is_delivered_once_and_in_order_or_the_loss_is_tol
     if is_lost:
         with pytest.raises(DataLost):
             Reader(topic, kept)
-    if is_lost or resume(topic.layout, kept).gaps:
-        return  # Told, though perhaps there was nothing in what is gone.
+        return
     after = Reader(topic, kept)
     after.read(10_000)
     assert Counter(after.delivered) == Counter(owed)

@@ -243,3 +243,25 @@ async def test_a_deleted_topic_is_gone_and_may_be_made_again() -> None:
     again = await world.open(store, metadata, Owner())
     assert await contents(again) == []
     assert again.ledger > log.ledger
+
+
+async def test_the_end_of_what_was_written_is_known_when_all_of_it_is_gone() -> None:
+    world, _metadata, owner, log = await opened()
+    assert log.written_end == (0, 0)
+    assert not log.has_lost((0, 0))
+    for n in range(6):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 6)
+    ledger = log.ledger
+    assert log.written_end == (ledger, 6)
+    await log.trim((ledger, 6))
+    assert log.entries == 0
+    assert log.written_end == (ledger, 6)
+    assert log.has_lost((ledger, 5))
+    assert not log.has_lost((ledger, 6))
+    # Also for whoever opens it next, with a ledger of its own.
+    store, metadata = await world.broker()
+    after = await world.open(store, metadata, Owner())
+    assert after.written_end == (ledger, 6)
+    assert after.has_lost((ledger, 5))
+    assert not after.has_lost((ledger, 6))

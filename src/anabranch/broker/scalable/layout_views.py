@@ -124,6 +124,16 @@ def encode_dag(
     dag = pb.ScalableTopicDAG(epoch=layout.epoch)
     for segment in layout.segments.values():
         _fill_segment(dag.segments.add(), segment)
+    dag.tells_gone = layout.gone is not None
+    for gone in layout.gone or ():
+        about = dag.gone.add(
+            segment_id=gone.segment,
+            hash_start=gone.range.start,
+            hash_end=gone.range.end,
+            classic=gone.is_classic,
+        )
+        if gone.end is not None:
+            about.end_ledger, about.end_entry = gone.end
     for number, owner in owners.items():
         broker = dag.segment_brokers.add(segment_id=number, broker_url=owner.service_url)
         if owner.service_url_tls:

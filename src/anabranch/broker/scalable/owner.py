@@ -167,6 +167,7 @@ class SegmentOwner:
                 msg_rate_in=opened.rates_in[0],
                 msg_throughput_in=opened.rates_in[1],
                 storage_bytes=opened.log.size_bytes,
+                end=opened.log.written_end,
                 keys=opened.keys_seen,
             )
 

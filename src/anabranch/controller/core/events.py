@@ -74,6 +74,8 @@ class SegmentsExpired:
 
     segments: tuple[SegmentId, ...]
     ticket: Ticket = 0
+    # One past the last entry of each, as far as that is known.
+    ends: tuple[tuple[SegmentId, tuple[int, int]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

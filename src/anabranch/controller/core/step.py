@@ -206,7 +206,7 @@ def _begin(state: TopicState, request: Request) -> Operation | None:
             return Seeking(request)
         case e.SegmentsExpired(segments):
             known = tuple(s for s in segments if s in layout.segments and layout.segments[s].is_sealed)
-            return Collecting(e.SegmentsExpired(known, request.ticket)) if known else None
+            return Collecting(e.SegmentsExpired(known, request.ticket, request.ends)) if known else None
         case e.DeletionRequested():
             return Deleting(request)
         case e.RepairRequested():
@@ -334,9 +334,8 @@ def _collect(state: TopicState, doing: Collecting) -> Result:
         case _ if not numbers:
             return _finish(state)
         case 0:
-            return state, [
-                e.StoreTopic(replace(state.topic, layout=layout.mark_deleting(numbers)), state.version)
-            ]
+            marked = layout.mark_deleting(numbers, dict(doing.request.ends))
+            return state, [e.StoreTopic(replace(state.topic, layout=marked), state.version)]
         case 1:
             return state, [e.DeleteSegments(tuple(layout.segments[n] for n in numbers))]
         case _:
@@ -373,7 +372,7 @@ def _stored(state: TopicState) -> Result:
         case Reshaping():
             return _published(replace(state, topic=state.topic.published()))
         case Collecting(request, 0) as doing:
-            layout = state.topic.layout.mark_deleting(_still(state, request))
+            layout = state.topic.layout.mark_deleting(_still(state, request), dict(request.ends))
             topic = replace(state.topic, layout=layout)
             return _go_on(replace(state, topic=topic, doing=replace(doing, stage=1)))
         case Collecting(request, _):
