@@ -103,7 +103,9 @@ class Broker:
         self._paused: dict[Session, None] = {}
         self._upkeep: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._was_away = False
+        # Open since before our session was last lost: others may have had them since. Looked at before they are used.
+        self._suspects: dict[Topic, None] = {}
+        self._losses = 0
         self._stop_watching_session: Callable[[], None] = lambda: None
         self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
         self.recorder = Recorder(self)
@@ -258,6 +260,8 @@ class Broker:
                     # Somebody who may not create was opening it; we may.
                     continue
                 raise
+            if topic in self._suspects:
+                await self._close_if_taken(topic)
             if not topic.is_closed:
                 return topic
             await topic.wait_closed()
@@ -267,6 +271,7 @@ class Broker:
             raise NotReadyError(
                 f"{name} is served by {self.owners.owner(name).service_url}: look it up again"
             )
+        losses = self._losses
         policies = Policies() if for_deletion else await self.resources.policies(name.namespace)
         if create and not await self.resources.topic_exists(name):
             if not await self.may_create(name):
@@ -287,6 +292,8 @@ class Broker:
         if is_segment and self.scalable is not None:
             self.scalable.touch(scalable_name(name))
         self._loaded[name] = topic
+        if losses != self._losses:
+            self._suspects[topic] = None
         return topic
 
     async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
@@ -342,6 +349,7 @@ class Broker:
     def topic_closed(self, topic: Topic) -> None:
         if self._loaded.get(topic.name) is topic:
             del self._loaded[topic.name]
+        self._suspects.pop(topic, None)
         task = self._topics.get(topic.name)
         if task is not None and _opened(task) is topic:
             del self._topics[topic.name]
@@ -460,18 +468,23 @@ class Broker:
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
-            self._was_away = True
-        elif state is SessionState.CONNECTED and self._was_away and not self._is_closing:
-            self._was_away = False
+            self._losses += 1
+            self._suspects.update(dict.fromkeys(self._loaded.values()))
+        elif state is SessionState.CONNECTED and self._suspects and not self._is_closing:
             self._keep_up(self._until_done(self._close_taken))
 
     async def _close_taken(self) -> None:
         """While we were away, others may have taken topics that are ours again by now. What we know of them is old."""
-        async for topics in self._in_turns():
-            for topic in topics:
-                if not topic.is_closed and not await topic.log.is_current():
-                    log.warning("%s was taken by another broker meanwhile", topic.name)
-                    await topic.close()
+        for topic in list(self._suspects):
+            await self._close_if_taken(topic)
+
+    async def _close_if_taken(self, topic: Topic) -> None:
+        losses = self._losses
+        if not topic.is_closed and not await topic.log.is_current():
+            log.warning("%s was taken by another broker meanwhile", topic.name)
+            await topic.close()
+        if losses == self._losses:
+            self._suspects.pop(topic, None)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""
