@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections
-from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted
+from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted, Unsupported
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
@@ -102,10 +102,21 @@ class LayoutWatch:
                 log.info("the watch on %s was refused and is tried again: %s", self._asked, refused)
             except (ConnectionLost, PeerError) as error:
                 log.debug("the watch on %s is made again: %s", self._asked, error)
+            except Unsupported as error:
+                if not self._first.done():
+                    self._first.set_exception(error)
+                    return
+                # Of several brokers one may be older for a while.
+                log.warning("the watch on %s is made again: %s", self._asked, error)
             await self._backoff.wait()
 
     async def _watch_on(self, connection: ClientConnection, create: bool) -> None:
         """Returns by an exception: when the connection is lost or the broker ends the session."""
+        if not connection.supports_scalable_topics:
+            raise Unsupported(
+                f"the broker, {connection.peer_name or 'nameless'}, does not tell the layout of topics: this client "
+                "needs Anabranch, or Pulsar 5 with scalable topics enabled"
+            )
         session = connection.attach(PartKind.WATCH, lambda number: _Session(self, number))
         try:
             connection.send(

@@ -65,6 +65,7 @@ class ScriptedBroker:
         self.layout = layout
         self.controller_url = ""
         self.is_deleted = False
+        self.features = pb.FeatureFlags(supports_scalable_topics=True)
         self.tells_gone = False  # As Pulsar.
         self.links: list[Link] = []
         self.watches: list[tuple[Link, int]] = []
@@ -112,7 +113,7 @@ class ScriptedBroker:
             while data := await reader.read(1 << 16):
                 for frame in wire.feed(data, 0):
                     if frame[0] == C.CONNECT:
-                        writer.write(wire.accept("Anabranch script"))
+                        writer.write(wire.accept("Anabranch script", self.features))
                     else:
                         self._act(link, frame)
                     self.changed.set()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.client.connections import Backoff, Connections
-from anabranch.client.errors import TopicDeleted
+from anabranch.client.errors import TopicDeleted, Unsupported
 from anabranch.client.layout_watch import LayoutWatch, read_layout
 from anabranch.errors import PeerError
 from anabranch.model.layout import SegmentLayout
@@ -84,6 +84,30 @@ async def test_a_topic_that_is_not_there_fails_the_opening(
     script.is_deleted = True
     with pytest.raises(TopicDeleted, match="gone"):
         await watch.open(create=False)
+
+
+async def test_a_broker_without_layouts_is_told_apart_with_advice(
+    script: ScriptedBroker, watch: LayoutWatch
+) -> None:
+    script.features = pb.FeatureFlags()
+    with pytest.raises(Unsupported, match="Pulsar 5 with scalable topics enabled"):
+        await watch.open()
+
+
+async def test_a_broker_without_layouts_that_comes_in_between_is_waited_out(
+    script: ScriptedBroker, watch: LayoutWatch
+) -> None:
+    await watch.open()
+    able, script.features = script.features, pb.FeatureFlags()
+    links = len(script.links)
+    script.links[-1].cut()
+    await script.until(lambda: len(script.links) > links)
+    script.features = able
+    script.layout = ONE.split(0, 0)
+    for link in script.links:
+        link.cut()
+    await changed(watch)
+    assert watch.layout.epoch == 1
 
 
 async def test_several_brokers_are_tried_in_turn(script: ScriptedBroker) -> None:
