@@ -176,11 +176,11 @@ class CheckpointConsumer(Consumer):
         if entry is None:
             return place
         place = place or self._fresh[number]
-        if entry.resume is not None:
-            return place.moved((*entry.resume, 0))  # Before a message of which only some chunks have come.
+        # Of messages that only some chunks have come of the others come behind this place.
         if not self._inbox.ready_of(entry.owner):
-            return place.moved((entry.ledger, entry.entry + 1, 0))
-        return place.moved((entry.ledger, entry.entry, max(0, self._ready[-1].index)))
+            return place.moved((entry.ledger, entry.entry + 1, 0), entry.resume)
+        chunks_from = min((*entry.chunks, *([entry.resume] if entry.resume else [])), default=None)
+        return place.moved((entry.ledger, entry.entry, max(0, self._ready[-1].index)), chunks_from)
 
     def _cut(self) -> Cut:
         places = {number: place for number in self._opened if (place := self._place(number)) is not None}
@@ -266,6 +266,7 @@ class CheckpointConsumer(Consumer):
             topic,
             Subscription(f"reader-{suffix}", pb.CommandSubscribe.Exclusive, name, is_durable=False),
             start=None if place is None else place.at[0],
+            chunks_from=None if place is None else place.chunks_from,
             ended=self._ended,
             may_be_gone=self._is_pruned,
             lost=self._lost,

@@ -79,6 +79,7 @@ class SegmentConsumer:
         chance: random.Random,
         url: str = "",
         start: Position | None = None,
+        chunks_from: tuple[int, int] | None = None,
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
         restarted: Callable[[SegmentConsumer], None] = lambda _: None,
         may_be_gone: Callable[[SegmentId], bool] = lambda _: False,
@@ -103,7 +104,9 @@ class SegmentConsumer:
             shown_topic, segment=segment, schema=reading.schema, decryption=reading.decryption
         )
         # Where a reader starts; None is the earliest message there is. Moves as messages arrive.
-        self.position = start
+        self.position = start if chunks_from is None else (*chunks_from, 0)
+        # Messages before this one are put together again for the sake of later ones, and not given out.
+        self._given_until = None if chunks_from is None else start
         self._lost = lost
         self._connections = connections
         self._subscription = subscription
@@ -312,26 +315,26 @@ class SegmentConsumer:
         entry = read_entry(self._origin, body, payload, self, life)
         if body.ack_set:
             entry.want(bits_of(body.ack_set))
+        sent = entry.waiting
+        life.window.arrived(sent)
+        whole: Entry | None = entry
         if not self._subscription.is_durable and not self._is_news(entry):
             # Brokers send the message before the first one too, and batches whole.
             self.acks.add_until(Until(entry.ledger, entry.entry))
-            life.window.arrived(entry.count)
-            life.window.taken(entry.count)
-            self._refill(life)
-            return
-        waiting = entry.waiting
-        life.window.arrived(waiting)
-        if entry.metadata.num_chunks_from_msg > 1:
+            whole = None
+        elif entry.metadata.num_chunks_from_msg > 1:
             whole = self._put_together(entry)
-            if whole is None:
-                life.window.taken(waiting)
-                self._refill(life)
-                return
-            entry = whole
-        if self._chunks is not None:
-            entry.resume = self._chunks.first
-        self._queued += waiting
-        self._put(entry)
+        if whole is not None and self._chunks is not None:
+            whole.resume = self._chunks.first
+        if whole is not None and self._given_until is not None and self._was_given(whole):
+            whole = None
+        waiting = 0 if whole is None else whole.waiting
+        if waiting < sent:
+            life.window.taken(sent - waiting)
+            self._refill(life)
+        if whole is not None:
+            self._queued += waiting
+            self._put(whole)
 
     def _put(self, entry: Entry) -> None:
         if self._gate is None:
@@ -364,9 +367,21 @@ class SegmentConsumer:
             if at == self.position[:2] and index:
                 if index >= entry.count:
                     return False
-                entry.want(~((1 << index) - 1) & ((1 << entry.count) - 1))
+                entry.want(_from(index, entry.count))
         self.position = (entry.ledger, entry.entry + 1, 0)
         return True
+
+    def _was_given(self, entry: Entry) -> bool:
+        """Whether the application had all of it before; what it had is taken out."""
+        assert self._given_until is not None
+        ledger, number, index = self._given_until
+        at = (entry.ledger, entry.entry)
+        if at < (ledger, number) or (at == (ledger, number) and index >= entry.count):
+            return True
+        if at == (ledger, number) and index:
+            entry.want(_from(index, entry.count))
+        self._given_until = None
+        return False
 
     def taken(self, entry: Entry, messages: int) -> None:
         """An entry left the inbox: the broker may send more."""
@@ -427,6 +442,11 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
         async with asyncio.timeout(ATTACH_MAX_S):
             for one in list(segments):
                 await one.attached()
+
+
+def _from(index: int, count: int) -> int:
+    """The bits of a batch's messages from an index on."""
+    return ~((1 << index) - 1) & ((1 << count) - 1)
 
 
 def _behind(position: Position | None) -> pb.MessageIdData:

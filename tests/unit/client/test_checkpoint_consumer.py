@@ -429,3 +429,65 @@ async def test_a_segment_that_is_assigned_before_the_layout_has_it_is_read_when_
         script.publish(TWO)
         await script.until(lambda: assigned(1) in script.consumers)
         assert consumer.reading == {1}
+
+
+# -- messages in chunks
+
+
+async def test_chunks_before_the_checkpoint_are_read_again_for_a_message_that_was_not_whole(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with client.checkpoint_consumer(TOPIC, start="earliest") as consumer:
+        topic = await reading(script, of(ONE, 0))
+        script.deliver(topic, 0, b"first")
+        script.deliver_chunk(topic, 1, chunk=0, chunks=2)
+        script.deliver(topic, 2, b"between")
+        await take(consumer, 2)
+        kept = consumer.checkpoint()
+    (place,) = Cut.decode(kept).places
+    assert (place.at[0], place.chunks_from) == ((1, 3, 0), (1, 1))
+    async with client.checkpoint_consumer(TOPIC, start=kept) as consumer:
+        await script.until(lambda: len(script.subscriptions) == 2)
+        request = script.subscriptions[1]
+        assert (request.start_message_id.ledgerId, request.start_message_id.entryId) == (1, 0)
+        assert [item.value for item in request.metadata] == ["1:1"]
+        await script.until(lambda: script.consumers[topic][1] == request.consumer_id)
+        script.deliver(topic, 0, b"first")
+        script.deliver_chunk(topic, 1, chunk=0, chunks=2)
+        script.deliver(topic, 2, b"between")
+        script.deliver_chunk(topic, 3, chunk=1, chunks=2)
+        script.deliver(topic, 4, b"behind")
+        assert [m.payload for m in await take(consumer, 2)] == [b"0.1.", b"behind"]
+        (place,) = Cut.decode(consumer.checkpoint()).places
+        assert (place.at[0], place.chunks_from) == ((1, 5, 0), None)
+
+
+async def test_a_batch_that_is_read_from_its_middle_does_not_use_up_the_window(
+    script: ScriptedBroker, client: Client
+) -> None:
+    kept = Cut((at(of(ONE, 0), 1, 0, 98),)).encode()
+    async with client.checkpoint_consumer(TOPIC, start=kept, receive_queue=100) as consumer:
+        topic = await reading(script, of(ONE, 0))
+        given = script.permits
+        script.deliver_batch(topic, 0, 100)
+        assert [m.payload for m in await take(consumer, 2)] == [b"0.98", b"0.99"]
+        # The broker counts all hundred.
+        await script.until(lambda: script.permits >= given + 100)
+
+
+async def test_a_checkpoint_covers_the_rows_that_were_taken_as_columns(
+    script: ScriptedBroker, client: Client
+) -> None:
+    pytest.importorskip("pyarrow")
+    async with client.checkpoint_consumer(TOPIC, start="earliest") as consumer:
+        topic = await reading(script, of(ONE, 0))
+        script.deliver_batch(topic, 0, 3)
+        await take(consumer, 1)
+        assert places(consumer) == {0: (1, 0, 1)}
+        script.deliver_batch(topic, 1, 2)
+        values: list[bytes] = []
+        async with asyncio.timeout(60):
+            while len(values) < 4:
+                values += (await consumer.receive_arrow()).column("value").to_pylist()
+        assert values == [b"0.1", b"0.2", b"1.0", b"1.1"]
+        assert places(consumer) == {0: (1, 2, 0)}
