@@ -381,7 +381,9 @@ async def test_a_checkpoint_of_another_topic_is_refused(
     river: River, keeping_nothing: BrokerProcess, client: Client, topic: str
 ) -> None:
     await river.split(0)
+    await river.publish(30)
     async with river.reader() as reader:
+        await take(reader, 30)
         kept = reader.checkpoint()
     other = River(keeping_nothing, client, f"{topic}-other")
     await other.open()
