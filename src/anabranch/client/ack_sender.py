@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from anabranch.client.acks import GROUP_MAX, WHOLE, Acks, Group, Place, Rest, Until, words_of
 from anabranch.client.connection import ClientConnection
-from anabranch.client.connections import REQUEST_MAX_S
+from anabranch.client.connections import REQUEST_MAX_S, ask
 from anabranch.client.errors import ConnectionLost
+from anabranch.client.message import signed
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -44,25 +45,39 @@ class AckSender:
 
     # -- the subscription
 
+    async def check_place(self, connection: ClientConnection, number: int) -> None:
+        """Forgets what waits, if the subscription was moved back while there was no connection: it is about messages
+        that are to come again. Asks only if there is something to forget."""
+        stored = self._acks.stored_until
+        if stored is None or not self._acks.waiting:
+            return
+        answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
+        if answer.HasField("consumer_mark_delete_position"):
+            at = answer.consumer_mark_delete_position
+            if (signed(at.ledgerId), signed(at.entryId)) < stored:
+                log.info("%s was moved back: some acknowledgements are given up", self._topic)
+                self._acks.forget_waiting()
+                self._acks.stored_until = None
+                self._look()
+
     def attach(self, connection: ClientConnection, number: int) -> None:
         """Subscribed, as consumer `number`: what was not confirmed is sent at once."""
         self._connection, self._number = connection, number
         self.send()
 
     def detach(self, *, is_lost: bool) -> None:
-        """The subscription is over. `is_lost`: with its connection, and what was under way is sent again.
-
-        A broker that closes a consumer may do so because of a seek, which acknowledgements from before must not undo:
-        those under way may yet be confirmed, and the others are given up.
-        """
+        """The subscription is over. `is_lost`: with its connection, and what was under way is sent again."""
         if self._connection is None:
             return
         self._connection = None
         self._stop_timer()
         if is_lost:
             self._acks.again()
-        else:
-            self._acks.forget_waiting()
+
+    def forget(self) -> None:
+        """The broker has closed the consumer. It may do so because of a seek, which acknowledgements from before must
+        not undo: those under way may yet be confirmed, and the others are given up."""
+        self._acks.forget_waiting()
         self._look()
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ class Acks:
     def __init__(self) -> None:
         self.asked = 0
         self.lost = 0
+        self.stored_until: Place | None = None  # The last entry of those that were acknowledged as "up to".
         self._since = 0  # The first number that waits to be sent, 0 if none does.
         self._singles: dict[Place, Rest] = {}
         self._until: Until | None = None
@@ -101,6 +102,10 @@ class Acks:
 
     def stored(self, group: Group) -> None:
         self._under_way.pop(group, None)
+        until = group.until
+        if until is not None:
+            place = (until.ledger, until.entry - 1 if until.size else until.entry)
+            self.stored_until = max(place, self.stored_until or place)
 
     def refused(self, group: Group) -> None:
         if group in self._under_way:

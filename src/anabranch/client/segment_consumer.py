@@ -229,13 +229,15 @@ class SegmentConsumer:
                 force_topic_creation=False,
                 **fields,
             )
+            self._restarted(self)
+            self.acking = None
+            await self.acks.check_place(connection, life.number)
         except BaseException:
             life.detach()
             raise
         if self._is_closing:
             life.finish()
         if not life.over.done():
-            self._restarted(self)
             self.acking = life
             # Before anything is sent again that they are about.
             self.acks.attach(connection, life.number)
@@ -251,10 +253,11 @@ class SegmentConsumer:
             self._drop()
             if self._chunks is not None:
                 self._chunks.clear()
+        self.acks.detach(is_lost=not by_broker)
         if by_broker and self.acking is life:
             self._restarted(self)
             self.acking = None
-        self.acks.detach(is_lost=not by_broker)
+            self.acks.forget()
 
     def _drop(self) -> None:
         if self._gate is not None:

@@ -210,3 +210,41 @@ async def test_a_message_between_the_chunks_of_another_does_not_acknowledge_them
         await consumer.ack_cumulative(large)
         assert await consumer.flush()
         assert script.acks[1:] == [(topic, 1, 2, True)]
+
+
+@pytest.mark.parametrize("is_moved_back", [False, True])
+async def test_acknowledgements_are_sent_again_unless_the_subscription_was_moved_back(
+    script: ScriptedBroker, client: Client, is_moved_back: bool
+) -> None:
+    async with await open_stream(script, client, [1]) as consumer:
+        topic = segment_topic(1)
+        for entry in (7, 8):
+            script.deliver(topic, entry)
+        first, second = await take(consumer, 2)
+        await consumer.ack_cumulative(first)
+        assert await consumer.flush()
+        script.answers_acks = False
+        await consumer.ack_cumulative(second)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: len(script.acks) == 2)
+        script.answers_acks = True
+        script.ends[topic] = (1, 3 if is_moved_back else 7)
+        for link in script.links:
+            link.cut()
+        assert await flushing is not is_moved_back
+        assert len(script.acks) == (2 if is_moved_back else 3)
+
+
+async def test_a_broker_that_closes_a_consumer_has_a_reason_and_gets_no_acknowledgements_of_before(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1]) as consumer:
+        topic = segment_topic(1)
+        script.deliver(topic, 7)
+        (message,) = await take(consumer, 1)
+        link, number = script.consumers.pop(topic)
+        await consumer.ack_cumulative(message)
+        link.send(pb.BaseCommand.CLOSE_CONSUMER, "close_consumer", consumer_id=number, request_id=0)
+        await script.until(lambda: script.consumers)
+        assert not await consumer.flush()
+        assert script.acks == []
