@@ -13,6 +13,7 @@ from anabranch.client.producer import Producer
 from anabranch.client.tracing import OpenTelemetry
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from opentelemetry.trace import Span
 
     from anabranch.client.message import Message
@@ -68,6 +69,12 @@ class _Consumer:
         message: Message = await super().receive(*args, **options)  # type: ignore[misc]  # Of the kind it is mixed into.
         self._tracing.received(message, getattr(self, "subscription", None))
         return message
+
+    async def receive_arrow(self, *args: Any, **options: Any) -> pa.RecordBatch:
+        batch: pa.RecordBatch = await super().receive_arrow(*args, **options)  # type: ignore[misc]  # As above.
+        source: str = getattr(self, "topic", "") or getattr(self, "namespace", "")
+        self._tracing.received_rows(source, batch.num_rows, getattr(self, "subscription", None))
+        return batch
 
     async def __anext__(self) -> Message:
         try:

@@ -79,6 +79,13 @@ class OpenTelemetry:
             attributes=_about(message.topic, "receive", subscription, str(message.id)),
         ).end()
 
+    def received_rows(self, source: str, rows: int, subscription: str | None) -> None:
+        """Tells of a batch of columns: one span, which belongs to no sender's."""
+        about = _about(source, "receive", subscription) | {"messaging.batch.message_count": rows}
+        self._tracer.start_span(
+            f"receive {source}", kind=self._trace.SpanKind.CONSUMER, attributes=about
+        ).end()
+
     @contextmanager
     def processing(self, message: Message) -> Iterator[Span]:
         """A span for what an application does with a message: `with tracing.processing(message): …`.

@@ -105,6 +105,17 @@ async def test_a_message_received_is_a_child_of_the_span_that_sent_it(
     assert len(exported.get_finished_spans()) == 2
 
 
+async def test_a_batch_of_columns_received_is_one_span(
+    script: ScriptedBroker, client: Client, exported: InMemorySpanExporter
+) -> None:
+    script.assigned = (0, [0])
+    async with client.stream_consumer(TOPIC, "s") as consumer:
+        await script.until(lambda: script.consumers)
+        script.deliver(segment_topic(0), 0)
+        batch = await consumer.receive_arrow(timeout_s=10)
+    assert attributes(only(exported))["batch.message_count"] == batch.num_rows == 1
+
+
 async def test_what_happens_while_a_message_is_processed_belongs_to_its_trace(
     script: ScriptedBroker, client: Client, tracing: OpenTelemetry, exported: InMemorySpanExporter
 ) -> None:

@@ -91,6 +91,7 @@ async def consume(client: anabranch.Client) -> None:
         assert_type(message, anabranch.Message)
         look(message)
         await stream.ack_cumulative(message)
+        await stream.ack_cumulative(await stream.receive_arrow(rows_max=100, timeout_s=1.0))
         assert_type(await stream.flush(), bool)
     queue = await client.queue_consumer(
         "t",
