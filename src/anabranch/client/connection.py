@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anabranch
@@ -59,6 +59,7 @@ _TO_PART = {
     C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH.value),
     C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH.value),
 }
+_MESSAGE: Final[int] = C.MESSAGE
 _ANSWERS = {
     field.number: field.name
     for field in C.DESCRIPTOR.fields
@@ -201,7 +202,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _act(self, frame: Frame) -> None:
         kind, command, payload = frame
-        if kind == C.CONNECTED:
+        if kind == _MESSAGE:  # Far more of these than of all others.
+            body = command.message
+            part = self._parts.get(body.consumer_id)
+            if part is not None:
+                part.received(kind, body, payload)
+        elif kind == C.CONNECTED:
             self._connected.set_result(None)
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]

@@ -13,6 +13,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, Protocol
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from anabranch.client.errors import CryptoFailed
@@ -21,10 +22,11 @@ from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import decompress
 from anabranch.wire.entry import metadata_span
-from anabranch.wire.frames import MESSAGE_BYTES_MAX, strip_broker_metadata, verify
+from anabranch.wire.frames import MAGIC_CHECKSUM, MESSAGE_BYTES_MAX, strip_broker_metadata, verify
 
 # The sizes of a message in a batch: that of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
+_ENTRY_HEAD: Final = Struct(">HII").unpack_from
 _PAYLOAD_SIZE: Final = 0x18
 _BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
 # What a message sent in chunks may unpack to.
@@ -432,18 +434,25 @@ def read_entry(
     `payload` may be reused afterwards.
     """
     at = body.message_id
-    fault: Exception | None = None
-    raw, end = b"", 0
+    raw = bytes(payload)
+    fault: AnabranchError | None = None
     try:
-        raw = bytes(strip_broker_metadata(payload))
-        if not verify(raw):
+        magic, crc, size = _ENTRY_HEAD(raw)
+        start, end = 10, 10 + size
+        if magic != MAGIC_CHECKSUM:
+            # As a broker hands it on that puts metadata of its own in front, or as an old producer made it.
+            raw = bytes(strip_broker_metadata(memoryview(raw)))
+            start, end = metadata_span(raw)
+            is_whole = verify(raw)
+        else:
+            is_whole = crc32c(memoryview(raw)[6:]) == crc
+        if not is_whole:
             raise ChecksumMismatch(f"entry {at.ledgerId}:{at.entryId} does not match its checksum")
-        start, end = metadata_span(raw)
         metadata = _parse_metadata(raw[start:end])
-    except (AnabranchError, DecodeError) as error:
-        metadata, fault = pb.MessageMetadata(), error
-        if not isinstance(error, AnabranchError):
-            fault = MalformedFrame(f"metadata of entry {at.ledgerId}:{at.entryId} cannot be read: {error}")
+    except (AnabranchError, DecodeError, StructError) as error:
+        metadata, end = pb.MessageMetadata(), len(raw)
+        fault = error if isinstance(error, AnabranchError) else None
+        fault = fault or MalformedFrame(f"entry {at.ledgerId}:{at.entryId} cannot be read: {error}")
     entry = Entry(origin, at.ledgerId, at.entryId, metadata, raw, body.redelivery_count, owner, life, end)
     entry.fault = fault
     return entry

@@ -316,7 +316,7 @@ class SegmentConsumer:
 
     def arrived(self, body: pb.CommandMessage, payload: memoryview, life: _Life) -> None:
         entry = read_entry(self._origin, body, payload, self, life)
-        if body.ack_set:
+        if entry.in_batch and body.ack_set:
             entry.want(bits_of(body.ack_set))
         sent = entry.waiting
         life.window.arrived(sent)
@@ -390,8 +390,7 @@ class SegmentConsumer:
         """An entry left the inbox: the broker may send more."""
         self._queued -= messages
         life = self._life
-        if life is not None and entry.life is life and not life.over.done():
-            life.window.taken(messages)
+        if life is not None and entry.life is life and life.window.taken(messages) and not life.over.done():
             self._refill(life)
 
     def ask_for_more(self) -> None:

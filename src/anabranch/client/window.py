@@ -14,29 +14,35 @@ FIRST: Final = 64
 class Window:
     """Of one subscription on one connection."""
 
-    __slots__ = ("_allowed", "_queued", "_size")
+    __slots__ = ("_allowed", "_low", "_queued", "_size")
 
     def __init__(self) -> None:
         self._allowed = 0  # What the broker may still send.
         self._queued = 0  # What has arrived and is not taken.
         self._size = FIRST
+        self._low = 0  # When so little is allowed or queued, it is time for more.
 
     def arrived(self, messages: int) -> None:
         self._allowed -= messages
         self._queued += messages
 
-    def taken(self, messages: int) -> None:
-        """The application has them, or never will."""
+    def taken(self, messages: int) -> bool:
+        """The application has them, or never will; whether it is time for more."""
         self._queued -= messages
+        return self._allowed + self._queued <= self._low
 
     def refill(self, limit: int) -> int:
         """How many more to allow now, so that at most `limit` are under way or queued; 0 if it is not worth a word."""
         size = min(self._size, limit)
         missing = size - self._allowed - self._queued
         if missing <= 0 or missing < size // 2:
+            self._low = size - max(1, size // 2)
             return 0
         self._allowed += missing
-        self._size = min(size * 2, limit) if size == self._size else self._size
+        if size == self._size:
+            self._size = min(size * 2, limit)
+        size = min(self._size, limit)
+        self._low = size - max(1, size // 2)
         return missing
 
     def shrink(self) -> None:
