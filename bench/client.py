@@ -66,7 +66,7 @@ class Bench:
         found["wheel-send"] = self.run("wheel-send", regular, 400_000)
         found["our-send"] = self.run("our-send", scalable, 600_000)
         found["wheel-receive"] = self.run("wheel-receive", regular, 400_000)
-        found["our-receive"] = self.run("our-receive", scalable, 600_000)
+        found["our-receive"] = self.run("our-receive", regular, 400_000)
         acked, acked_ours = self.topic("persistent"), self.topic("persistent")
         for topic in (acked, acked_ours):
             self.run("wheel-send", topic, 400_000)

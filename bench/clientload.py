@@ -140,7 +140,7 @@ async def our_receive(args: argparse.Namespace) -> dict[str, float]:
 
     async with (
         anabranch.connect(args.url) as client,
-        client.stream_consumer(args.topic, SUBSCRIPTION, start="earliest") as stream,
+        client.stream_consumer(args.topic, f"{SUBSCRIPTION}-ours", start="earliest") as stream,
     ):
         warm = args.count // 10
         for _ in range(warm):
@@ -148,7 +148,7 @@ async def our_receive(args: argparse.Namespace) -> dict[str, float]:
         meter = Meter()
         meter.start()
         for number in range(args.count - warm):
-            message = await stream.receive()
+            message = await stream.receive(30)
             message.payload  # noqa: B018 - as the peer's data()
             if args.ack and number % args.ack == 0:
                 await stream.ack_cumulative(message)
@@ -185,17 +185,22 @@ async def our_receive_arrow(args: argparse.Namespace) -> dict[str, float]:
 
     async with (
         anabranch.connect(args.url) as client,
-        client.stream_consumer(args.topic, SUBSCRIPTION, start="earliest") as stream,
+        client.stream_consumer(args.topic, f"{SUBSCRIPTION}-ours", start="earliest") as stream,
     ):
-        rows = 0
-        while rows < args.count // 10:
-            rows += (await stream.receive_arrow()).num_rows
-        warm = rows
+
+        async def take(count: int) -> int:
+            rows = 0
+            while rows < count:
+                batch = await stream.receive_arrow(timeout_s=30)
+                rows += batch.num_rows
+                # Children of a segment that split meanwhile come once it is acknowledged to its end.
+                await stream.ack_cumulative(batch)
+            return rows
+
+        warm = await take(args.count // 10)
         meter = Meter()
         meter.start()
-        while rows < args.count:
-            rows += (await stream.receive_arrow()).num_rows
-        return meter.stop(rows - warm, args.size)
+        return meter.stop(await take(args.count - warm), args.size)
 
 
 async def our_gap(args: argparse.Namespace) -> dict[str, float]:
