@@ -82,7 +82,12 @@ def batch_of(entry: Entry) -> Batch:
     return batch  # type: ignore[no-any-return]
 
 
-Place = tuple[object, int, int]
+# Of an entry in one life of its segment: in the next one a broker sends all of it again, and that is news.
+Place = tuple[object, object, int, int]
+
+
+def place_of(entry: Entry) -> Place:
+    return (entry.owner, entry.life, entry.ledger, entry.entry)
 
 
 def bit_of(index: int) -> int:
@@ -142,7 +147,7 @@ class Redeliveries:
         left = batch.acked(bits)
         if self._shared and not batch.held:
             # What comes of it now is news, all of it.
-            self._shared.pop((entry.owner, entry.ledger, entry.entry), None)
+            self._shared.pop(place_of(entry), None)
         return left
 
     @property
@@ -178,11 +183,11 @@ class Redeliveries:
         batch = batch_of(entry)
         batch.asked |= bits
         if batch.held:
-            self._shared[entry.owner, entry.ledger, entry.entry] = batch
+            self._shared[place_of(entry)] = batch
 
     def is_wanted(self, entry: Entry) -> bool:
         """Whether an entry that a broker sent again has anything new; messages that are not are taken out."""
-        place = (entry.owner, entry.ledger, entry.entry)
+        place = place_of(entry)
         batch = self._shared.get(place)
         if batch is None:
             return True

@@ -114,6 +114,25 @@ def test_a_new_life_of_a_segment_brings_everything_again() -> None:
     assert copy.wanted == -1
 
 
+def test_after_a_lost_connection_all_that_is_handed_back_comes_again() -> None:
+    again = Redeliveries(DELAY)
+    entry = batch()
+    entry.life = "first life"
+    again.take_back(entry, 0b010)
+    again.asked(entry, 0b010)
+    # The connection is lost. The broker sends what was not acknowledged; another message of it is handed back.
+    copy = batch(redeliveries=1)
+    copy.life = "second life"
+    assert again.is_wanted(copy)
+    assert copy.wanted == -1
+    again.take_back(copy, 0b100)
+    again.asked(copy, 0b100)
+    third = batch(redeliveries=2)
+    third.life = "second life"
+    assert again.is_wanted(third)
+    assert third.wanted == 0b100
+
+
 def test_a_message_that_is_not_settled_in_time_comes_again() -> None:
     again = Redeliveries(DELAY, processing_timeout_s=30.0)
     entry, other = batch(), batch()
