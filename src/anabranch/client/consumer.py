@@ -220,6 +220,7 @@ class Consumer(Receiver):
     def _release(self, number: SegmentId) -> None:
         """Stops to read a segment."""
         one = self._segments.pop(number)
+        one.stop()
         closing = self._leaving[one] = asyncio.create_task(one.close())  # Awaited by `close`.
         closing.add_done_callback(lambda _: self._leaving.pop(one, None))
 

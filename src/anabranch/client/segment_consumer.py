@@ -275,15 +275,19 @@ class SegmentConsumer:
         except AnabranchError as error:
             log.debug("closing the consumer on %s: %s", self.topic, error)
 
+    def stop(self) -> None:
+        """From here on nothing of it reaches the application; `close` must follow."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._inbox.segments -= 1
+            self._drop()
+
     async def close(self) -> None:
         """Frees the segment: returns once the broker has let go of it, or cannot be reached.
 
         Acknowledgements leave first, and are confirmed by then or given up.
         """
-        if not self._is_closing:
-            self._is_closing = True
-            self._inbox.segments -= 1
-            self._drop()
+        self.stop()
         self.acks.close()
         self._wake.set()
         self._settled.set()
@@ -315,6 +319,8 @@ class SegmentConsumer:
     # -- messages
 
     def arrived(self, body: pb.CommandMessage, payload: memoryview, life: _Life) -> None:
+        if self._is_closing:
+            return
         entry = read_entry(self._origin, body, payload, self, life)
         if entry.in_batch and body.ack_set:
             entry.want(bits_of(body.ack_set))
