@@ -3,139 +3,159 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
-import json
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, cast
 
-from anabranch.cli.options import UsageError
-from anabranch.cli.reach import check_reachable
-from anabranch.client import Message, connect
-from anabranch.client.consumer import From
-from anabranch.client.simple import Client as PlainClient
-from anabranch.client.simple import Consumer, EndOfTopic
-from anabranch.model.names import Domain, TopicName
-from anabranch.wire import pulsar_pb2 as pb
+from anabranch.cli.checkpoint_file import CheckpointFile
+from anabranch.cli.options import UsageError, pairs
+from anabranch.cli.printing import Printer, printer
+from anabranch.cli.progress import Bar, is_terminal, summary
+from anabranch.cli.reach import Found, check_reachable, find
+from anabranch.cli.receiving import MESSAGES_AT_ONCE, Consumer, Limits, Receiving
+from anabranch.cli.running import Stopping
+from anabranch.cli.running import run as run_loop
+from anabranch.client import CheckpointConsumer, Client, connect
+from anabranch.client.checkpoint import Start
+from anabranch.client.errors import BadCheckpoint, DataLost
 
-TYPES = {
-    "exclusive": pb.CommandSubscribe.Exclusive,
-    "shared": pb.CommandSubscribe.Shared,
-    "failover": pb.CommandSubscribe.Failover,
-    "key_shared": pb.CommandSubscribe.Key_Shared,
-}
+# What Pulsar's own tools call them.
+KINDS: Final = {"exclusive": "stream", "failover": "stream", "shared": "queue"}
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    return run_loop(_consume(arguments))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Also gives `arguments` the kind of consumer that is meant."""
     if arguments.num < 0:
         raise UsageError("--num must not be negative")
-    return asyncio.run(_consume(arguments))
+    if arguments.timeout is not None and arguments.timeout <= 0:
+        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds above 0")
+    if (arguments.topic is None) == (arguments.namespace is None):
+        raise UsageError("give a topic, or --namespace TENANT/NAMESPACE for all scalable topics of one")
+    if arguments.filter and arguments.namespace is None:
+        raise UsageError("--filter chooses topics of a namespace: it goes with --namespace")
+    if arguments.json and arguments.key_separator is not None:
+        raise UsageError("--json shows keys by itself: leave --key-separator out")
+    if arguments.type == "key_shared":
+        raise UsageError(
+            "--type key_shared is not for this command: stream keeps the order of each key and shares the segments "
+            "among its consumers, queue shares single messages without an order"
+        )
+    arguments.kind = KINDS.get(arguments.type, arguments.type) or (
+        "checkpoint" if arguments.checkpoint else "stream"
+    )
+    if arguments.kind == "checkpoint":
+        _check_checkpoint(arguments)
+    elif arguments.checkpoint is not None:
+        raise UsageError(
+            f"--checkpoint keeps the place of --type checkpoint; {arguments.type} has a subscription"
+        )
+    elif arguments.subscription is None:
+        raise UsageError("give --subscription NAME, or --type checkpoint to read without a subscription")
+
+
+def _check_checkpoint(arguments: argparse.Namespace) -> None:
+    if arguments.namespace is not None:
+        raise UsageError("--type checkpoint reads one topic: give its name instead of --namespace")
+    if arguments.subscription is not None:
+        raise UsageError("--type checkpoint has no subscription: leave --subscription out")
+    if arguments.no_ack:
+        raise UsageError("--type checkpoint acknowledges nothing anyway: leave --no-ack out")
 
 
 async def _consume(arguments: argparse.Namespace) -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    # A signal is the usual way to end this command, and no error: consumers are closed as always.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        if TopicName.parse(arguments.topic).domain is Domain.TOPIC:
-            await _consume_scalable(arguments)
+    place = CheckpointFile(Path(arguments.checkpoint)) if arguments.checkpoint else None
+    start = (place.read() if place is not None else None) or _start(arguments)
+    found: Found | None = None
+    with Stopping() as stopping:
+        if arguments.topic is not None:
+            found = await find(arguments.service_url, arguments.topic)
         else:
-            await _consume_classic(arguments)
-    except asyncio.CancelledError:
-        return 0
-    return 0
-
-
-async def _consume_scalable(arguments: argparse.Namespace) -> None:
-    """Exclusive and failover keep the order of keys, which is a stream; shared does not, which is a queue."""
-    await check_reachable(arguments.service_url)
-    start: From = "earliest" if arguments.initial_position == "earliest" else "latest"
-    if arguments.type == "key_shared":
-        raise UsageError("--type key_shared is for classic topics; exclusive keeps the order of keys here")
-    async with connect(arguments.service_url) as client:
-        if arguments.type == "shared":
-            async with client.queue_consumer(arguments.topic, arguments.subscription, start=start) as queue:
-                await _print_each(arguments, queue, queue.ack)
-        else:
-            async with client.stream_consumer(arguments.topic, arguments.subscription, start=start) as stream:
-                await _print_each(arguments, stream, stream.ack_cumulative)
-
-
-async def _print_each(
-    arguments: argparse.Namespace, messages: AsyncIterator[Message], ack: Callable[[Message], Awaitable[None]]
-) -> None:
-    count = 0
-    async for message in messages:
-        _print_one(arguments, message)
-        await ack(message)
-        count += 1
-        if count == arguments.num:
-            return
-
-
-async def _consume_classic(arguments: argparse.Namespace) -> None:
-    queue: asyncio.Queue[Message | Exception] = asyncio.Queue()
-    async with PlainClient(arguments.service_url) as client:
-        consumers = {
-            topic: await client.consumer(
-                topic,
-                arguments.subscription,
-                kind=TYPES[arguments.type],
-                earliest=arguments.initial_position == "earliest",
-                queue=queue,
+            await check_reachable(arguments.service_url)
+        async with connect(arguments.service_url) as client:
+            consumer = await _opened(arguments, client, start)
+            receiving = Receiving(
+                consumer,
+                _printer(arguments, found),
+                Limits(arguments.num, arguments.timeout),
+                stopping,
+                is_acking=not arguments.no_ack,
+                place=place,
+                segments=found.segments if found is not None and found.is_classic else None,
             )
-            for topic in await client.partitions(arguments.topic)
-        }
-        await _print(arguments, consumers, queue)
-        for consumer in consumers.values():
-            await consumer.close()
+            bar = Bar("receiving", receiving.tally, is_shown=_has_bar(arguments))
+            hint = "" if arguments.quiet else _hint(arguments)
+            with bar:
+                await receiving.all(lambda: bar.say(hint) if hint else None)
+    if not arguments.quiet:
+        print(summary(receiving.tally, "received", bar.seconds), file=sys.stderr)
+    return receiving.exit_code
 
 
-async def _print(
-    arguments: argparse.Namespace, consumers: dict[str, Consumer], queue: asyncio.Queue[Message | Exception]
-) -> None:
-    ended = count = 0
-    while not arguments.num or count < arguments.num:
-        found = await queue.get()
-        if isinstance(found, EndOfTopic):
-            ended += 1
-            if ended == len(consumers):
-                return
-            continue
-        if isinstance(found, Exception):
-            raise found
-        _print_one(arguments, found)
-        consumers[found.topic].taken()
-        await consumers[found.topic].ack(found)
-        count += 1
+def _printer(arguments: argparse.Namespace, found: Found | None) -> Printer:
+    # The client calls every topic topic://, but that is no name for the other commands if it is a classic one.
+    name = str(found.name) if found is not None and found.is_classic else None
+    return printer(is_json=arguments.json, key_separator=arguments.key_separator, name=name)
 
 
-def _print_one(arguments: argparse.Namespace, message: Message) -> None:
-    described = json.dumps(_described(message), ensure_ascii=False).encode() if arguments.json else None
-    sys.stdout.buffer.write((message.payload if described is None else described) + b"\n")
-    sys.stdout.buffer.flush()
+def _has_bar(arguments: argparse.Namespace) -> bool:
+    """Messages that scroll by tell enough."""
+    return is_terminal() and not arguments.quiet and not sys.stdout.isatty()
 
 
-def _described(message: Message) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "id": str(message.id),
-        "topic": message.topic,
-        "key": message.key,
-        "properties": dict(message.properties),
-        "producer": message.producer,
-        "sequenceId": message.sequence_id,
-        "publishTime": message.publish_time_ms,
-        "eventTime": message.event_time_ms or None,
-        "redeliveries": message.redeliveries,
+async def _opened(arguments: argparse.Namespace, client: Client, start: Start) -> Consumer:
+    # No more than will be printed: what is fetched and not printed comes again, to somebody else and counted.
+    queue = min(arguments.num or MESSAGES_AT_ONCE, MESSAGES_AT_ONCE)
+    if arguments.kind == "checkpoint":
+        return await _checkpoint_consumer(arguments, client, start, queue)
+    options: dict[str, Any] = {
+        "subscription": arguments.subscription,
+        "start": start,
+        "receive_queue": queue,
     }
-    if message.segment >= 0:
-        described["segment"] = message.segment
+    make = client.queue_consumer if arguments.kind == "queue" else client.stream_consumer
+    if arguments.namespace is None:
+        return cast(Consumer, await make(arguments.topic, **options))
+    filters = pairs(arguments.filter, "--filter")
+    return cast(Consumer, await make(namespace=arguments.namespace, property_filters=filters, **options))
+
+
+async def _checkpoint_consumer(
+    arguments: argparse.Namespace, client: Client, start: Start, queue: int
+) -> CheckpointConsumer:
     try:
-        described["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        described["payloadBase64"] = base64.b64encode(message.payload).decode()
-    return described
+        return await client.checkpoint_consumer(arguments.topic, start=start, receive_queue=queue)
+    except BadCheckpoint as error:
+        raise UsageError(f"--checkpoint {arguments.checkpoint}: {error}") from None
+    except DataLost as error:
+        raise UsageError(
+            f"{error}; to leave that out, remove {arguments.checkpoint} and --start anew"
+        ) from None
+
+
+def _start(arguments: argparse.Namespace) -> Start:
+    """earliest, latest, or a time, which is local unless it says otherwise."""
+    text: str = arguments.start
+    if text in ("earliest", "latest"):
+        return cast(Start, text)
+    try:
+        found = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--start {text}: earliest, latest, or a time such as 2026-01-31T15:00") from None
+    if arguments.kind != "checkpoint":
+        raise UsageError(f"--start {text}: a time is for --type checkpoint; give earliest or latest")
+    return found
+
+
+def _hint(arguments: argparse.Namespace) -> str:
+    """For somebody in front of a terminal who waits in vain."""
+    if not is_terminal():
+        return ""
+    if arguments.start == "latest" and not arguments.checkpoint:
+        return "nothing came yet; what was there before is left out, unless you --start earliest"
+    return "nothing came yet; Ctrl-C ends"

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 import anabranch
+from anabranch.cli.client_options import declare_consume, declare_produce
 
-SERVICE_URL = "pulsar://127.0.0.1:6650"
 ADMIN_URL = "http://127.0.0.1:8080"
 
 
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.module is None:
         parser.print_help()
         return 2
-    command = importlib.import_module(f"anabranch.cli.{arguments.module}")
     try:
+        command = importlib.import_module(f"anabranch.cli.{arguments.module}")
         code: int = command.run(arguments)
         sys.stdout.flush()
         return code
@@ -92,74 +92,24 @@ def _standalone(commands: Commands[argparse.ArgumentParser]) -> None:
     )
 
 
-def _client_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--service-url",
-        default=os.environ.get("ANABRANCH_SERVICE_URL", SERVICE_URL),
-        metavar="URL",
-        help=f"the broker (default: $ANABRANCH_SERVICE_URL or {SERVICE_URL})",
-    )
-
-
 def _produce(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "produce",
         help="send messages to a topic",
-        description="Sends each MESSAGE, or each line of standard input when there is none, and ends once the "
-        "broker has stored them all.",
+        description="Sends messages and ends once the broker has stored them all. Ctrl-C sends no more, waits for "
+        "what is under way, and says how many are stored.",
     )
-    parser.set_defaults(module="produce")
-    parser.add_argument(
-        "topic",
-        help="`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t",
-    )
-    parser.add_argument(
-        "-m", "--message", action="append", metavar="MESSAGE", help="a message; may be repeated"
-    )
-    parser.add_argument("-k", "--key", help="the key of every message")
-    parser.add_argument(
-        "-p", "--property", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
-    )
-    parser.add_argument(
-        "-n", "--num", type=int, default=1, metavar="N", help="send all of it N times (with -m)"
-    )
-    _client_options(parser)
+    declare_produce(parser)
 
 
 def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "consume",
-        help="receive and acknowledge messages of a topic",
+        help="receive and acknowledge messages of a topic, or of all topics of a namespace",
         description="Prints messages, one a line, and acknowledges each once it is printed. The subscription "
         "stays when the command ends.",
     )
-    parser.set_defaults(module="consume")
-    parser.add_argument(
-        "topic",
-        help="`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t",
-    )
-    parser.add_argument("-s", "--subscription", required=True, metavar="SUB", help="name of the subscription")
-    parser.add_argument(
-        "-n", "--num", type=int, default=0, metavar="N", help="end after N messages (default: never)"
-    )
-    parser.add_argument(
-        "-t",
-        "--type",
-        choices=("exclusive", "shared", "failover", "key_shared"),
-        default="exclusive",
-        help="type of the subscription (default: exclusive). On a scalable topic shared makes it a queue and "
-        "exclusive or failover a stream, which keeps the order of keys and whose consumers share the segments",
-    )
-    parser.add_argument(
-        "--initial-position",
-        choices=("earliest", "latest"),
-        default="latest",
-        help="where a new subscription starts (default: latest, so only what comes from now on)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON objects with id, key, properties and times"
-    )
-    _client_options(parser)
+    declare_consume(parser)
 
 
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:

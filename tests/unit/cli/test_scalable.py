@@ -135,38 +135,6 @@ def test_every_action_has_help(capsys: Capture, action: str) -> None:
     assert "usage: anabranch topics" in capsys.readouterr().out
 
 
-# -- produce and consume
-
-
-def test_keys_keep_their_order_through_a_split(
-    broker: BrokerProcess, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topic = "topic://public/default/flows"
-    service = ["--service-url", broker.service_url]
-    assert main(["produce", topic, "-m", "one", "-m", "two", "-k", "a", *service]) == 0
-    topics(broker, "split", "flows", "0")
-    assert main(["produce", topic, "-m", "three", "-k", "a", *service]) == 0
-    capfd.readouterr()
-    options = ["-n", "3", "--initial-position", "earliest", *service]
-    assert main(["consume", topic, "-s", "stream", *options]) == 0
-    assert capfd.readouterr().out.splitlines() == ["one", "two", "three"]
-    assert main(["consume", topic, "-s", "queue", "-t", "shared", "--json", *options]) == 0
-    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert {(m["topic"], m["payload"], m["segment"]) for m in found} == {
-        (topic, "one", 0),
-        (topic, "two", 0),
-        (topic, "three", 1),
-    }
-
-
-def test_a_subscription_that_cannot_be_is_refused(broker: BrokerProcess, capsys: Capture) -> None:
-    topic = ["topic://public/default/flows", "-s", "s"]
-    assert main(["consume", *topic, "-t", "key_shared", "--service-url", broker.service_url]) == 1
-    assert "exclusive" in refused(capsys)
-    assert main(["consume", *topic, "--service-url", "pulsar://127.0.0.1:1"]) == 1
-    assert "Connection refused" in refused(capsys)
-
-
 # -- watch
 
 
