@@ -27,7 +27,8 @@ class EarlierLife:
         self.recalled = -1
         self._owner = owner
         self._routing = routing
-        # What each sealed segment holds.
+        # What segments hold: the sealed ones, and those that were active when they were asked first. An earlier life
+        # sends nothing any more.
         self._held: dict[SegmentId, int] = {}
 
     async def recall(self) -> int:
@@ -36,9 +37,11 @@ class EarlierLife:
 
         async def last(number: SegmentId, is_sealed: bool) -> int:
             async with asking:
-                return await (
-                    self._ask(number) if is_sealed else self._owner.segment(number).last_sequence_id()
-                )
+                if is_sealed:
+                    return await self._ask(number)
+                # It may turn out to be sealed before the layout says so, and then its children must not get any of it.
+                found = self._held[number] = await self._owner.segment(number).last_sequence_id()
+                return found
 
         known = [last(number, one.is_sealed) for number, one in self._owner.watch.layout.segments.items()]
         self.recalled = max(await asyncio.gather(*known), default=-1)
@@ -51,7 +54,7 @@ class EarlierLife:
         return self._held[sealed]
 
     def _past(self, hash32: int) -> list[SegmentId]:
-        """The sealed segments that a key of this hash went through, as far as the layout remembers.
+        """The segments that a key of this hash went through before, as far as the layout remembers.
 
         Partitions of a migrated topic are left out: which of them had the key cannot be told when some are pruned.
         """
@@ -59,15 +62,17 @@ class EarlierLife:
         return [
             number
             for number, segment in self._owner.watch.layout.segments.items()
-            if segment.is_sealed and hash16 in segment.range and not segment.legacy_topic
+            if (segment.is_sealed or number in self._held)
+            and hash16 in segment.range
+            and not segment.legacy_topic
         ]
 
     async def stored_in(self, sequence: int, hash32: int) -> SegmentId | None:
-        """The sealed segment that holds a message from before this producer was opened, if one does.
+        """The segment that holds a message from before this producer was opened, if one does.
 
-        Messages of a hash go through its segments in order, so one with a higher sequence id in a sealed segment that
-        covered the hash means that this one is stored there or in an ancestor. An active segment is not asked: it drops
-        what it has by itself.
+        Messages of a hash go through its segments in order, so one with a higher sequence id in a segment that covered
+        the hash means that this one is stored there or in an ancestor. A segment that is active and new is not asked:
+        it drops what it has by itself.
         """
         while unasked := [number for number in self._past(hash32) if number not in self._held]:
             await self._ask(unasked[0])

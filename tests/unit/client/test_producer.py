@@ -134,6 +134,18 @@ async def test_a_named_producer_goes_on_behind_what_the_topic_holds_of_it(
         assert script.sent == [(LEFT, 7)]
 
 
+async def test_what_a_segment_holds_that_is_sealed_before_the_layout_says_so_is_not_sent_to_its_children(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.sealed.add(ROOT)
+    script.last_sequence[ROOT] = 6
+    async with await client.producer(TOPIC, name="fixed") as producer:
+        again = [await producer.post(b"x", key=LOW, sequence_id=number) for number in (5, 6, 7)]
+        script.publish(TWO)
+        assert [receipt.segment for receipt in await results(again)] == [0, 0, 1]
+        assert script.sent == [(LEFT, 7)]
+
+
 async def test_closing_flushes_and_detaches(script: ScriptedBroker, client: Client) -> None:
     producer = await client.producer(TOPIC, batching=False)
     receipts = await send(producer, LOW)
