@@ -83,7 +83,7 @@ class Conductor:
     async def reshape(self, operations: int) -> None:
         """Until there have been enough. The broker may die in the middle of any."""
         told = 0
-        while self.figures.done < operations:
+        while self.figures.done < operations and not self._world.history.violations:
             await asyncio.sleep(self._chance.expovariate(1 / self._pace.operation_s))
             topics = [MAIN, MAIN, MAIN, *self._brooks]
             try:
@@ -111,12 +111,17 @@ class Conductor:
             start, number, end = chance.choice(active)
             if start == end:
                 return
-            await self._target.rest("POST", f"{path}/split/{number}")
+            what = f"split/{number}"
+            self._world.note(f"{topic}: {what}")
+            await self._target.rest("POST", f"{path}/{what}")
             self.figures.splits += 1
         else:
             at = chance.randrange(len(active) - 1)
-            await self._target.rest("POST", f"{path}/merge/{active[at][1]}/{active[at + 1][1]}")
+            what = f"merge/{active[at][1]}/{active[at + 1][1]}"
+            self._world.note(f"{topic}: {what}")
+            await self._target.rest("POST", f"{path}/{what}")
             self.figures.merges += 1
+        self._world.note(f"{topic}: {what} is done")
         self.figures.operation_s.append(time.monotonic() - began)
 
     # -- bad luck

@@ -63,11 +63,13 @@ class Member:
             self._id = f"{name}#{self._lives}"
             WHO.set(self._id)
             world.history.joined(self._subscription.name, self._id)
+            world.note(f"{self._id} begins")
             try:
                 await self._one_life(name)
             except EXPECTED as error:
                 world.note(f"{self._id}: {error!r}")
             finally:
+                world.note(f"{self._id} ends")
                 world.history.ended(self._id)
             await asyncio.sleep(world.chance.uniform(0.05, 0.6))
 
@@ -138,8 +140,9 @@ class Member:
             world.history.fail(f"{self._id}: {error}")
             return
         world.counts["received"] += 1
+        how = f"{message.id} after {message.redeliveries}"
         for _ in range(2 if world.spoils(Sabotage.REPEAT) else 1):
-            world.history.took(self._id, sent, message.key or "", place_of(message))
+            world.history.took(self._id, sent, message.key or "", place_of(message), how)
         if not self._subscription.is_stream:
             await self._deal_with_queued(consumer, sent, message)
             return

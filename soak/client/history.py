@@ -36,9 +36,18 @@ class Scope:
     echo_s: float
     acked: set[Sent] = field(default_factory=set)
     # Who had it last, and when.
-    held: dict[Sent, tuple[str, float]] = field(default_factory=dict)
+    held: dict[Sent, tuple[str, float, str]] = field(default_factory=dict)
     disturbed: dict[str, float] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
+    # What happened to those that came again or were given back.
+    trails: dict[Sent, list[str]] = field(default_factory=dict)
+
+    def trail(self, message: Sent, now: float, what: str) -> str:
+        if message not in self.trails:
+            holder, since, how = self.held[message]
+            self.trails[message] = [f"{since:.3f} {holder} {how}"]
+        self.trails[message].append(f"{now:.3f} {what}")
+        return ", ".join(self.trails[message])
 
 
 class ClientHistory(History):
@@ -47,6 +56,8 @@ class ClientHistory(History):
     def __init__(self, now: Callable[[], float], *, may_double: Callable[[str], bool]) -> None:
         super().__init__()
         self.repeats: Counter[str] = Counter()
+        # Where receipts say that messages are.
+        self.places: dict[Sent, Place] = {}
         self._now = now
         self._may_double = may_double
         self._scopes: dict[str, Scope] = {}
@@ -62,6 +73,10 @@ class ClientHistory(History):
     def sent(self, producer: str, number: int, key: str) -> None:
         super().sent(producer, number, key)
         self._numbers.setdefault((producer, key), []).append(number)
+
+    def stored(self, producer: str, number: int, place: Place) -> None:
+        self.receipt(producer, number)
+        self.places[Sent(producer, number)] = place
 
     # -- subscriptions
 
@@ -94,33 +109,33 @@ class ClientHistory(History):
         scope = self._scopes[self._members[consumer]]
         scope.disturbed[consumer] = until
 
-    def took(self, consumer: str, message: Sent, key: str, place: Place) -> None:
-        """A member of a subscription received a message."""
+    def took(self, consumer: str, message: Sent, key: str, place: Place, how: str = "") -> None:
+        """A member of a subscription received a message; `how` is for people."""
         name = self._members[consumer]
         scope = self._scopes[name]
         if message in scope.held:
-            self._check_repeat(name, scope, consumer, message)
-        scope.held[message] = (consumer, self._now())
+            self._check_repeat(name, scope, consumer, message, how)
+        scope.held[message] = (consumer, self._now(), how)
         self.received(name, consumer, message, key, place, keeps_order=scope.keeps_order)
 
     def _is_single(self, producer: str) -> bool:
         return not self._may_double(producer)
 
-    def _check_repeat(self, name: str, scope: Scope, consumer: str, message: Sent) -> None:
-        holder, since = scope.held[message]
+    def _check_repeat(self, name: str, scope: Scope, consumer: str, message: Sent, how: str) -> None:
+        holder, since, _ = scope.held[message]
         self.repeats[name] += 1
+        trail = scope.trail(message, self._now(), f"{consumer} {how}")
         whose = scope.disturbed.values() if scope.keeps_order else (scope.disturbed.get(holder, -inf),)
         if message in scope.given_back:
             scope.given_back.discard(message)
         elif max(whose) + scope.echo_s < since:
-            ago = self._now() - since
-            self._fail(
-                f"{name}: {message} came to {consumer}, and {ago:.2f} s before, undisturbed, to {holder}"
-            )
+            self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}")
 
     def gave_back(self, consumer: str, message: Sent) -> None:
         """A negative acknowledgement."""
-        self._scopes[self._members[consumer]].given_back.add(message)
+        scope = self._scopes[self._members[consumer]]
+        scope.given_back.add(message)
+        scope.trail(message, self._now(), f"given back by {consumer}")
 
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:
         """Their acknowledgement was asked for; it may be stored or not."""
@@ -129,6 +144,13 @@ class ClientHistory(History):
     def owed(self, name: str) -> set[Sent]:
         scope = self._scopes[name]
         return {m for m in self._receipts if m not in scope.acked and scope.producers(m.producer)}
+
+    def story(self, name: str, message: Sent) -> str:
+        """What is known of a message: where it is, and what happened to it in that subscription."""
+        scope = self._scopes.get(name)
+        trail = scope.trails.get(message, []) if scope is not None else []
+        held = scope.held.get(message, "nobody") if scope is not None else ""
+        return f"{message} at {self.places.get(message)}, last with {held}; {', '.join(trail)}"
 
     # -- checkpoints
 
@@ -150,7 +172,9 @@ class ClientHistory(History):
             if not self._may_double(message.producer):
                 self._fail(f"{reader}: {message} of key {key!r} came again, or behind {last}")
         elif at < len(numbers) and message.number > numbers[at]:
-            self._fail(f"{reader}: {message} of key {key!r} came, and {numbers[at]} never did")
+            missing = Sent(message.producer, numbers[at])
+            where = self.places.get(missing)
+            self._fail(f"{reader}: {message} of key {key!r} came, and {missing.number} never did: {where}")
         own[lane] = max(last, message.number)
         furthest[lane] = max(furthest.get(lane, -1), message.number)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.client import Client, MessageId, Producer
+from anabranch.simulation.history import Place
 from soak.client.world import (
     EXPECTED,
     FLUSH_SECONDS_MAX,
@@ -19,7 +20,6 @@ from soak.client.world import (
     key_of,
     payload_of,
 )
-
 
 PAUSE_MAX_S = 0.5
 
@@ -52,6 +52,7 @@ class Producing:
         # Sequence ids of a producer that sends one twice, for a judge to notice.
         self._added = 0
         self._client: Client | None = None
+        self._crashed = 0  # The last life that did.
 
     async def live(self) -> None:
         """Until the world is calm and everything has its receipt."""
@@ -71,6 +72,7 @@ class Producing:
                 if not self._manner.is_named:
                     # Its next life has another name, under which nobody can tell what is a repetition.
                     world.may_double.add(self.name)
+            self._crashed = self._lives
             producer.crash()
 
     async def _one_life(self, producer: Producer) -> bool:
@@ -82,7 +84,9 @@ class Producing:
         while time.monotonic() < ends or world.is_calm:
             # Small ones without a pause, so that every change of the layout meets some, and now and then thousands.
             is_large = world.chance.random() < 0.1
-            burst = world.chance.randint(1, manner.burst_max if is_large else int(manner.per_second * 0.1) + 1)
+            burst = world.chance.randint(
+                1, manner.burst_max if is_large else int(manner.per_second * 0.1) + 1
+            )
             for _ in range(burst):
                 if world.is_calm and number >= self._sent:
                     async with asyncio.timeout(FLUSH_SECONDS_MAX):
@@ -125,12 +129,16 @@ class Producing:
             self._added += 1
         sequence_id = number + self._added if manner.is_named else None
         receipt = await producer.post(payload, key=key, sequence_id=sequence_id)
-        receipt.add_done_callback(partial(self._answered, number))
+        receipt.add_done_callback(partial(self._answered, self._lives, number))
 
-    def _answered(self, number: int, receipt: asyncio.Future[MessageId]) -> None:
-        if receipt.cancelled() or receipt.exception() is not None:
+    def _answered(self, life: int, number: int, receipt: asyncio.Future[MessageId]) -> None:
+        if receipt.cancelled() or (life <= self._crashed and receipt.exception() is not None):
             return
-        self._world.history.receipt(self.name, number)
+        if (error := receipt.exception()) is not None:
+            # There is no time-out, and nothing wrong with it.
+            self._world.history.fail(f"{self.name}: number {number} was given up: {error!r}")
+            return
+        self._world.history.stored(self.name, number, Place(*receipt.result()))
         self._receipted.add(number)
         while self._first_open in self._receipted:
             self._receipted.discard(self._first_open)

@@ -7,6 +7,7 @@ loop, so one history holds what the clients saw in the order in which it happene
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -43,7 +44,7 @@ class Options:
     per_second: float = 150.0
     life_s: tuple[float, float] = (2.0, 10.0)
     # How long nothing may come in the end before what is missing counts as lost.
-    quiet_s: float = 60.0
+    quiet_s: float = 30.0
     has_brooks: bool = True
     sabotage: Sabotage | None = None
 
@@ -73,7 +74,7 @@ async def _run(options: Options, target: Target) -> int:
     assert isinstance(loop, OwnedLoop)
     with (options.folder / "notes.log").open("w", buffering=1) as notes:
         may_double: set[str] = set()
-        history = ClientHistory(loop.time, may_double=may_double.__contains__)
+        history = ClientHistory(lambda: loop.time() - began, may_double=may_double.__contains__)
         world = World(
             target.url,
             f"public/soak-{options.seed}-{int(time.time())}",
@@ -97,6 +98,7 @@ async def _run(options: Options, target: Target) -> int:
             cast = Cast(options, target, world, conductor)
             try:
                 await cast.play()
+                await cast.explain()
             except EXPECTED as error:
                 history.fail(f"the run did not end: {error!r}")
             finally:
@@ -141,6 +143,8 @@ class Cast:
             others += [self._start(self._brooks()), self._start(conductor.change_members())]
         reshaping = self._start(conductor.reshape(options.operations))
         await self._unless_somebody_fails(reshaping)
+        if self._world.history.violations:
+            return  # The first ones tell the story.
         for task in others:
             await cancel(task)
         await conductor.rejoin_all()
@@ -224,6 +228,18 @@ class Cast:
         found |= {reader.reader: history.unread(reader.reader, is_main) for reader in self._readers}
         return found
 
+    async def explain(self) -> None:
+        """Notes what the broker says of some segments of which something is missing."""
+        history = self._world.history
+        found = {
+            (MAIN if is_main(lost.producer) else lost.producer, history.places[lost].segment)
+            for missing in self.missing().values()
+            for lost in missing
+        }
+        for topic, segment in sorted(found)[:10]:
+            stats = await self._target.rest("GET", f"scalable/{self._world.namespace}/{topic}/stats")
+            self._world.note(f"{topic} {segment}: {json.dumps(stats['segments'].get(str(segment)))}")
+
     async def end(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -241,8 +257,11 @@ def _report(
 ) -> int:
     history, figures = world.history, conductor.figures
     for name, missing in cast.missing().items():
-        if missing:
-            history.fail(f"{name}: {min(missing)} and {len(missing) - 1} more have receipts and never came")
+        if missing and not history.violations:
+            story = history.story(name, min(missing))
+            history.fail(
+                f"{name}: {story} and {len(missing) - 1} more have receipts and were never dealt with"
+            )
     took = sorted(figures.operation_s) or [0.0]
     print(
         f"\n{figures.splits} splits and {figures.merges} merges in {took_s:.0f} s, seed {options.seed}: "

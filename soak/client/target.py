@@ -21,14 +21,14 @@ REST_MAX_S = 60.0
 OWN_HOST = "127.0.0.1"
 ADVERTISED_HOST = "127.0.0.2"
 GRACE_S = 2.0
-MESSAGE_BYTES_MAX = 64 << 10
+MESSAGE_BYTES_MAX = 256 << 10
 SETTINGS = {
     "advertisedAddress": ADVERTISED_HOST,
     "scalableTopicConsumerSessionGracePeriodSeconds": int(GRACE_S),
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": 8 << 20,
     "logLingerSeconds": 0,
-    # Small, so that a large message is one of some hundred KB.
+    # Small, so that a large message is one of some hundred KB; larger than a batch.
     "maxMessageSize": MESSAGE_BYTES_MAX,
 }
 
