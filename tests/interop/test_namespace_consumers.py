@@ -106,6 +106,35 @@ async def test_all_topics_are_one_stream_and_messages_name_their_topic(
     assert {message.topic for message in found} == {one, two}
 
 
+async def test_messages_of_a_topic_that_is_still_joining_are_acknowledged_and_handed_back(
+    space: Namespace, client: Client
+) -> None:
+    queue = await client.queue_consumer(
+        namespace=space.name,
+        subscription="q",
+        start="earliest",
+        property_filters={"read": "yes"},
+        negative_ack=anabranch.NackDelay(first_s=0.05),
+    )
+    # Messages come from the first segments while the last ones are not subscribed to.
+    topic = await space.make("wide", segments=40)
+    async with client.producer(topic, batching=False) as producer:
+        for number in range(120):
+            await producer.post(b"%d" % number)
+    await space.change("wide", read="yes")
+    (back,) = await take(queue, 1)
+    await queue.nack(back)
+    seen = [back.payload]
+    while len(seen) < 121:
+        message = await queue.receive(timeout_s=WITHIN_S)
+        seen.append(message.payload)
+        await queue.ack(message)
+        if len(seen) < 10:
+            assert await queue.flush()
+    assert Counter(seen) == Counter(b"%d" % number for number in range(120)) + Counter([back.payload])
+    assert await queue.flush()
+
+
 async def test_topics_join_and_leave_while_it_runs(space: Namespace, client: Client) -> None:
     one = await space.make("one")
     stream = await client.stream_consumer(namespace=space.name, subscription="s", start="earliest")

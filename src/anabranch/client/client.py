@@ -321,6 +321,7 @@ class Client:
             # A topic that was deleted meanwhile is not made again.
             await watch.open(create=False)
             consumer = make(self._setup(watch, consumer_name, how, shared))
+            shared.made(consumer)
             try:
                 await consumer.open()
             except BaseException:

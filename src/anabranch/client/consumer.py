@@ -49,6 +49,8 @@ class Shared:
     tally: Tally
     cumulative: Cumulative
     failed: Callable[[Exception], None]
+    # Told of each consumer before it is opened: it gives messages out before all of its segments are subscribed to.
+    made: Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)

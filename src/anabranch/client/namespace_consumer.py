@@ -66,6 +66,8 @@ class NamespaceConsumer(Receiver, Generic[C]):
         self._setup = setup
         self._cumulative = Cumulative(self._tally)
         self._topics: Topics[C] = Topics(self._open_one, lambda: topic_backoff(setup.chance))
+        # By topic, the consumer whose messages may be settled.
+        self._giving: dict[str, C] = {}
         self._watch = self._new_watch()
 
     def __repr__(self) -> str:
@@ -104,10 +106,17 @@ class NamespaceConsumer(Receiver, Generic[C]):
         )
 
     def _changed(self, change: Change) -> None:
+        for topic in change.closed:
+            self._giving.pop(topic, None)
         self._topics.apply(change)
 
     async def _open_one(self, topic: str, failed: Callable[[Exception], None]) -> C:
-        return await self._setup.open_one(topic, Shared(self._inbox, self._tally, self._cumulative, failed))
+        def made(consumer: C) -> None:
+            self._giving[topic] = consumer
+
+        return await self._setup.open_one(
+            topic, Shared(self._inbox, self._tally, self._cumulative, failed, made)
+        )
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
         # Consumers of topics that left confirm theirs before they are gone.
@@ -119,7 +128,7 @@ class NamespaceConsumer(Receiver, Generic[C]):
     flush.__doc__ = Receiver.flush.__doc__
 
     def _acking(self) -> Iterable[SegmentConsumer]:
-        return [one for consumer in self._topics.open.values() for one in consumer._acking()]
+        return [one for consumer in self._giving.values() for one in consumer._acking()]
 
     async def close(self) -> None:
         await self._watch.close()
@@ -133,7 +142,7 @@ class NamespaceConsumer(Receiver, Generic[C]):
     def crash(self) -> None:
         """Drops every connection of its client without a word, as a process that dies would."""
         self._cumulative.stop()
-        for one in self._topics.open.values():
+        for one in self._giving.values():
             one.crash()
         self._setup.connections.abort()
 
@@ -169,7 +178,7 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
 
     async def receive(self, timeout_s: float | None = None) -> Message:
         message = await super().receive(timeout_s)
-        if (consumer := self._topics.open.get(message.topic)) is not None:
+        if (consumer := self._giving.get(message.topic)) is not None:
             consumer.given(message)
         return message
 
@@ -177,7 +186,7 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
 
     def _given_whole(self, entries: list[Entry]) -> None:
         for entry in entries:
-            if (consumer := self._topics.open.get(entry.origin.topic)) is not None:
+            if (consumer := self._giving.get(entry.origin.topic)) is not None:
                 consumer.given_whole([entry])
 
     async def ack(self, message: Message | pa.RecordBatch) -> None:
@@ -186,14 +195,14 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
         Returns at once; `flush` tells whether it was stored.
         """
         if isinstance(message, Message):
-            if (consumer := self._topics.open.get(message.topic)) is None:
+            if (consumer := self._giving.get(message.topic)) is None:
                 self._tally.lost += 1
             else:
                 await consumer.ack(message)
             return
         reader = self._arrow_reader()
         for entry in reader.entries_of(message):
-            if (consumer := self._topics.open.get(entry.origin.topic)) is None:
+            if (consumer := self._giving.get(entry.origin.topic)) is None:
                 self._tally.lost += 1
             else:
                 consumer.ack_whole(entry)
@@ -205,17 +214,17 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
         Returns at once.
         """
         if isinstance(message, Message):
-            if (consumer := self._topics.open.get(message.topic)) is not None:
+            if (consumer := self._giving.get(message.topic)) is not None:
                 await consumer.nack(message)
             return
         reader = self._arrow_reader()
         for entry in reader.entries_of(message):
-            if (consumer := self._topics.open.get(entry.origin.topic)) is not None:
+            if (consumer := self._giving.get(entry.origin.topic)) is not None:
                 consumer.hand_back(entry, bits_of_entry(entry))
         reader.settled(message)
 
     async def flush(self, timeout_s: float = FLUSH_MAX_S) -> bool:
-        for consumer in list(self._topics.open.values()):
+        for consumer in list(self._giving.values()):
             await consumer.flush_dead_letters()
         return await super().flush(timeout_s)
 
