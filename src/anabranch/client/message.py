@@ -458,16 +458,6 @@ def read_entry(
     return entry
 
 
-def take_apart(
-    topic: str, body: pb.CommandMessage, payload: memoryview, *, partition: int = -1
-) -> list[Message]:
-    """The messages of an entry as a broker sent it. Raises for what stands not for itself, or cannot be read."""
-    entry = read_entry(Origin(topic, partition=partition), body, payload)
-    if entry.metadata.num_chunks_from_msg > 1 or entry.metadata.encryption_keys:
-        raise ValueError(f"{topic}: chunked and encrypted messages are not supported by this client")
-    return entry.messages()[::-1]
-
-
 def signed(number: int) -> int:
     """A ledger or entry id as meant: what lies before everything, and repetitions, carry -1 in unsigned fields."""
     return number - (1 << 64) if number >= 1 << 63 else number

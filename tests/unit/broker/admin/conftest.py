@@ -19,11 +19,11 @@ from anabranch.broker.owners import Owner, Owners
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
-from anabranch.client.simple import Client
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
+from harness.simple_client import Client
 
 NOW_MS = 1_700_000_000_000
 

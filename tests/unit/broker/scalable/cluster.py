@@ -24,7 +24,6 @@ from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.client import ClientConnection
 from anabranch.client.connection import PartKind
-from anabranch.client.simple import Client
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.model.layout import SegmentLayout
@@ -44,6 +43,7 @@ from anabranch.model.scalable import (
 from anabranch.model.segments import Segment, SegmentId
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.wire import pulsar_pb2 as pb
+from harness.simple_client import Client
 
 NOW_MS = 1_700_000_000_000
 ELSEWHERE = "pulsar://elsewhere:6650"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.broker.broker import Broker
-from anabranch.client.simple import Client
 from anabranch.model.names import TopicName
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+from harness.simple_client import Client
 from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, broker_lab, ids, topics_of
 
 ORDERS = "topic://public/default/orders"

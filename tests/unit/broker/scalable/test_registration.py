@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.client import RequestRefused
-from anabranch.client.simple import Consumer
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
+from harness.simple_client import Consumer
 from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
 
 SHARED = pb.CommandSubscribe.Shared

@@ -1,4 +1,4 @@
-"""Our client against a broker that answers what a test tells it to: receipts, refusals, lost connections."""
+"""The plain client against a broker that answers what a test tells it to: receipts, refusals, lost connections."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from anabranch.client import RequestRefused
 from anabranch.client.errors import ConnectionLost
 from anabranch.client.message_id import MessageId
-from anabranch.client.simple import Client
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch
 from anabranch.wire.connection import Connection, Role
 from anabranch.wire.encode import encode_command, encode_payload_header
+from harness.simple_client import Client
 
 C = pb.BaseCommand
 

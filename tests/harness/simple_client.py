@@ -1,4 +1,4 @@
-"""Produce and consume the plain way: no batching, no reconnecting, a connection for each broker a lookup names."""
+"""A plain client for tests of the broker: no batching, no reconnecting, a connection for each broker a lookup names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.errors import ConnectionLost, RequestRefused
-from anabranch.client.message import Message, take_apart
+from anabranch.client.message import Message, Origin, read_entry
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -299,3 +299,13 @@ class Consumer:
 
     def lost(self, error: Exception) -> None:
         self._queue.put_nowait(error)
+
+
+def take_apart(
+    topic: str, body: pb.CommandMessage, payload: memoryview, *, partition: int = -1
+) -> list[Message]:
+    """The messages of an entry as a broker sent it. Raises for what stands not for itself, or cannot be read."""
+    entry = read_entry(Origin(topic, partition=partition), body, payload)
+    if entry.metadata.num_chunks_from_msg > 1 or entry.metadata.encryption_keys:
+        raise ValueError(f"{topic}: chunked and encrypted messages are not supported by this client")
+    return entry.messages()[::-1]
