@@ -1,0 +1,4 @@
+"""Scalable topics in Spark: `spark.read` and `spark.readStream` with `.format("anabranch")`. Needs `pyspark` 4.3.
+
+Nothing here is imported by the rest. `pyspark_anabranch` is what Spark finds by itself.
+"""
