@@ -138,6 +138,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     log_disk_reserve_bytes: int = 256 * MIB
     # What the log may take of the disk, reserve included; 0: all of it.
     log_disk_bytes_max: int = 0
+    # Super users may ask where a topic's entries lie and read the files themselves. The files hold every tenant's.
+    log_direct_reads_allowed: bool = True
 
     # -- watching it
     expose_topic_level_metrics_in_prometheus: bool = True

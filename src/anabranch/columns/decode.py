@@ -96,10 +96,14 @@ def decode(
 ) -> Decoded:
     """The messages of all entries. If `strict`, the first that cannot be read raises MalformedFrame or
     ChecksumMismatch; else it is left out and named in `bad`, and the others come."""
-    opened = _open(entries, verify, unpacked_bytes_max)
+    return decode_opened(pool, _open(entries, verify, unpacked_bytes_max), strict=strict)
+
+
+def decode_opened(pool: Pool, opened: Opened, *, strict: bool) -> Decoded:
+    """The rest of `decode`, for entries whose payloads are in memory, unpacked."""
     facts = opened.facts
-    counts = np.zeros(len(entries), np.int64)
-    faults = np.zeros(len(entries), np.int64)
+    counts = np.zeros(len(facts), np.int64)
+    faults = np.zeros(len(facts), np.int64)
     found, before = np.zeros((2, FOUND_WIDTH), np.int64)
     room = int((facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]).sum())
     rows = int(np.where(facts[:, scan.COUNT] < 0, 1, facts[:, scan.COUNT]).sum())
@@ -110,7 +114,7 @@ def decode(
         if decode_rows(*given, counts, faults, found, before):
             break
     for entry in np.flatnonzero(faults).tolist():
-        opened.bad.append((entry, _fault(entries[entry], int(faults[entry]), int(facts[entry, scan.COUNT]))))
+        opened.bad.append((entry, _fault(opened, entry, int(faults[entry]))))
     if opened.bad:
         opened.bad.sort(key=lambda one: one[0])
         if strict:
@@ -119,7 +123,7 @@ def decode(
     return Decoded(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad)
 
 
-class _Opened(NamedTuple):
+class Opened(NamedTuple):
     facts: scan.Facts
     ids: npt.NDArray[np.int64]
     words: npt.NDArray[np.int64]
@@ -128,7 +132,7 @@ class _Opened(NamedTuple):
     held: list[Any]  # The memory that the facts' addresses lie in.
 
 
-def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> _Opened:
+def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> Opened:
     """Reads the metadata of all entries, checks their sums and unpacks their payloads."""
     count = len(entries)
     held: list[Any] = [pa.py_buffer(entry.data) for entry in entries]
@@ -141,21 +145,17 @@ def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> _O
     word_bounds = np.zeros(count + 1, np.int64)
     if words:
         np.cumsum([len(entry.ack_set) for entry in entries], out=word_bounds[1:])
-    opened = _Opened(facts, ids, np.array(words, np.int64), word_bounds, [], held)
-    # Most entries need no second look, and what it costs counts where each holds one message.
-    payload_bytes = facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]
-    odd = (facts[:, scan.FLAGS] & _ODD != 0) | (facts[:, scan.COMPRESSION] != 0)
-    odd |= facts[:, scan.COUNT] > payload_bytes >> 2
+    opened = Opened(facts, ids, np.array(words, np.int64), word_bounds, [], held)
+    odd = odd_entries(facts)
     odd |= np.fromiter((entry.payload is not None for entry in entries), np.bool_, count)
     damaged = _damaged(entries, facts, addresses) if verify else set()
     for place in sorted({*np.flatnonzero(odd).tolist(), *damaged}):
         try:
             if place in damaged and entries[place].payload is None:
-                raise ChecksumMismatch(f"{_name(entries[place])} does not match its checksum")
-            _open_payload(opened, place, entries[place], unpacked_bytes_max)
+                raise ChecksumMismatch(f"{_name(opened, place)} does not match its checksum")
+            open_payload(opened, place, held[place], entries[place].payload, unpacked_bytes_max)
         except AnabranchError as error:
-            opened.bad.append((place, error))
-            _forget(facts[place])
+            leave_out(opened, place, error)
     total = sum(one.size for one in held)
     if total > BYTES_MAX:
         raise ValueError(f"{total} bytes of entries at once, the limit is {BYTES_MAX}: decode fewer of them")
@@ -173,17 +173,26 @@ def _damaged(entries: Sequence[Entry], facts: scan.Facts, addresses: npt.NDArray
     }
 
 
-def _open_payload(opened: _Opened, place: int, entry: Entry, unpacked_bytes_max: int) -> None:
+def odd_entries(facts: scan.Facts) -> npt.NDArray[np.bool_]:
+    """Which entries need a second look. Most do not, and what it costs counts where each holds one message."""
+    payload_bytes = facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]
+    odd: npt.NDArray[np.bool_] = (facts[:, scan.FLAGS] & _ODD != 0) | (facts[:, scan.COMPRESSION] != 0)
+    return odd | (facts[:, scan.COUNT] > payload_bytes >> 2)
+
+
+def open_payload(opened: Opened, place: int, data: Any, payload: Buffer | None, bytes_max: int) -> None:
+    """Unpacks the payload of an entry, whose bytes are the Arrow buffer `data`, and says what is wrong with it."""
     facts = opened.facts[place]
     flags, compression, unpacked = facts[[scan.FLAGS, scan.COMPRESSION, scan.UNPACKED]].tolist()
     if flags & scan.BAD:
-        raise MalformedFrame(f"{_name(entry)}: its metadata cannot be read")
-    payload = entry.payload
+        raise MalformedFrame(f"{_name(opened, place)}: its metadata cannot be read")
     if payload is None and flags & (scan.ENCRYPTED | scan.CHUNK):
-        raise MalformedFrame(f"{_name(entry)} is encrypted or a chunk: give its whole payload beside it")
+        raise MalformedFrame(
+            f"{_name(opened, place)} is encrypted or a chunk: give its whole payload beside it"
+        )
     if payload is None and compression:
-        packed = memoryview(entry.data)[facts[scan.PAYLOAD] - opened.held[place].address :]
-        payload = decompress(compression, packed, unpacked, size_max=unpacked_bytes_max)
+        packed = memoryview(data)[facts[scan.PAYLOAD] - data.address :]
+        payload = decompress(compression, packed, unpacked, size_max=bytes_max)
     if payload is not None:
         memory = pa.py_buffer(payload)
         opened.held.append(memory)
@@ -192,22 +201,27 @@ def _open_payload(opened: _Opened, place: int, entry: Entry, unpacked_bytes_max:
     count, size = int(facts[scan.COUNT]), int(facts[scan.PAYLOAD_END] - facts[scan.PAYLOAD])
     # Each message has a size of four bytes before it; more than fit cannot have come, and would take their memory.
     if count > size >> 2:
-        raise MalformedFrame(f"{_name(entry)}: {count} messages in {size} bytes")
+        raise MalformedFrame(f"{_name(opened, place)}: {count} messages in {size} bytes")
 
 
-def _forget(row: npt.NDArray[np.int64]) -> None:
+def leave_out(opened: Opened, place: int, error: AnabranchError) -> None:
+    """No row comes of that entry."""
+    opened.bad.append((place, error))
+    row = opened.facts[place]
     row[:] = 0
     row[scan.KEY_SIZE] = -1
 
 
-def _name(entry: Entry) -> str:
-    return f"entry {entry.ledger_id}:{entry.entry_id}"
+def _name(opened: Opened, place: int) -> str:
+    ledger_id, entry_id = opened.ids[place].tolist()
+    return f"entry {ledger_id}:{entry_id}"
 
 
-def _fault(entry: Entry, fault: int, count: int) -> MalformedFrame:
+def _fault(opened: Opened, place: int, fault: int) -> MalformedFrame:
     index, kind = fault >> 8, fault & 0xFF
     what = "its metadata cannot be read" if kind == MALFORMED else "the batch ends within it"
-    return MalformedFrame(f"{_name(entry)}: message {index} of {count}: {what}")
+    count = int(opened.facts[place, scan.COUNT])
+    return MalformedFrame(f"{_name(opened, place)}: message {index} of {count}: {what}")
 
 
 class _Output:

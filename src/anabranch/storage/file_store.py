@@ -434,7 +434,11 @@ class FileLogStore:
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
         end = await self._readable_end(ledger, incarnation, first, end)
-        runs = await self._in_reader(self._reader.runs, ledger, first, end)
+        while True:
+            runs = await self._in_reader(self._reader.runs, ledger, first, end)
+            # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
+            if all(file.id in self._catalog.files for file, _ in runs):
+                break
         expires_at_ms = self._clock_ms() + self._plan_ms
         self._reclaimer.planned((file for file, _ in runs), expires_at_ms)
         return ReadPlan(ledger, first, end, tuple(run for _, run in runs), expires_at_ms)

@@ -167,7 +167,7 @@ class Reclaimer:
         self._is_exclusive = is_exclusive
         self._facts: dict[int, tuple[Facts, list[LiveRow]]] = {}
         # Files that a read plan names: not unlinked before.
-        self._planned: dict[int, int] = {}
+        self._planned: dict[Path, int] = {}
         # Out of the catalog, still on disk because of a plan: (path, when it may go).
         self._doomed: list[tuple[LogFile, int]] = []
         # Sources with a damaged record: they stay as they are.
@@ -185,8 +185,9 @@ class Reclaimer:
         self._facts.clear()
 
     def planned(self, files: Iterable[LogFile], until_ms: int) -> None:
+        # By path: what was recovered is indexed again as more of it is taken, and is another object then.
         for file in files:
-            self._planned[file.id] = max(until_ms, self._planned.get(file.id, 0))
+            self._planned[file.path] = max(until_ms, self._planned.get(file.path, 0))
 
     @property
     def doomed_bytes(self) -> int:
@@ -305,7 +306,7 @@ class Reclaimer:
         self._catalog.remove(files)
         for file in files:
             self._facts.pop(file.id, None)
-            self._doomed.append((file, self._planned.pop(file.id, 0)))
+            self._doomed.append((file, self._planned.pop(file.path, 0)))
         self.removed_files += len(files)
         await self._in_thread(self._unlink_doomed)
 

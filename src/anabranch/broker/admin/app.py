@@ -18,6 +18,7 @@ from anabranch.broker.admin import (
     lookup,
     messages,
     namespaces,
+    read_plans,
     scalable,
     schemas,
     segments,
@@ -78,6 +79,7 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
+    app.include_router(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])
     app.add_api_route(
         "/status.html", _status, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]

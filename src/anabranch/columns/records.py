@@ -1,0 +1,302 @@
+"""Data plane. Records of the log where they lie in memory: walks them, checks each, and decodes their entries.
+
+    walk = Walk(runs)                                     # stretches of one file with consecutive records
+    located, is_bad = walk.records(memory, base)          # memory holds the file's bytes from `base` on
+    for i, j in located.cut(len(located), bytes_max, rows_max):
+        located.decode(pool, i, j).batch                  # as `decode` gives it
+
+A record says its ledger, its number, its length and a CRC32C over all of it (docs/decisions/0003-log-format.md). The
+walk believes none of it before it is checked, and stops at the first that is not what the run promised. The checksum of
+the entry itself is not looked at: the record's covers the same bytes, and the broker checked the entry before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+from llvmlite import binding, ir
+from numba.core import cgutils, config, types
+from numba.extending import intrinsic
+
+from anabranch.columns import scan
+from anabranch.columns.decode import (
+    BYTES_MAX,
+    Decoded,
+    Opened,
+    decode_opened,
+    leave_out,
+    odd_entries,
+    open_payload,
+)
+from anabranch.columns.jit import inline, kernel
+from anabranch.columns.memory import load_i64, load_u8, load_u32
+from anabranch.columns.pool import Pool
+from anabranch.errors import AnabranchError
+from anabranch.wire.frames import MESSAGE_BYTES_MAX
+
+Longs = npt.NDArray[np.int64]
+
+# Columns of a run: its ledger, its first entry, one past its last, and its bytes in the file.
+LEDGER: Final = 0
+FIRST: Final = 1
+END: Final = 2
+OFFSET: Final = 3
+STOP: Final = 4
+
+_HEADER: Final = 32
+_ENTRY: Final = 1
+# Records below this are summed by the kernel, where a call would cost more; the library sums several lanes at once.
+_LIBRARY_BYTES_MIN: Final = 2048
+
+# How a walk ended.
+MORE: Final = 0  # All runs of this file's bytes are done, or the next record is not all here.
+BAD: Final = 1
+
+
+def _has_crc_instruction() -> bool:
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return False  # Kernels are compiled for some other machine than this one.
+    if not binding.get_process_triple().startswith("x86_64"):
+        return False
+    return bool(binding.get_host_cpu_features().get("sse4.2"))
+
+
+def _summing(name: str, bits: int) -> Any:
+    word, value = ir.IntType(bits), ir.IntType(64 if bits == 64 else 32)
+
+    def add(typing_context: Any, crc: Any, data: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            function = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(value, [value, word]), name
+            )
+            if bits == 64:
+                return builder.call(function, args)
+            small = builder.trunc(args[0], value), builder.trunc(args[1], word)
+            return builder.zext(builder.call(function, small), ir.IntType(64))
+
+        return types.int64(types.int64, types.int64), build
+
+    return intrinsic(add)
+
+
+if _has_crc_instruction():
+    _add_64 = _summing("llvm.x86.sse42.crc32.64.64", 64)
+    _add_8 = _summing("llvm.x86.sse42.crc32.32.8", 8)
+
+    @inline
+    def is_sum(at: int, size: int, expected: int) -> bool:
+        """Whether the CRC32C of those bytes is as expected."""
+        crc = 0xFFFFFFFF
+        words_end = at + (size & ~7)
+        end = at + size
+        while at < words_end:
+            crc = _add_64(crc, load_i64(at))
+            at += 8
+        while at < end:
+            crc = _add_8(crc, load_u8(at))
+            at += 1
+        return crc ^ 0xFFFFFFFF == expected
+
+    SUMMED_BELOW: Final = _LIBRARY_BYTES_MIN
+else:
+
+    @inline
+    def is_sum(at: int, size: int, expected: int) -> bool:
+        return False
+
+    SUMMED_BELOW = 0  # type: ignore[misc]
+
+
+@kernel
+def _walk(
+    runs: Longs, cursor: Longs, memory: int, base: int, end: int, below: int, found: Longs
+) -> tuple[int, int]:
+    """Finds whole records from the cursor on; how many, and how it ended. `found`: address, size, ledger, entry."""
+    run, entry, at = cursor[0], cursor[1], cursor[2]
+    count = 0
+    status = MORE
+    while run < len(runs) and count < len(found):
+        row = runs[run]
+        if at >= end or at < base:
+            break
+        here = memory + at - base
+        room = min(end, row[STOP]) - at
+        if room < _HEADER:
+            if end >= row[STOP]:
+                status = BAD
+            break
+        size = load_u32(here + 4)
+        if (
+            load_i64(here + 8) != row[LEDGER]
+            or load_i64(here + 16) != entry
+            or load_u32(here + 28) != _ENTRY
+            or size > row[STOP] - at - _HEADER
+        ):
+            status = BAD
+            break
+        if size > room - _HEADER:
+            break
+        if size < below and not is_sum(here + 4, size + _HEADER - 4, load_u32(here)):
+            status = BAD
+            break
+        one = found[count]
+        one[0] = here + _HEADER
+        one[1] = size
+        one[2] = row[LEDGER]
+        one[3] = entry
+        count += 1
+        entry += 1
+        at += _HEADER + size
+        if entry == row[END]:
+            # What is left of the run would be a record that nobody promised: the plan and the file disagree.
+            if at != row[STOP]:
+                status = BAD
+                count -= 1
+                entry -= 1
+                at -= _HEADER + size
+                break
+            run += 1
+            if run < len(runs):
+                entry, at = runs[run, FIRST], runs[run, OFFSET]
+    cursor[0], cursor[1], cursor[2] = run, entry, at
+    return count, status
+
+
+@kernel
+def _window_end(runs: Longs, run: int, at: int, bytes_max: int, gap_max: int) -> int:
+    """How far a read from `at`, in that run, should go: over following runs that lie close behind."""
+    stop = runs[run, STOP]
+    while run + 1 < len(runs) and stop - at < bytes_max:
+        gap = runs[run + 1, OFFSET] - stop
+        if gap < 0 or gap > gap_max or stop + gap - at >= bytes_max:
+            break
+        run += 1
+        stop = runs[run, STOP]
+    return int(min(stop, at + bytes_max))
+
+
+class Walk:
+    """A walk over runs of one file, through windows of its bytes that the caller reads into memory."""
+
+    def __init__(self, runs: Iterable[tuple[int, int, int, int, int]], entries_max: int = 65_536) -> None:
+        """`runs` are (ledger, first entry, one past the last, first byte, byte behind), in order."""
+        self._runs = np.array(list(runs), np.int64).reshape(-1, 5)
+        self._cursor = np.array([0, *self._runs[0, [FIRST, OFFSET]]], np.int64)
+        self._found = np.empty((entries_max, 4), np.int64)
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._cursor[0] == len(self._runs))
+
+    @property
+    def at(self) -> tuple[int, int, int]:
+        """Ledger and number of the next entry, and the byte where its record begins. Not once it is done."""
+        run, entry, offset = self._cursor.tolist()
+        return int(self._runs[run, LEDGER]), entry, offset
+
+    @property
+    def run_stop(self) -> int:
+        """The byte behind the run that the walk is in: no record of it goes further."""
+        return int(self._runs[self._cursor[0], STOP])
+
+    def window_end(self, bytes_max: int, gap_max: int) -> int:
+        """Up to where to read from where the walk is."""
+        run, _, at = self._cursor.tolist()
+        return _window_end(self._runs, run, at, bytes_max, gap_max)
+
+    def records(self, memory: memoryview, base: int) -> tuple[Located, bool]:
+        """The entries of the whole records in memory, which holds the file from `base` on, and whether the next record
+        is bad. A record that is not all there is neither found nor bad: read on from `at`."""
+        held = pa.py_buffer(memory)
+        before = self._cursor.copy()
+        count, status = _walk(
+            self._runs, self._cursor, held.address, base, base + held.size, SUMMED_BELOW, self._found
+        )
+        found = self._found[:count]
+        for place in np.flatnonzero(found[:, 1] >= SUMMED_BELOW).tolist():
+            address, size = found[place, :2].tolist()
+            start = address - held.address - _HEADER
+            if crc32c(memory[start + 4 : start + _HEADER + size]) != int.from_bytes(
+                memory[start : start + 4], "little"
+            ):
+                # Back to that one: what came behind it is not handed out.
+                self._rewind(before, found, place, base - held.address)
+                return Located(held, found[:place].copy()), True
+        return Located(held, found.copy()), bool(status == BAD)
+
+    def _rewind(self, before: Longs, found: Longs, place: int, shift: int) -> None:
+        address, _, ledger, entry = found[place].tolist()
+        offset = address + shift - _HEADER
+        inside = (self._runs[:, LEDGER] == ledger) & (self._runs[:, FIRST] <= entry)
+        inside &= (entry < self._runs[:, END]) & (self._runs[:, OFFSET] <= offset)
+        run = int(before[0]) + int(np.flatnonzero(inside[before[0] :])[0])
+        self._cursor[:] = run, entry, offset
+
+
+class Located:
+    """Entries where they lie in memory, which must stay as it is until they are decoded."""
+
+    def __init__(self, held: Any, found: Longs) -> None:
+        self._held = held
+        self._found = found
+        self.facts: scan.Facts = np.empty((len(found), scan.WIDTH), np.int64)
+        scan.scan_entries(found[:, 0].copy(), found[:, 1].copy(), self.facts)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def position(self, place: int) -> tuple[int, int]:
+        ledger, entry = self._found[place, 2:].tolist()
+        return ledger, entry
+
+    @property
+    def unaided(self) -> int:
+        """How many entries there are before the first that needs a client: one that is encrypted, or a chunk."""
+        kinds = self.facts[:, scan.FLAGS] & (scan.ENCRYPTED | scan.CHUNK) != 0
+        return int(np.argmax(kinds)) if kinds.any() else len(kinds)
+
+    def why(self, place: int) -> str:
+        return "is encrypted" if self.facts[place, scan.FLAGS] & scan.ENCRYPTED else "is a piece of a message"
+
+    def cut(self, end: int, bytes_max: int, rows_max: int) -> list[tuple[int, int]]:
+        """Groups (i, j) of the first `end` entries, each within the limits once unpacked, or one entry."""
+        facts = self.facts[:end]
+        packed = facts[:, scan.COMPRESSION] != 0
+        sizes = np.where(packed, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), self._found[:end, 1])
+        # What a batch says of itself may be anything; its bytes are what it is.
+        counts = np.clip(facts[:, scan.COUNT], 1, np.maximum(sizes >> 2, 1))
+        size_ends, row_ends = np.cumsum(sizes), np.cumsum(counts)
+        groups = []
+        i = size = rows = 0
+        while i < end:
+            j = min(
+                int(np.searchsorted(size_ends, size + bytes_max, "right")),
+                int(np.searchsorted(row_ends, rows + rows_max, "right")),
+            )
+            j = max(i + 1, j)
+            groups.append((i, j))
+            i, size, rows = j, int(size_ends[j - 1]), int(row_ends[j - 1])
+        return groups
+
+    def decode(self, pool: Pool, i: int, j: int, *, unpacked_bytes_max: int = MESSAGE_BYTES_MAX) -> Decoded:
+        """The messages of the entries from `i` to before `j`; the first that cannot be read raises."""
+        found = self._found[i:j]
+        if int(found[:, 1].sum()) > BYTES_MAX:
+            raise ValueError(f"more than {BYTES_MAX} bytes of entries at once: cut them smaller")
+        none = np.zeros(0, np.int64)
+        bounds = np.zeros(j - i + 1, np.int64)
+        # The facts are changed on the way.
+        opened = Opened(self.facts[i:j].copy(), found[:, 2:].copy(), none, bounds, [], [self._held])
+        for place in np.flatnonzero(odd_entries(opened.facts)).tolist():
+            address, size = found[place, :2].tolist()
+            data = self._held.slice(address - self._held.address, size)
+            try:
+                open_payload(opened, place, data, None, unpacked_bytes_max)
+            except AnabranchError as error:
+                leave_out(opened, place, error)
+        return decode_opened(pool, opened, strict=True)

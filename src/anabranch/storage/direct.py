@@ -1,0 +1,283 @@
+"""Reads a topic's entries from the log's files, without its broker. Data plane; blocking, runs where the caller runs.
+
+    for piece in record_batches(planner, start, end):     # planner(start, end) -> TopicPlan, from the topic's owner
+        piece.batch, piece.end                            # messages as Arrow; one past the last entry in it
+
+    for position, messages, data in entries(planner, start, end): …      # the entries as they are, without Arrow
+
+All of [start, end) comes, in order and once, or an error is raised: nothing that is missing or damaged is stepped over.
+Files are read, not mapped: a disk that fails raises an error here, where a mapping would end the process, and a buffer
+that is used again stays in the processor's caches. All files of a plan are opened before the first is read, because an
+open file outlives its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from anabranch.errors import AnabranchError
+from anabranch.model.position import Position
+from anabranch.storage.port import LogDamagedError, LogMissingError
+from anabranch.storage.read_plan import Run, TopicPlan, position_text
+from anabranch.storage.reader import check_entry
+
+if TYPE_CHECKING:
+    from anabranch.columns import Pool
+
+# What is read at once, unless one record is longer.
+WINDOW_BYTES: Final = 4 << 20
+# Other ledgers' records up to this long are read over rather than around.
+_GAP_BYTES_MAX: Final = 64 << 10
+_HEADER: Final = 32
+# How often in a row a plan may be out of date before anything of it could be read.
+_PLANS_MAX: Final = 5
+
+Planner = Callable[[Position, Position], TopicPlan]
+
+
+class DirectReadError(AnabranchError):
+    """The files could not be read as planned."""
+
+
+class PlanOutdatedError(DirectReadError):
+    """A file of the plan is gone: it was rewritten or all in it is dead. Plan again."""
+
+    retryable = True
+
+
+class FilesUnreachableError(DirectReadError):
+    """The log's folder cannot be read from here: read through the broker."""
+
+
+class NeedsClientError(DirectReadError):
+    """An entry that only a client can read: encrypted, or a piece of a message. Everything before it was handed out."""
+
+    def __init__(self, position: Position, why: str) -> None:
+        super().__init__(f"entry {position_text(position)} {why}: read from there on through the broker")
+        self.position = position
+
+
+class DataLostError(DirectReadError):
+    """Entries that were asked for have been trimmed."""
+
+    def __init__(self, plan: TopicPlan) -> None:
+        first = (
+            f"the first left is {plan.runs[0].ledger}:{plan.runs[0].first}" if plan.runs else "none is left"
+        )
+        super().__init__(
+            f"{plan.topic}: entries from {position_text(plan.start)} on are gone, {first}; a subscription keeps "
+            "what is still to be read"
+        )
+
+
+class Piece(NamedTuple):
+    """Messages of the entries from one position to before another. What lies between is all there ever was."""
+
+    batch: Any  # pa.RecordBatch of anabranch.columns.SCHEMA
+    start: Position
+    end: Position
+
+
+Entry = tuple[Position, int, memoryview]
+
+
+def record_batches(
+    planner: Planner,
+    start: Position,
+    end: Position,
+    *,
+    pool: Pool | None = None,
+    bytes_max: int = WINDOW_BYTES,
+    rows_max: int = 1 << 20,
+    may_lose: bool = False,
+    root: str | None = None,
+) -> Iterator[Piece]:
+    """The messages of [start, end). No batch has more than the limits, except for that of one entry.
+
+    `root` is where the log's folder is found here, if not where the broker has it.
+    """
+    from anabranch.columns import Pool
+
+    shared = pool or Pool()
+
+    def read(plan: TopicPlan) -> Iterator[Piece]:
+        return plan_batches(plan, shared, bytes_max=bytes_max, rows_max=rows_max, root=root)
+
+    return _follow(planner, start, end, read, lambda piece: piece.end, may_lose)
+
+
+def entries(
+    planner: Planner, start: Position, end: Position, *, may_lose: bool = False, root: str | None = None
+) -> Iterator[Entry]:
+    """(position, number of messages, bytes) of each entry of [start, end). Views stay valid while held."""
+
+    def read(plan: TopicPlan) -> Iterator[Entry]:
+        return plan_entries(plan, root=root)
+
+    return _follow(planner, start, end, read, lambda one: (one[0][0], one[0][1] + 1), may_lose)
+
+
+def _follow(
+    planner: Planner,
+    start: Position,
+    end: Position,
+    read: Callable[[TopicPlan], Iterator[Any]],
+    behind: Callable[[Any], Position],
+    may_lose: bool,
+) -> Iterator[Any]:
+    """Plans, reads, and plans again where a plan ended or its files are gone."""
+    plans = 0
+    while start < end:
+        plan = planner(start, end)
+        if plan.has_lost and not may_lose:
+            raise DataLostError(plan)
+        plans += 1
+        try:
+            for one in read(plan):
+                yield one
+                start = behind(one)
+                plans = 0
+        except PlanOutdatedError:
+            if plans == _PLANS_MAX:
+                raise
+            continue
+        if plan.end < end and plan.end >= plan.log_end:
+            raise LogMissingError(
+                f"{plan.topic} is confirmed up to {position_text(plan.log_end)}, and {position_text(end)} was asked for"
+            )
+        if plan.end <= start and not plan.runs and plan.end < end:
+            raise LogMissingError(f"{plan.topic}: no entry from {position_text(start)} on was planned")
+        start = plan.end
+
+
+# -- one plan
+
+
+def plan_batches(
+    plan: TopicPlan, pool: Pool, *, bytes_max: int, rows_max: int, root: str | None = None
+) -> Iterator[Piece]:
+    from anabranch.columns.records import Walk
+
+    buffer = memoryview(bytearray(min(bytes_max, WINDOW_BYTES)))
+    with _Files(plan, root) as files:
+        for file, group in _by_file(plan.runs):
+            fd, path = files.opened[file]
+            walk = Walk((r.ledger, r.first, r.last + 1, r.offset, r.offset + r.length) for r in group)
+            while not walk.is_done:
+                ledger, entry, base = walk.at
+                size = walk.window_end(len(buffer), _GAP_BYTES_MAX) - base
+                _fill(fd, buffer[:size], base, path)
+                located, is_bad = walk.records(buffer[:size], base)
+                if not len(located) and not is_bad:
+                    buffer = _grown(buffer, size, base, walk.run_stop)
+                    continue
+                stop = located.unaided
+                for i, j in located.cut(stop, bytes_max, rows_max):
+                    decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
+                    last = located.position(j - 1)
+                    yield Piece(decoded.batch, located.position(i), (last[0], last[1] + 1))
+                if stop < len(located):
+                    raise NeedsClientError(located.position(stop), located.why(stop))
+                if is_bad:
+                    ledger, entry, base = walk.at
+                    raise LogDamagedError(ledger, entry, None, path, base)
+
+
+def _grown(buffer: memoryview, size: int, base: int, run_stop: int) -> memoryview:
+    """Room for the one record that begins the buffer and goes beyond it."""
+    length = _HEADER + int.from_bytes(buffer[4:8], "little") if size >= _HEADER else 2 * _HEADER
+    return memoryview(bytearray(min(length, run_stop - base)))
+
+
+def plan_entries(plan: TopicPlan, *, root: str | None = None) -> Iterator[Entry]:
+    with _Files(plan, root) as files:
+        for run in plan.runs:
+            fd, path = files.opened[run.file]
+            number, at, stop = run.first, run.offset, run.offset + run.length
+            size = WINDOW_BYTES
+            while number <= run.last:
+                view = memoryview(bytearray(min(size, stop - at)))
+                _fill(fd, view, at, path)
+                found = 0
+                for entry, used in _records(view, run.ledger, number, run.last, path, at, stop):
+                    yield entry
+                    number += 1
+                    found = used
+                # A record longer than what was read shows its length, which cannot be beyond the run's.
+                size = WINDOW_BYTES if found else stop - at
+                at += found
+
+
+def _records(
+    view: memoryview, ledger: int, number: int, last: int, path: str, base: int, stop: int
+) -> Iterator[tuple[Entry, int]]:
+    """The entries of whole records in `view`, and where each ends in it."""
+    at = 0
+    while number <= last and at + _HEADER <= len(view):
+        length = _HEADER + int.from_bytes(view[at + 4 : at + 8], "little")
+        if at + length > len(view) and base + at + length <= stop:
+            return
+        entry = check_entry(view, at, length, ledger, number)
+        if entry is None or (number == last and base + at + length != stop):
+            raise LogDamagedError(ledger, number, None, path, base + at)
+        at += length
+        yield ((ledger, number), entry[1], entry[2]), at
+        number += 1
+    if base + len(view) == stop and number <= last:
+        raise LogDamagedError(ledger, number, None, path, base + at)
+
+
+def _by_file(runs: Sequence[Run]) -> Iterator[tuple[int, Iterable[Run]]]:
+    return groupby(runs, key=lambda run: run.file)
+
+
+class _Files:
+    """The files of a plan, all open at once."""
+
+    def __init__(self, plan: TopicPlan, root: str | None) -> None:
+        self._root = plan.root if root is None else root
+        self._names = plan.files
+        self._stack = ExitStack()
+        self.opened: list[tuple[int, str]] = []
+
+    def __enter__(self) -> _Files:
+        with ExitStack() as stack:
+            for name in self._names:
+                path = os.path.join(self._root, name)
+                fd = self._open(path)
+                stack.callback(os.close, fd)
+                self.opened.append((fd, path))
+            self._stack = stack.pop_all()
+        return self
+
+    def _open(self, path: str) -> int:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not os.path.isdir(self._root):
+                raise FilesUnreachableError(
+                    f"no folder {self._root} here: read on the broker's machine, or say where its log is found"
+                ) from None
+            raise PlanOutdatedError(f"{path} is gone: plan again") from None
+        except OSError as error:
+            raise FilesUnreachableError(f"cannot open {path}: {error.strerror}") from error
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _fill(fd: int, view: memoryview, offset: int, path: str) -> None:
+    """Reads exactly what the view has room for."""
+    done = 0
+    while done < len(view):
+        try:
+            size = os.preadv(fd, [view[done:]], offset + done)
+        except OSError as error:
+            raise DirectReadError(f"cannot read {path} at byte {offset + done}: {error.strerror}") from error
+        if not size:
+            raise LogMissingError(f"{path} ends at byte {offset + done}, before what was planned")
+        done += size
