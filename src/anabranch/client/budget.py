@@ -42,6 +42,10 @@ class MemoryBudget:
         """Whether `take` would have to wait."""
         return self.free < size or bool(self._waiting)
 
+    def would_refuse(self, size: int) -> bool:
+        """Whether `take` would raise."""
+        return self._is_refusing and self.is_short(size)
+
     async def take(self, size: int, *, is_begun: bool = False) -> None:
         """Returns once `size` bytes are charged; MemoryFull instead of a wait, if so chosen, unless it goes on with
         something that `is_begun`."""

@@ -45,6 +45,7 @@ class CheckpointConsumer(Consumer):
         self._places: dict[SegmentId, Place] = {}
         self._fresh: dict[SegmentId, Place] = {}
         self._opened: dict[SegmentId, Entry] = {}  # The last entry of each that was opened.
+        self._given: dict[SegmentConsumer, Entry] = {}  # Those the application may still be busy with.
         self._inbox.opened = self._entry_opened
         # Read to their end, but perhaps the application is still busy with their last message.
         self._ending: list[SegmentConsumer] = []
@@ -134,17 +135,21 @@ class CheckpointConsumer(Consumer):
         ready = self._ready
         if ready:
             return ready.pop()
-        self._finish_ending()
+        self._deal_with_given()
         self._asking += 1
         try:
             return await self._inbox.next(timeout_s)
         finally:
             self._asking -= 1
 
+    @property
+    def gives_ready(self) -> bool:
+        return False  # Asking for a message says something about those before.
+
     _keeps_columns = False  # Nothing is acknowledged.
 
     async def receive_arrow(self, rows_max: int = ROWS_MAX, timeout_s: float | None = None) -> pa.RecordBatch:
-        self._finish_ending()
+        self._deal_with_given()
         self._asking += 1
         try:
             return await super().receive_arrow(rows_max, timeout_s)
@@ -159,14 +164,24 @@ class CheckpointConsumer(Consumer):
         Of a group's member, how far it has come in segments that it reads or has read: `merge_checkpoints` makes one
         of all members'.
         """
-        self._finish_ending()
+        self._deal_with_given()
         return self._cut().encode()
 
     def _entry_opened(self, entry: Entry) -> None:
-        owner: SegmentConsumer = entry.owner
-        self._opened[owner.segment] = entry
-        # The broker keeps nothing of it; it tells the reader when it has come to the end.
-        owner.acks.add_until(Until(entry.ledger, entry.entry))
+        self._opened[entry.owner.segment] = self._given[entry.owner] = entry
+
+    def _deal_with_given(self) -> None:
+        """The application is through with what it was given: segments may be over, and children begin elsewhere.
+
+        The broker keeps nothing of what is acknowledged here; it tells a reader that has come to the end.
+        """
+        for owner, entry in self._given.items():
+            if not self._inbox.ready_of(owner):
+                owner.acks.add_until(Until(entry.ledger, entry.entry))
+                if self._watch.is_over(owner.segment):
+                    owner.acks.send()
+        self._given = {owner: entry for owner, entry in self._given.items() if self._inbox.ready_of(owner)}
+        self._finish_ending()
 
     # -- places
 
@@ -278,6 +293,7 @@ class CheckpointConsumer(Consumer):
         if place is not None:
             self._places[number] = place
         self._opened.pop(number, None)
+        self._given.pop(self._segments[number], None)
         del self._fresh[number]
         super()._release(number)
 

@@ -107,6 +107,35 @@ class Receiver(ABC):
             return ready.pop()
         return await self._inbox.next(timeout_s)
 
+    # -- for other threads
+
+    @property
+    def gives_ready(self) -> bool:
+        """Whether messages may be taken by `take_ready`: not where each that is given out must be noted."""
+        return True
+
+    def take_ready(self) -> Message | None:
+        """The next message if it is at hand; None if it has to be received. Any thread may call it."""
+        try:
+            return self._ready.pop()
+        except IndexError:
+            return None
+
+    async def receive_ahead(self, timeout_s: float | None = None) -> Message:
+        """As `receive`, and more messages get ready for `take_ready`."""
+        if not self.gives_ready:
+            return await self.receive(timeout_s)
+        message = await self._inbox.next(timeout_s)
+        self._inbox.open_ahead()
+        return message
+
+    def put_back(self, message: Message) -> None:
+        """A message that was received and did not reach the application is the next one again."""
+        self._ready.append(message)
+        self._inbox.wake()
+
+    # -- columns
+
     async def receive_arrow(self, rows_max: int = ROWS_MAX, timeout_s: float | None = None) -> pa.RecordBatch:
         """The messages that are there, as an Arrow record batch: a row for each, by compiled kernels.
 

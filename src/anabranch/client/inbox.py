@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from anabranch.client.errors import CryptoFailed, TimedOut
@@ -25,6 +27,9 @@ COLUMN_MESSAGES_MAX: Final = 100_000
 COLUMN_BYTES_MAX: Final = 32 << 20
 # Messages given out without a look at the event loop: others want to run too.
 TURN_MESSAGES: Final = 1000
+# What is taken apart at a time for other threads, which come here seldom.
+AHEAD_MESSAGES: Final = 1000
+AHEAD_BYTES: Final = 1 << 20
 
 
 class Inbox:
@@ -46,9 +51,14 @@ class Inbox:
         self.queued_bytes = 0
         self.queued_messages = 0
         self.segments = 0  # How many share it.
-        # Of the open entry, the last message first. Always the same list: callers may hold on to it.
+        # Of the open entry, the last message first. Always the same list: callers may hold on to it. Other threads may
+        # `pop` from it at any moment, if entries are opened ahead: then it holds messages of several.
         self.ready: list[Message] = []
         self._open: Entry | None = None
+        self._is_ahead = False
+        self._fault: Exception | None = (
+            None  # Of an entry opened ahead: raised once those before it are taken.
+        )
         self.opened = opened
         self._entries: deque[Entry] = deque()
         self._error: Exception | None = None
@@ -75,7 +85,11 @@ class Inbox:
 
     def drop(self, owner: SegmentConsumer) -> None:
         """Forgets everything of a segment that the application has not taken."""
-        if self._open is not None and self._open.owner is owner:
+        if self._is_ahead:
+            self.ready.extend(
+                [message for message in self._take_back() if message.container.owner is not owner]
+            )
+        elif self._open is not None and self._open.owner is owner:
             self.ready.clear()
             self._open = None
         if any(entry.owner is owner for entry in self._entries):
@@ -86,6 +100,8 @@ class Inbox:
 
     def ready_of(self, owner: SegmentConsumer) -> int:
         """How many messages of the open entry are a segment's, and not taken."""
+        if self._is_ahead:
+            return sum(message.container.owner is owner for message in self.ready)
         return len(self.ready) if self._open is not None and self._open.owner is owner else 0
 
     def has_room(self, owner: SegmentConsumer) -> bool:
@@ -104,26 +120,60 @@ class Inbox:
 
     def open_next(self) -> Entry | None:
         """Takes the next entry apart into `ready`; None if there is none. Raises what is wrong with it."""
+        self._raise_fault()
         while self._entries:
-            entry = self._next_entry()
-            self._turn += entry.count
-            if entry.redeliveries and not entry.owner.is_wanted(entry):
-                continue
-            try:
-                messages = entry.messages()
-            except CryptoFailed:
-                if not entry.skips_failures:
-                    raise
-                entry.owner.ack_entry(entry)
-                continue
-            self._open = entry
-            self.opened(entry)
-            self.ready.extend(messages)
-            if messages:
+            entry = self._open_one()
+            if entry is not None:
                 return entry
         if self._error is not None:
             raise self._error
         return None
+
+    def _open_one(self) -> Entry | None:
+        """Takes the next entry apart, behind what is ready; None if nothing comes of it."""
+        entry = self._next_entry()
+        self._turn += entry.count
+        if entry.redeliveries and not entry.owner.is_wanted(entry):
+            return None
+        try:
+            messages = entry.messages()
+        except CryptoFailed:
+            if not entry.skips_failures:
+                raise
+            entry.owner.ack_entry(entry)
+            return None
+        self._open = entry
+        self.opened(entry)
+        self.ready[:0] = messages  # In one step, and so are the `pop`s of other threads.
+        return entry if messages else None
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+
+    # -- what other threads need
+
+    def open_ahead(self) -> None:
+        """Takes more entries apart than the one that is open: up to half of what segments may ask for."""
+        self._is_ahead = True
+        limit = min(AHEAD_MESSAGES, self.messages_max // 2)
+        size = 0
+        while self._entries and self._fault is None and len(self.ready) < limit and size < AHEAD_BYTES:
+            size += len(self._entries[0].data)
+            try:
+                self._open_one()
+            except Exception as error:
+                self._fault = error
+
+    def _take_back(self) -> list[Message]:
+        """All that is ready, the last message first. From the far end: what others `pop` meanwhile comes before it."""
+        found: list[Message] = []
+        while True:
+            try:
+                found.append(self.ready.pop(0))
+            except IndexError:
+                return found
 
     # -- what readers of whole columns do
 
@@ -135,6 +185,8 @@ class Inbox:
 
     async def rows(self, rows_max: int, timeout_s: float | None) -> None:
         """Returns once entries can be taken whole: what is here and what comes at once, up to `rows_max`."""
+        if not self.ready:
+            self._raise_fault()
         if not self.ready and not self._entries:
             await self._wait_for_entry(timeout_s)
         seen = -1
@@ -158,13 +210,14 @@ class Inbox:
         """The entries that are here, not taken apart, up to `rows_max` messages; the first, however many it has."""
         found: list[Entry] = []
         rows = 0
-        if self.ready and self._open is not None:
-            # What is left of the one that is open.
-            if self._open.in_batch:
-                self._open.want(sum(1 << message.index for message in self.ready))
-            rows = len(self.ready)
-            self.ready.clear()
-            found.append(self._open)
+        if self.ready:
+            # What is left of those that are open.
+            left = self._take_back()
+            rows = len(left)
+            for entry, messages in groupby(reversed(left), key=attrgetter("container")):
+                if entry.in_batch:
+                    entry.want(sum(1 << message.index for message in messages))
+                found.append(entry)
         while self._entries and (not found or rows + self._entries[0].count <= rows_max):
             entry = self._next_entry()
             if entry.redeliveries and not entry.owner.is_wanted(entry):
@@ -193,8 +246,11 @@ class Inbox:
 
     def take_now(self) -> Message | None:
         """The next message, if one is here."""
-        if self.ready or self.open_next() is not None:
-            return self.ready.pop()
+        while self.ready or self.open_next() is not None:
+            try:
+                return self.ready.pop()
+            except IndexError:
+                continue  # Other threads were quicker.
         return None
 
     async def next(self, timeout_s: float | None = None) -> Message:
@@ -202,12 +258,9 @@ class Inbox:
         if self._turn >= TURN_MESSAGES:
             self._turn = 0
             await asyncio.sleep(0)
-        message = self.take_now()
-        if message is None:
+        while (message := self.take_now()) is None:
+            # It has looked, so nobody has been quicker, unless it is another thread.
             await self._wait(timeout_s)
-            # Others may have been quicker, so `_wait` has looked, and nothing has run since.
-            message = self.take_now()
-            assert message is not None
         return message
 
     async def _wait(self, timeout_s: float | None) -> None:

@@ -184,6 +184,10 @@ class NamespaceQueueConsumer(NamespaceConsumer[QueueConsumer]):
 
     receive.__doc__ = Receiver.receive.__doc__
 
+    @property
+    def gives_ready(self) -> bool:
+        return False  # Only the topic's own consumer knows.
+
     def _given_whole(self, entries: list[Entry]) -> None:
         for entry in entries:
             if (consumer := self._giving.get(entry.origin.topic)) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -22,8 +23,9 @@ from anabranch.client.flow import SEND_TIMEOUT_S, Flow, ProducerSettings
 from anabranch.client.lanes import keyless_hash
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message_id import BatchReceipt, MessageId
+from anabranch.client.prepared import Prepared, whole_of
 from anabranch.client.runs import ITEM_OVERHEAD_BYTES, Limits, Whole, WholeRun
-from anabranch.client.singles import Keys, encode_full, encode_single
+from anabranch.client.singles import Keys, encode_full, encode_properties, encode_single
 from anabranch.client.times import to_ms
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -161,8 +163,8 @@ class Producer:
             or ordering_key is not None
             or len(payload) >= self._bytes_max
         ):
-            whole = self._whole_of(
-                payload, key, properties, event_time, deliver_at, deliver_after, ordering_key
+            whole = whole_of(
+                payload, key, properties, event_time, deliver_at, deliver_after, ordering_key, self._now_ms
             )
             return await self._post_special(whole, sequence_id)
         flow = self._flow
@@ -188,12 +190,21 @@ class Producer:
         except BaseException:
             budget.release(reserved)
             raise
-        budget.free -= len(single) + ITEM_OVERHEAD_BYTES
-        if reserved:
-            budget.release(reserved)
         self._next_sequence = number + 1
         self._last_posted = number
         receipt: asyncio.Future[MessageId] = self._new_receipt()
+        is_full = self._gather(number, hash32, single, receipt)
+        if reserved:
+            budget.release(reserved)
+        if is_full:
+            # A loop of posts must not keep everything else, receipts first of all, from its turn.
+            await asyncio.sleep(0)
+        return receipt
+
+    def _gather(self, number: int, hash32: int, single: bytes, receipt: Any) -> bool:
+        """Adds an encoded message to its lane. True if a batch became full."""
+        self._budget.free -= len(single) + ITEM_OVERHEAD_BYTES
+        flow = self._flow
         flow.pending += 1
         lane = self._lanes.find(hash32)
         size = lane.size + len(single)
@@ -209,59 +220,96 @@ class Producer:
         if len(items) >= self._messages_max:
             flow.cut(lane)
             is_full = True
-        if is_full:
-            # A loop of posts must not keep everything else, receipts first of all, from its turn.
-            await asyncio.sleep(0)
-        return receipt
+        return is_full
 
     def _keyless(self) -> int:
         self._turn += 1
         return keyless_hash(self._lanes.layout, self._turn - 1, self._settings.routing)
 
-    # -- messages with an entry to themselves
+    # -- from other threads
 
-    def _whole_of(
+    def prepared(
         self,
-        payload: Any,
+        value: Any,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time: datetime | int | None,
         deliver_at: datetime | int | None,
         deliver_after: timedelta | float | None,
         ordering_key: bytes | None,
-    ) -> Whole:
-        is_null = payload is None
-        if payload is None:
-            payload = b""
-        elif isinstance(payload, bytearray | memoryview):
-            payload = bytes(payload)
-        elif not isinstance(payload, bytes):
-            raise BadArgument(
-                f"a value of type {type(payload).__name__}: send bytes, or make the producer with a schema"
-            )
-        if deliver_after is not None:
-            if deliver_at is not None:
-                raise BadArgument("deliver_at and deliver_after: give one of them")
-            after_s = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after
-            deliver_at = self._now_ms() + round(after_s * 1000)
-        pairs = tuple((properties or {}).items())
-        if not all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
-            raise BadArgument(f"properties={properties!r}: names and values must be text")
-        return Whole(
-            payload,
-            key,
-            pairs,
-            to_ms(event_time),
-            to_ms(deliver_at),
-            ordering_key,
-            is_null,
-        )
+    ) -> Prepared | None:
+        """A message as `post_prepared` takes it; raises what is wrong with it. Any thread may call it.
 
-    async def _post_special(self, whole: Whole, sequence_id: int | None) -> asyncio.Future[MessageId]:
+        None if it must be posted by `post`.
+        """
+        payload = value if self._encode is None or value is None else self._encode(value)
+        hash32, head = self._keys(key) if key is not None else (None, b"")
+        if self._flow.error is not None:
+            raise self._flow.error
+        if (
+            type(payload) is not bytes
+            or deliver_at is not None
+            or deliver_after is not None
+            or ordering_key is not None
+            or len(payload) >= self._bytes_max
+        ):
+            return whole_of(
+                payload, key, properties, event_time, deliver_at, deliver_after, ordering_key, self._now_ms
+            )
+        if properties is not None:
+            head = encode_properties(properties.items()) + head
+        return payload, hash32, head, to_ms(event_time), type(key) is bytes
+
+    def would_refuse(self, size: int) -> bool:
+        """Whether memory is short, and messages are refused then. Any thread may ask."""
+        return self._budget.would_refuse(size)
+
+    async def post_prepared(self, posts: deque[tuple[Prepared, Any]]) -> None:
+        """Posts messages, each to end in the future beside it, in order, and takes them from the left once they are in
+        their lanes. Memory for them was promised: they wait for it."""
+        budget, flow = self._budget, self._flow
+        while posts:
+            message, receipt = posts[0]
+            is_full = False
+            try:
+                if isinstance(message, Whole):
+                    await self._post_special(message, None, receipt)
+                else:
+                    payload, hash32, head, event_time_ms, is_base64 = message
+                    cost, reserved = len(payload) + ITEM_OVERHEAD_BYTES, 0
+                    if flow.error is not None:
+                        raise flow.error
+                    if budget.is_short(cost):
+                        reserved = cost
+                        await flow.room(cost, is_begun=True)
+                    number = self._next_sequence
+                    if event_time_ms is None and not is_base64:
+                        single = encode_single(head, number, payload)
+                    else:
+                        single = encode_full(head, number, payload, (), event_time_ms, is_base64=is_base64)
+                    self._next_sequence = number + 1
+                    self._last_posted = number
+                    is_full = self._gather(
+                        number, self._keyless() if hash32 is None else hash32, single, receipt
+                    )
+                    if reserved:
+                        budget.release(reserved)
+            except Exception as error:
+                receipt.set_exception(error)
+            posts.popleft()
+            if is_full:
+                await asyncio.sleep(0)
+
+    # -- messages with an entry to themselves
+
+    async def _post_special(
+        self, whole: Whole, sequence_id: int | None, promised: Any = None
+    ) -> asyncio.Future[MessageId]:
+        """`promised` is the future to use, of a message that memory was promised to."""
         if self._flow.error is not None:
             raise self._flow.error
         cost = len(whole.payload) + ITEM_OVERHEAD_BYTES
-        await self._flow.room(cost)
+        await self._flow.room(cost, is_begun=promised is not None)
         held = None
         try:
             hash32 = self._keys(whole.key)[0] if whole.key is not None else self._keyless()
@@ -277,7 +325,7 @@ class Producer:
             self._budget.release(cost)
             raise
         # From here on nothing is awaited: messages join their lanes in the order of their numbers.
-        receipt: asyncio.Future[MessageId] = self._new_receipt()
+        receipt: asyncio.Future[MessageId] = self._new_receipt() if promised is None else promised
         if held is not None:
             self._budget.release(cost)
             receipt.set_result(MessageId(held, -1, -1))
@@ -285,7 +333,6 @@ class Producer:
         number = self._next_sequence if sequence_id is None else sequence_id
         self._next_sequence = max(self._next_sequence, number + 1)
         self._last_posted = number
-        self._flow.pending += 1
         self._join(hash32, number, whole, receipt)
         self._wholes += 1
         if self._wholes % TURN_MAX == 0:
@@ -293,7 +340,6 @@ class Producer:
         return receipt
 
     def _join(self, hash32: int, number: int, whole: Whole, receipt: asyncio.Future[MessageId]) -> None:
-        lane = self._lanes.find(hash32)
         if self._fits_batch(number, whole):
             is_base64 = isinstance(whole.key, bytes)
             field = self._keys(whole.key)[1] if whole.key is not None else b""
@@ -306,17 +352,12 @@ class Producer:
                 is_base64=is_base64,
                 is_null=whole.is_null,
             )
-            # What was charged is what `Run.cost` will give back.
-            self._budget.free -= len(single) - len(whole.payload)
-            if lane.items and lane.size + len(single) > self._bytes_max:
-                self._flow.cut(lane)
-            lane.items.append((number, hash32, single, receipt))
-            lane.size += len(single)
-            if len(lane.items) == 1:
-                self._flow.begin(lane)
-            if len(lane.items) >= self._messages_max:
-                self._flow.cut(lane)
+            # Charged by the payload so far.
+            self._budget.free += len(whole.payload) + ITEM_OVERHEAD_BYTES
+            self._gather(number, hash32, single, receipt)
             return
+        self._flow.pending += 1
+        lane = self._lanes.find(hash32)
         since = self._flow.now(lane)
         self._flow.add(lane, WholeRun(number, hash32, whole, receipt, since))
 

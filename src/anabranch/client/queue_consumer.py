@@ -73,6 +73,10 @@ class QueueConsumer(Consumer):
             self.given(message)
         return message
 
+    @property
+    def gives_ready(self) -> bool:
+        return not self._is_timed
+
     def given(self, message: Message) -> None:
         """The application has a message, and may have so long to settle it."""
         if not self._is_timed:

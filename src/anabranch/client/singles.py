@@ -82,6 +82,11 @@ def encode_full(
     return b"".join((_U32(len(head)), head, payload))
 
 
+def encode_properties(properties: Iterable[tuple[str, str]]) -> bytes:
+    """As they stand before the key, so that what is encoded with them once may be given in place of a key's field."""
+    return b"".join([_pair(name, value) for name, value in properties])
+
+
 def _pair(name: str, value: str) -> bytes:
     try:
         left, right = name.encode(), value.encode()

@@ -38,6 +38,10 @@ class _Producer(Producer):
         span, properties = self._tracing.sending(self.topic, properties)
         return await self._told(span, super().post(value, properties=properties, **options))
 
+    def prepared(self, *args: Any, **options: Any) -> None:
+        """Spans are begun where `post` is."""
+        return
+
     # And `send_batch` through here: one span for all rows, which carry nothing.
     async def post_batch(self, table: Any, **options: Any) -> asyncio.Future[BatchReceipt]:
         span, _ = self._tracing.sending(self.topic, None)
@@ -75,6 +79,10 @@ class _Consumer:
         source: str = getattr(self, "topic", "") or getattr(self, "namespace", "")
         self._tracing.received_rows(source, batch.num_rows, getattr(self, "subscription", None))
         return batch
+
+    @property
+    def gives_ready(self) -> bool:
+        return False
 
     async def __anext__(self) -> Message:
         try:

@@ -1,0 +1,134 @@
+"""A loop in a thread of its own, and the ways into it: what the blocking face is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from anabranch.client.errors import Closed
+from anabranch.client.handover import Outbox, Taken, closed
+
+T = TypeVar("T")
+
+STOP_MAX_S: Final = 5.0
+EXIT_MAX_S: Final = 1.0
+
+
+class Portal:
+    """A loop in a thread. `call` runs a coroutine there and waits for what comes of it."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self.is_stopped = False
+        # Once it is over nothing is begun. Signal handlers may come here while their thread holds the lock.
+        self._lock = threading.RLock()
+        self._is_over = False
+        self._outboxes: weakref.WeakSet[Outbox[Any]] = weakref.WeakSet()
+        # A daemon: a program that forgets to close its client must be able to end.
+        self._thread = threading.Thread(target=self._run, name="anabranch", daemon=True)
+        self._thread.start()
+        _portals.add(self)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            with self._lock:
+                self._is_over = True
+            self.loop.run_until_complete(_cancel_all())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self._is_over = True
+            for outbox in self._all_outboxes():
+                outbox.end(closed())
+            self.loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError(
+                "a blocking call in the client's own thread would wait for itself: use another thread"
+            )
+        with self._lock:
+            if self.is_stopped or self._is_over:
+                work.close()
+                raise closed()
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed("the client was closed meanwhile") from None
+        finally:
+            future.cancel()  # Does something only if the wait was interrupted.
+
+    def take(self, taking: Callable[[], Awaitable[T]], put_back: Callable[[T], None]) -> T:
+        """As `call`; what a call that is interrupted has taken is put back."""
+        taken = Taken(put_back)
+        try:
+            return self.call(taken.fetch(taking))
+        except BaseException:
+            taken.give_up(self.loop)
+            raise
+
+    # -- what is handed over
+
+    def add(self, outbox: Outbox[Any]) -> None:
+        """An outbox to be ended with the loop."""
+        with self._lock:
+            self._outboxes.add(outbox)
+            is_over = self._is_over
+        if is_over:
+            outbox.end(closed())
+
+    async def passed(self, *, but_slow: bool) -> None:
+        """Returns once all that was handed over so far is in."""
+        for outbox in self._all_outboxes():
+            if not (but_slow and outbox.is_slow):
+                await outbox.passed()
+
+    def _all_outboxes(self) -> list[Outbox[Any]]:
+        with self._lock:
+            return list(self._outboxes)
+
+    def stop(self, within_s: float = STOP_MAX_S) -> None:
+        if self.is_stopped:
+            return
+        self.is_stopped = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(within_s)
+
+
+async def _cancel_all() -> None:
+    """Ends all tasks, those included that were called for just before the end and have not begun."""
+    while True:
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for portal in list(_portals):
+        with contextlib.suppress(RuntimeError):
+            portal.stop(EXIT_MAX_S)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # There is none for Windows.
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
