@@ -9,99 +9,38 @@ closing its client ends at once, and what was not sent is lost.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
-import contextlib
 import functools
-import threading
-import weakref
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from anabranch import client as aio
 from anabranch.client.consumer import From, Receiver
 from anabranch.client.crypto import Encryption
 from anabranch.client.errors import Closed
+from anabranch.client.handover import Call, Outbox, Receipt, make_calls
 from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.message import Message
+from anabranch.client.message_id import MessageId
 from anabranch.client.opening import Opening
+from anabranch.client.portal import Portal
+from anabranch.client.prepared import Prepared
 from anabranch.client.redelivery import DeadLetter, NackDelay
+from anabranch.client.runs import ITEM_OVERHEAD_BYTES
 from anabranch.client.schemas import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 
-STOP_MAX_S = 5.0
-EXIT_MAX_S = 1.0
-
-
-class _Portal:
-    """A loop in a thread. `call` runs a coroutine there and waits for what comes of it."""
-
-    def __init__(self) -> None:
-        self._loop = _new_loop()
-        self.is_stopped = False
-        # A daemon: a program that forgets to close its client must be able to end.
-        self._thread = threading.Thread(target=self._run, name="anabranch", daemon=True)
-        self._thread.start()
-        _portals.add(self)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        if self.is_stopped:
-            work.close()
-            raise Closed("the client is closed: make another with connect()")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError(
-                "a blocking call in the client's own thread would wait for itself: use another thread"
-            )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise Closed("the client was closed meanwhile") from None
-        finally:
-            future.cancel()  # Does something only if the wait was interrupted.
-
-    def stop(self, within_s: float = STOP_MAX_S) -> None:
-        if self.is_stopped:
-            return
-        self.is_stopped = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(within_s)
-
-
-_portals: weakref.WeakSet[_Portal] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for portal in list(_portals):
-        with contextlib.suppress(RuntimeError):
-            portal.stop(EXIT_MAX_S)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # There is none for Windows.
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
+# What may be on its way to the loop, of one producer and of one consumer, before a thread waits.
+POSTED_BYTES_MAX: Final = 1 << 20
+ACKS_MAX: Final = 1000
 
 # -- the same method, waiting
 
@@ -114,7 +53,7 @@ def _own(face: Any, method: Callable[..., Any]) -> Any:
 def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
-        return self._portal.call(_own(self, method)(*args, **options))  # type: ignore[no-any-return]
+        return self._portal.call(self._behind(_own(self, method), *args, **options))  # type: ignore[no-any-return]
 
     return call
 
@@ -127,7 +66,7 @@ def _closes(
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> None:
         if not self._portal.is_stopped:
-            self._portal.call(_own(self, method)(*args, **options))
+            self._portal.call(self._behind(_own(self, method), *args, **options))
 
     return call
 
@@ -150,7 +89,7 @@ def _posts(
 ) -> Callable[Concatenate[Any, P], concurrent.futures.Future[T]]:
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> concurrent.futures.Future[T]:
-        return self._portal.call(_shared(_own(self, method)(*args, **options)))  # type: ignore[no-any-return]
+        return self._portal.call(_shared(self._behind(_own(self, method), *args, **options)))  # type: ignore[no-any-return]
 
     return call
 
@@ -158,18 +97,44 @@ def _posts(
 async def _shared(posting: Coroutine[Any, Any, asyncio.Future[T]]) -> concurrent.futures.Future[T]:
     """A future for other threads, which ends as the one that was posted does."""
     receipt = await posting
-    shared: concurrent.futures.Future[T] = concurrent.futures.Future()
-    shared.set_running_or_notify_cancel()  # What was posted cannot be called back.
+    shared: Receipt[T] = Receipt()
     receipt.add_done_callback(lambda done: _settle(shared, done))
     return shared
 
 
-def _settle(shared: concurrent.futures.Future[T], receipt: asyncio.Future[T]) -> None:
+def _settle(shared: Receipt[T], receipt: asyncio.Future[T]) -> None:
     error = Closed("the client was closed meanwhile") if receipt.cancelled() else receipt.exception()
     if error is not None:
         shared.set_exception(error)
     else:
         shared.set_result(receipt.result())
+
+
+def _receives(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, Message]],
+) -> Callable[Concatenate[Any, P], Message]:
+    @functools.wraps(method)
+    def receive(self: Any, timeout_s: float | None = None) -> Message:
+        message: Message | None = self._take()
+        return message if message is not None else self._wait_for_message(timeout_s)
+
+    return receive  # type: ignore[return-value]  # Parameters in detail, which is faster.
+
+
+def _hands_over(
+    method: Callable[[A, Message | pa.RecordBatch], Coroutine[Any, Any, None]],
+) -> Callable[[Any, Message | pa.RecordBatch], None]:
+    """Of a method that returns at once: nothing is to be known from the loop."""
+    waits = _waits(method)
+
+    @functools.wraps(method)
+    def call(self: Any, message: Message | pa.RecordBatch) -> None:
+        if type(message) is Message:
+            self._outbox.put((_own(self, method), message), 1)
+        else:
+            waits(self, message)
+
+    return call
 
 
 F = TypeVar("F", bound="_Face")
@@ -194,9 +159,13 @@ def _makes(
 class _Face:
     """Something of the asynchronous client, and the way to its loop."""
 
-    def __init__(self, portal: _Portal, inner: Any) -> None:
+    def __init__(self, portal: Portal, inner: Any) -> None:
         self._portal = portal
         self._inner = inner
+
+    async def _behind(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        """Calls a method of the asynchronous client, behind all that was handed over before."""
+        return await method(*args, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -205,21 +174,77 @@ class _Face:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._portal.is_stopped:
-            self._portal.call(self._inner.__aexit__(kind, error, trace))
+            self._portal.call(self._behind(self._inner.close))
 
     def __repr__(self) -> str:
         return f"<blocking {self._inner!r}>"
 
 
+Posted = tuple[Prepared, Receipt[MessageId]]
+
+
 class Producer(_Face):
     __doc__ = aio.Producer.__doc__
 
+    def __init__(self, portal: Portal, inner: Any) -> None:
+        super().__init__(portal, inner)
+        self._outbox: Outbox[Posted] = Outbox(
+            portal.loop, inner.post_prepared, POSTED_BYTES_MAX, _fail, is_slow=True
+        )
+        portal.add(self._outbox)
+        self._prepared = inner.prepared
+
+    async def _behind(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        if options.get("flush", True):
+            await self._outbox.passed()
+        return await method(*args, **options)
+
+    def post(
+        self,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | float | None = None,
+        sequence_id: int | None = None,
+        ordering_key: bytes | None = None,
+    ) -> concurrent.futures.Future[MessageId]:
+        prepared: Prepared | None = self._prepared(
+            value, key, properties, event_time, deliver_at, deliver_after, ordering_key
+        )
+        if prepared is not None and sequence_id is None:
+            size = len(prepared[0]) + ITEM_OVERHEAD_BYTES
+            if not self._inner.would_refuse(size + self._outbox.size):
+                receipt: Receipt[MessageId] = Receipt()
+                self._outbox.put((prepared, receipt), size)
+                return receipt
+        return self._post(
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+            sequence_id=sequence_id,
+            ordering_key=ordering_key,
+        )
+
+    post.__doc__ = aio.Producer.post.__doc__
+
+    # For what only the loop can say at once: that memory is short, or a sequence id does not rise.
+    _post = _posts(aio.Producer.post)
     send = _waits(aio.Producer.send)
-    post = _posts(aio.Producer.post)
     send_batch = _waits(aio.Producer.send_batch)
     post_batch = _posts(aio.Producer.post_batch)
     flush = _waits(aio.Producer.flush)
     close = _closes(aio.Producer.close)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flush=kind is None)
 
     @property
     def name(self) -> str:
@@ -232,11 +257,32 @@ class Producer(_Face):
     @property
     def last_sequence_id(self) -> int:
         """The highest one given out, or found in the topic when the producer was opened; -1 for none."""
+        if not self._outbox.is_idle and not self._portal.is_stopped:
+            self._portal.call(self._outbox.passed())
         return self._inner.last_sequence_id  # type: ignore[no-any-return]
 
 
+def _fail(posted: Posted, error: Exception) -> None:
+    if not posted[1].done():
+        posted[1].set_exception(error)
+
+
 class _Consumer(_Face):
-    receive = _waits(Receiver.receive)
+    def __init__(self, portal: Portal, inner: Any) -> None:
+        super().__init__(portal, inner)
+        self._outbox: Outbox[Call] = Outbox(portal.loop, make_calls, ACKS_MAX)
+        portal.add(self._outbox)
+        self._take: Callable[[], Message | None] = inner.take_ready if inner.gives_ready else _none
+
+    async def _behind(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        await self._outbox.passed()
+        return await method(*args, **options)
+
+    def _wait_for_message(self, timeout_s: float | None) -> Message:
+        inner: Receiver = self._inner
+        return self._portal.take(functools.partial(inner.receive_ahead, timeout_s), inner.put_back)
+
+    receive = _receives(Receiver.receive)
     receive_arrow = _waits(Receiver.receive_arrow)
 
     @property
@@ -247,10 +293,17 @@ class _Consumer(_Face):
         return self
 
     def __next__(self) -> Message:
+        message = self._take()
+        if message is not None:
+            return message
         try:
-            return self._portal.call(self._inner.__anext__())  # type: ignore[no-any-return]
-        except StopAsyncIteration:
+            return self._wait_for_message(None)
+        except Closed:
             raise StopIteration from None
+
+
+def _none() -> None:
+    return None
 
 
 class _Subscribed(_Consumer):
@@ -268,7 +321,7 @@ class _OfTopic(_Consumer):
 class StreamConsumer(_OfTopic, _Subscribed):
     __doc__ = aio.StreamConsumer.__doc__
 
-    ack_cumulative = _waits(aio.StreamConsumer.ack_cumulative)
+    ack_cumulative = _hands_over(aio.StreamConsumer.ack_cumulative)
     flush = _waits(aio.StreamConsumer.flush)
     close = _closes(aio.StreamConsumer.close)
 
@@ -276,8 +329,8 @@ class StreamConsumer(_OfTopic, _Subscribed):
 class QueueConsumer(_OfTopic, _Subscribed):
     __doc__ = aio.QueueConsumer.__doc__
 
-    ack = _waits(aio.QueueConsumer.ack)
-    nack = _waits(aio.QueueConsumer.nack)
+    ack = _hands_over(aio.QueueConsumer.ack)
+    nack = _hands_over(aio.QueueConsumer.nack)
     flush = _waits(aio.QueueConsumer.flush)
     close = _closes(aio.QueueConsumer.close)
 
@@ -290,7 +343,7 @@ class QueueConsumer(_OfTopic, _Subscribed):
 class CheckpointConsumer(_OfTopic):
     __doc__ = aio.CheckpointConsumer.__doc__
 
-    receive = _waits(aio.CheckpointConsumer.receive)
+    receive = _receives(aio.CheckpointConsumer.receive)
     receive_arrow = _waits(aio.CheckpointConsumer.receive_arrow)
     checkpoint = _runs(aio.CheckpointConsumer.checkpoint)
     close = _closes(aio.CheckpointConsumer.close)
@@ -312,16 +365,16 @@ class _OfNamespace(_Subscribed):
 class NamespaceStreamConsumer(_OfNamespace):
     __doc__ = aio.NamespaceStreamConsumer.__doc__
 
-    ack_cumulative = _waits(aio.NamespaceStreamConsumer.ack_cumulative)
+    ack_cumulative = _hands_over(aio.NamespaceStreamConsumer.ack_cumulative)
     flush = _waits(aio.NamespaceStreamConsumer.flush)
 
 
 class NamespaceQueueConsumer(_OfNamespace):
     __doc__ = aio.NamespaceQueueConsumer.__doc__
 
-    receive = _waits(aio.NamespaceQueueConsumer.receive)
-    ack = _waits(aio.NamespaceQueueConsumer.ack)
-    nack = _waits(aio.NamespaceQueueConsumer.nack)
+    receive = _receives(aio.NamespaceQueueConsumer.receive)
+    ack = _hands_over(aio.NamespaceQueueConsumer.ack)
+    nack = _hands_over(aio.NamespaceQueueConsumer.nack)
     flush = _waits(aio.NamespaceQueueConsumer.flush)
 
 
@@ -411,8 +464,13 @@ class Client(_Face):
         return _makes(aio.Client.queue_consumer, kind)(self, *args, **options)
 
     def close(self, *, flush: bool = True) -> None:
+        async def close() -> None:
+            await self._portal.passed(but_slow=not flush)
+            await self._inner.close(flush=flush)
+
         try:
-            _closes(aio.Client.close)(self, flush=flush)
+            if not self._portal.is_stopped:
+                self._portal.call(close())
         finally:
             self._portal.stop()
 
@@ -428,7 +486,7 @@ def _connects(connect: Callable[P, aio.Client]) -> Callable[P, Client]:
     @functools.wraps(connect)
     def make(*args: P.args, **options: P.kwargs) -> Client:
         inner = connect(*args, **options)  # Raises for wrong options before there is a thread.
-        return Client(_Portal(), inner)
+        return Client(Portal(), inner)
 
     return make
 

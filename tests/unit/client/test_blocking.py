@@ -36,26 +36,17 @@ FACES = [
     "NamespaceQueueConsumer",
 ]
 # What classes have for each other and for tests, and not for applications.
+RECEIVER = {"crash", "gives_ready", "open", "put_back", "receive_ahead", "take_ready"}
+CONSUMER = RECEIVER | {"attached", "leave"}
 INTERNAL = {
     "Client": {"crash"},
-    "Producer": {"attached", "crash", "failed", "open", "refused", "sealed", "segment", "settled"},
-    "StreamConsumer": {"assigned", "attached", "crash", "leave", "open"},
-    "QueueConsumer": {
-        *(
-            "ack_whole",
-            "attached",
-            "crash",
-            "drained",
-            "flush_dead_letters",
-            "given",
-            "given_whole",
-            "hand_back",
-        ),
-        *("leave", "open"),
-    },
-    "CheckpointConsumer": {"attached", "crash", "flush", "leave", "open", "reading"},
-    "NamespaceStreamConsumer": {"crash", "open"},
-    "NamespaceQueueConsumer": {"crash", "open"},
+    "Producer": {"crash", "open", "post_prepared", "prepared", "would_refuse"},
+    "StreamConsumer": CONSUMER | {"assigned"},
+    "QueueConsumer": CONSUMER
+    | {"ack_whole", "drained", "flush_dead_letters", "given", "given_whole", "hand_back"},
+    "CheckpointConsumer": CONSUMER | {"flush", "reading"},
+    "NamespaceStreamConsumer": RECEIVER,
+    "NamespaceQueueConsumer": RECEIVER,
 }
 # Attributes that are set by constructors.
 ATTRIBUTES = {
