@@ -65,8 +65,10 @@ class Bench:
         regular, scalable = self.topic("persistent"), self.topic("topic")
         found["wheel-send"] = self.run("wheel-send", regular, 400_000)
         found["our-send"] = self.run("our-send", scalable, 600_000)
+        found["our-blocking-send"] = self.run("our-blocking-send", self.topic("topic"), 400_000)
         found["wheel-receive"] = self.run("wheel-receive", regular, 400_000)
         found["our-receive"] = self.run("our-receive", regular, 400_000)
+        found["our-blocking-receive"] = self.run("our-blocking-receive", regular, 400_000)
         acked, acked_ours = self.topic("persistent"), self.topic("persistent")
         for topic in (acked, acked_ours):
             self.run("wheel-send", topic, 400_000)
@@ -114,6 +116,8 @@ def rows(rounds: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
         against(
             "`receive` and a cumulative ack each, 100 B", "our-receive-ack", "wheel-receive-ack", "≥ 1.5x"
         ),
+        against("blocking `post` 100 B in a loop, batched", "our-blocking-send", "wheel-send", "≥ 2x"),
+        against("blocking `receive` one by one, 100 B", "our-blocking-receive", "wheel-receive", "≥ 1.5x"),
         alone("`send_batch` from Arrow, 100 B", "our-send-batch-100", "≥ 3 M msg/s"),
         alone("`send_batch` from Arrow, 1 KB", "our-send-batch-1024", "≥ 400 MB/s"),
         alone("`receive_arrow`, 100 B", "our-receive-arrow-100", "≥ 3 M msg/s"),

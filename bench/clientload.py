@@ -1,6 +1,7 @@
 """One load of one Python client, as a process of its own: `python -m bench.clientload KIND URL TOPIC …`.
 
-Prints its figures as JSON. Ours is the asynchronous client on uvloop; the peer is Pulsar's wheel, whose core is C++.
+Prints its figures as JSON. Ours is the asynchronous client on uvloop, or the blocking one with a thread of its own; the
+peer is Pulsar's wheel, whose core is C++.
 Both run on the core they are given. A run begins with a warm-up that is not counted.
 """
 
@@ -155,6 +156,44 @@ async def our_receive(args: argparse.Namespace) -> dict[str, float]:
         return meter.stop(args.count - warm, args.size)
 
 
+def our_blocking_send(args: argparse.Namespace) -> dict[str, float]:
+    from anabranch import blocking
+
+    payload = b"x" * args.size
+    with blocking.connect(args.url) as client, client.producer(args.topic) as producer:
+
+        def post(count: int) -> None:
+            for number in range(count):
+                producer.post(payload, key=KEYS[number % len(KEYS)])
+            producer.flush()
+
+        post(args.count // 10)
+        meter = Meter()
+        meter.start()
+        post(args.count)
+        return meter.stop(args.count, args.size)
+
+
+def our_blocking_receive(args: argparse.Namespace) -> dict[str, float]:
+    from anabranch import blocking
+
+    with (
+        blocking.connect(args.url) as client,
+        client.stream_consumer(args.topic, f"{SUBSCRIPTION}-blocking", start="earliest") as stream,
+    ):
+        warm = args.count // 10
+        for _ in range(warm):
+            stream.receive()
+        meter = Meter()
+        meter.start()
+        for number in range(args.count - warm):
+            message = stream.receive(30)
+            message.payload  # noqa: B018 - as the peer's data()
+            if args.ack and number % args.ack == 0:
+                stream.ack_cumulative(message)
+        return meter.stop(args.count - warm, args.size)
+
+
 async def our_send_batch(args: argparse.Namespace) -> dict[str, float]:
     import pyarrow as pa
 
@@ -253,6 +292,8 @@ LOADS: Mapping[str, Callable[[argparse.Namespace], dict[str, float] | Awaitable[
     "wheel-receive": wheel_receive,
     "our-send": our_send,
     "our-receive": our_receive,
+    "our-blocking-send": our_blocking_send,
+    "our-blocking-receive": our_blocking_receive,
     "our-send-batch": our_send_batch,
     "our-receive-arrow": our_receive_arrow,
     "our-gap": our_gap,
