@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.subscription import Subscription
 from anabranch.model.position import Position
@@ -34,10 +35,15 @@ def check(log: Log, request: pb.CommandSubscribe) -> None:
             )
 
 
+def tells_its_end(consumer: Consumer) -> bool:
+    """Whether the client itself reports what it has read to its end: it knows what its application is through with."""
+    return OWED_FROM in consumer.metadata
+
+
 def behind(subscriptions: Iterable[Subscription], upto: Position) -> list[Subscription]:
     """The readers that are owed something below `upto`."""
     return [
         one
         for one in subscriptions
-        if not one.is_durable and one.next < upto and any(OWED_FROM in c.metadata for c in one.consumers)
+        if not one.is_durable and one.next < upto and any(map(tells_its_end, one.consumers))
     ]

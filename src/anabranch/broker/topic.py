@@ -82,6 +82,8 @@ class Topic:
         dedup = Deduplication(state.producers)
         is_sealed = state.is_sealed or topic_log.topic_record.sealed_end is not None
         self._publishing = Publishing(topic_log, dedup, is_sealed=is_sealed, on_full=self.attached.close_all)
+        # Sealed, and all that came before the seal is confirmed: until then nobody is at the end.
+        self._has_end = is_sealed
         self.publish = self._publishing.publish
         self._closed = broker.loop.create_future()
         self._closings: list[tuple[int, Callable[[], object]]] = []
@@ -249,7 +251,7 @@ class Topic:
                 failover_wait_seconds=config.active_consumer_failover_delay_time_millis / 1000,
             ),
             consumers_max=config.max_consumers_per_subscription,
-            is_sealed=self._publishing.is_sealed,
+            is_sealed=self._has_end,
             ended=self._subscription_ended,
             drained=self._subscription_moved,
         )
@@ -266,7 +268,8 @@ class Topic:
         """On a sealed topic: the subscription has drained it, or was moved."""
         if not subscription.is_durable and subscription.is_drained:
             for consumer in subscription.consumers:
-                self._reader_finished(consumer.name)
+                if not owed.tells_its_end(consumer):
+                    self._reader_finished(consumer.name)
         self.broker.on_segment_progress(self.name)
 
     def _reader_finished(self, consumer: str) -> None:
@@ -328,7 +331,8 @@ class Topic:
             existing.add_consumer(consumer)
         except ConsumerBusyError:
             await self._replace(existing, consumer)
-        if self.is_sealed and not request.durable and await self._is_past_end(request):
+        is_watched = self._has_end and not request.durable and not owed.tells_its_end(consumer)
+        if is_watched and await self._is_past_end(request):
             self._reader_finished(consumer.name)
             self.broker.on_segment_progress(self.name)
         return consumer
@@ -430,6 +434,7 @@ class Topic:
         if not self._publishing.is_sealed:
             self._publishing.seal()
             await self._stored(topic_state.sealed())
+        self._has_end = True
         if self.log.topic_record.sealed_end is None:
             await self.log.seal()
         for subscription in list(self.subscriptions.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +14,7 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry
 from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
@@ -95,3 +97,27 @@ def test_what_is_no_position_is_not_read_as_one(text: str) -> None:
 def test_a_position_is_written_as_it_is_read() -> None:
     at: Position = (2**62, 0)
     assert read_position(position_text(*at)) == at
+
+
+async def test_nobody_is_at_the_end_of_a_topic_before_all_that_came_before_the_seal_is_confirmed(
+    rest: Rest,
+) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    sealing = asyncio.create_task(topic.terminate())
+    await asyncio.sleep(0)
+    # All of these have their turn before anything is confirmed: the seal, a subscription, and a look at it.
+    subscribing = asyncio.create_task(topic.create_subscription("early", "earliest", {}))
+    seen: list[tuple[bool, int, bool]] = []
+    asyncio.get_running_loop().call_soon(
+        lambda: seen.append((topic.is_sealed, topic.log.entries, topic.subscriptions["early"].is_sealed))
+    )
+    topic.log.append(build_entry(metadata, b"x"), 1)
+    early = await subscribing
+    await sealing
+    assert seen == [(True, 0, False)]
+    assert topic.log.entries == 1
+    assert early.is_sealed
+    assert not await early.look_whether_drained()
+    await early.skip_all()
+    assert await early.look_whether_drained()

@@ -182,10 +182,11 @@ async def test_a_group_member_reports_a_segment_once_its_application_comes_back_
         script.deliver(topic, 0)
         async with asyncio.timeout(10):
             await consumer.receive()
+        assert script.acks == []
+        coming_back = asyncio.create_task(consumer.receive())
         await script.until(lambda: (topic, 1, 0, True) in script.acks)
         link, number = script.consumers[topic]
         link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)
-        coming_back = asyncio.create_task(consumer.receive())
         await script.until(lambda: ("session", 0, 0, False) in script.acks)
         (place,) = Cut.decode(consumer.checkpoint()).places
         assert place.segment == 0
