@@ -1,0 +1,152 @@
+"""`python -m bench.direct`: messages as Arrow from the log's files, beside `receive_arrow` from the broker.
+
+One segment is filled with `post_batch`, then read to its end by either way in turns, on one core, the broker on the
+other. Rates count CPU time of the reader's thread (a busy machine changes it less) and time by the clock; the broker's
+part is its CPU seconds for each second of reading. All reads but the first find the files in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import usage
+from bench.__main__ import machine_to_ourselves
+from bench.clientload import our_send_batch
+from bench.systems import Anabranch, Settings
+
+BROKER_CORE, READER_CORE = 0, 1
+# Million rows a second at 100 B and gigabytes of values a second at 1 KB, with decoding, on one core.
+AIMS = {100: 3.0, 1024: 0.85}
+BROKER_AIM = 0.05
+
+
+class Read(NamedTuple):
+    rows: int
+    cpu_s: float
+    wall_s: float
+    broker_s: float
+
+
+class Broker(Anabranch):
+    extra_arguments = (
+        *("--set", "scalableTopicAutoScaleEnabled=false"),
+        *("--set", "defaultRetentionTimeInMinutes=-1", "--set", "defaultRetentionSizeInMB=-1"),
+    )
+
+
+def measured(broker: Broker, read: Callable[[], int]) -> Read:
+    before = usage.cpu_seconds(broker.pid)
+    cpu, wall = time.process_time(), time.perf_counter()
+    rows = read()
+    return Read(
+        rows,
+        time.process_time() - cpu,
+        time.perf_counter() - wall,
+        usage.cpu_seconds(broker.pid) - before,
+    )
+
+
+def show(name: str, size: int, reads: list[Read], aim: str = "") -> None:
+    best = min(reads, key=lambda one: one.cpu_s)
+    rate, volume = best.rows / best.cpu_s / 1e6, best.rows * size / best.cpu_s / 1e9
+    clock = max(one.rows / one.wall_s for one in reads) / 1e6
+    share = sum(one.broker_s for one in reads) / sum(one.wall_s for one in reads)
+    goal = ""
+    if aim:
+        reached = (volume if size == 1024 else rate) >= AIMS[size] and share < BROKER_AIM
+        goal = f"   aim {AIMS[size]:g}, {BROKER_AIM:.0%}: {'reached' if reached else 'MISSED'}"
+    print(
+        f"{name:<34}{rate:7.2f} M rows/s {volume:6.2f} GB/s   by the clock {clock:6.2f} M/s"
+        f"   broker {share:6.1%} of a core{goal}",
+        flush=True,
+    )
+
+
+def direct(broker: Broker, topic: str, *, decoded: bool) -> Callable[[], int]:
+    from anabranch.client.read_plans import Planner
+    from anabranch.columns import Pool
+    from anabranch.storage.direct import entries, record_batches
+
+    name = topic.replace("topic://", "segment://") + "/0000-ffff-0"
+    planner = Planner(f"http://127.0.0.1:{broker.web_port}", name)
+    pool = Pool()
+
+    def read() -> int:
+        whole = planner(bytes_max=1)
+        if decoded:
+            return sum(
+                piece.batch.num_rows
+                for piece in record_batches(planner, whole.start, whole.log_end, pool=pool)
+            )
+        return sum(messages for _, messages, _ in entries(planner, whole.start, whole.log_end))
+
+    return read
+
+
+def case(broker: Broker, size: int, volume: int, rounds: int) -> None:
+    topic = f"topic://public/default/direct-{size}"
+    args = argparse.Namespace(url=broker.url, topic=topic, size=size, count=volume // size, ack=0)
+    asyncio.run(our_send_batch(args))
+    read = direct(broker, topic, decoded=True)
+    raw = direct(broker, topic, decoded=False)
+    rows = measured(broker, read).rows
+    reads: dict[str, list[Read]] = {"direct": [], "raw": [], "received": []}
+    args.count = rows
+    for number in range(rounds):
+        reads["direct"].append(measured(broker, read))
+        reads["raw"].append(measured(broker, raw))
+        if number < 2:
+            # Each from the start, so each with a subscription of its own.
+            reads["received"].append(measured(broker, lambda: received(broker, topic, rows)))
+    show(f"direct, decoded, {size} B", size, reads["direct"], "aim")
+    show(f"direct, entries as they are, {size} B", size, reads["raw"])
+    show(f"receive_arrow, {size} B", size, reads["received"])
+
+
+def received(broker: Broker, topic: str, rows: int) -> int:
+    async def take() -> int:
+        import anabranch
+
+        found = 0
+        async with (
+            anabranch.connect(broker.url) as client,
+            client.checkpoint_consumer(topic, start="earliest") as reader,
+        ):
+            while found < rows:
+                found += (await reader.receive_arrow(timeout_s=30)).num_rows
+        return found
+
+    return asyncio.run(take())
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.direct", description=__doc__)
+    parser.add_argument("--volume-mb", type=int, default=1000, help="of values, for each size")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    scratch = Path(tempfile.mkdtemp(prefix="bench-direct-"))
+    broker = Broker(Settings(peers=scratch, scratch=scratch))
+    try:
+        with machine_to_ourselves():
+            broker.start(None)  # type: ignore[arg-type]  # Ours needs no Java.
+            os.sched_setaffinity(broker.pid, {BROKER_CORE})
+            os.sched_setaffinity(0, {READER_CORE})
+            for size in AIMS:
+                case(broker, size, options.volume_mb << 20, options.rounds)
+    finally:
+        broker.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

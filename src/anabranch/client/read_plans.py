@@ -1,0 +1,82 @@
+"""Asks a topic's owner for read plans, over its admin REST. Blocking, for readers that wait for their data anyway.
+
+    planner = Planner("http://localhost:8080", "persistent://public/default/orders")
+    for piece in record_batches(planner, start, end): …                # anabranch.storage.direct
+
+A `Planner` holds no connection and can be pickled: it is made where a job is planned and used where it runs.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlencode
+
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.storage.read_plan import TopicPlan, decode, position_text
+
+PATH = "/admin/v2/anabranch/read-plan"
+
+
+class PlanRefusedError(AnabranchError):
+    """This reader gets no plan of that topic: read through the broker."""
+
+
+class NoPlanError(AnabranchError):
+    """The broker did not answer, or could not plan just now. Asking again may help."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    admin_url: str
+    topic: str  # A persistent topic, a partition, or a segment.
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 30.0
+
+    def __call__(
+        self, start: Position | None = None, end: Position | None = None, bytes_max: int | None = None
+    ) -> TopicPlan:
+        """The plan from `start` (None: the first entry kept) to before `end` (None: the confirmed end)."""
+        named = {
+            "start": start and position_text(start),
+            "end": end and position_text(end),
+            "maxBytes": bytes_max,
+        }
+        query = urlencode({name: value for name, value in named.items() if value is not None})
+        return decode(self._get(f"{self.admin_url.rstrip('/')}{PATH}/{_path(self.topic)}?{query}"))
+
+    def _get(self, url: str) -> bytes:
+        request = urllib.request.Request(url, headers=dict(self.headers))
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            with error:
+                reason = _reason(error.read()) or str(error)
+            kind = PlanRefusedError if error.code in (400, 401, 403, 404, 405, 412) else NoPlanError
+            raise kind(f"no read plan of {self.topic}: {reason}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise NoPlanError(f"no read plan of {self.topic} from {self.admin_url}: {error}") from error
+
+
+def _path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    # Behind the namespace all is one name to us, slashes included.
+    local = str(name).partition(f"{name.namespace}/")[2]
+    return f"{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return ""
