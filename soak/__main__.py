@@ -92,6 +92,9 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rate", type=float, default=150.0, help="messages a second of the slowest producer")
     parser.add_argument(
+        "--fault-every", type=float, default=0.7, help="seconds between two faults of the relay"
+    )
+    parser.add_argument(
         "--kill-every", type=float, default=0.0, help="seconds between two kill -9 of our broker"
     )
     parser.add_argument("--url", help="a broker that runs already, by the address it advertises")
@@ -117,7 +120,7 @@ def _client_options(args: argparse.Namespace, seed: int, folder: Path) -> client
         kinds=tuple(args.kinds.split(",")),
         target=target,
         routing=Routing.LOW if args.routing == "low" else Routing.HIGH,
-        pace=Pace(kill_s=args.kill_every),
+        pace=Pace(fault_s=args.fault_every, kill_s=args.kill_every),
         per_second=args.rate,
         sabotage=Sabotage(args.sabotage) if args.sabotage else None,
     )

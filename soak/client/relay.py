@@ -186,7 +186,8 @@ class Relay:
                     line.end_for_broker()
                     await self._over(lines)
                 case Fault.DEAF | Fault.MUTE:
-                    line.is_deaf, line.is_mute = fault is Fault.DEAF, fault is Fault.MUTE
+                    line.is_deaf |= fault is Fault.DEAF
+                    line.is_mute |= fault is Fault.MUTE
                     await asyncio.sleep(chance.uniform(*SWALLOW_S))
                     line.cut()
                 case Fault.OUTAGE:

@@ -7,7 +7,6 @@ loop, so one history holds what the clients saw in the order in which it happene
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.client import Routing
+from anabranch.simulation.history import Sent
 from soak.client.conductor import BROOKS, JOINED, MAIN, Conductor, Pace, cancel
 from soak.client.consumers import Member, Subscription
 from soak.client.history import ClientHistory
@@ -24,7 +24,7 @@ from soak.client.producers import Manner, Producing
 from soak.client.readers import Group, LoneReader
 from soak.client.relay import Relay
 from soak.client.target import Target, own
-from soak.client.world import EXPECTED, OwnedLoop, Sabotage, World
+from soak.client.world import EXPECTED, OwnedLoop, Sabotage, World, sent_of
 
 KINDS = ("stream", "queue", "checkpoint", "checkpoint-group", "namespace-stream", "namespace-queue")
 # A broker and its clients may take so long to settle after a cut.
@@ -229,16 +229,21 @@ class Cast:
         return found
 
     async def explain(self) -> None:
-        """Notes what the broker says of some segments of which something is missing."""
-        history = self._world.history
-        found = {
-            (MAIN if is_main(lost.producer) else lost.producer, history.places[lost].segment)
-            for missing in self.missing().values()
-            for lost in missing
-        }
-        for topic, segment in sorted(found)[:10]:
-            stats = await self._target.rest("GET", f"scalable/{self._world.namespace}/{topic}/stats")
-            self._world.note(f"{topic} {segment}: {json.dumps(stats['segments'].get(str(segment)))}")
+        """Notes whether messages that are missing are stored: a reader looks at all there is."""
+        missing = {lost for all_lost in self.missing().values() for lost in all_lost}
+        for topic in sorted({MAIN if is_main(lost.producer) else lost.producer for lost in missing}):
+            await self._look_for(topic, missing)
+
+    async def _look_for(self, topic: str, missing: set[Sent]) -> None:
+        world = self._world
+        client = world.client()
+        async with client.checkpoint_consumer(world.topic(topic), start="earliest") as reader:
+            with suppress(TimeoutError):
+                while message := await reader.receive(timeout_s=3.0):
+                    if (sent := sent_of(message)) in missing:
+                        before = "" if message.index <= 0 else f", {message.index} before it in its batch"
+                        world.note(f"{sent} is stored in {topic} at {message.id}{before}")
+        await client.close()
 
     async def end(self) -> None:
         for task in self._tasks:
