@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -149,3 +150,79 @@ async def test_the_event_loop_gets_its_turn_while_messages_are_plenty() -> None:
         await inbox.next()
     assert turns >= 3
     counting.cancel()
+
+
+# -- taken by other threads
+
+
+async def test_entries_opened_ahead_keep_their_order_and_leave_half_of_the_queue_alone() -> None:
+    opened: list[int] = []
+    inbox = Inbox(messages_max=20, opened=lambda entry: opened.append(entry.entry))
+    one = Segment()
+    for number in range(6):
+        inbox.put(batch(one, number))
+    first = await inbox.next()
+    inbox.open_ahead()
+    assert opened == [0, 1, 2, 3]
+    assert inbox.ready_of(one) == 11  # type: ignore[arg-type]
+    found = [first, *(inbox.ready.pop() for _ in range(11))]
+    assert [message.payload for message in found] == [b"%d.%d" % (n, m) for n in range(4) for m in range(3)]
+    assert [(await inbox.next()).number for _ in range(6)] == list(range(12, 18))
+
+
+async def test_an_entry_that_cannot_be_read_is_told_of_once_those_opened_before_it_are_taken() -> None:
+    inbox, one = Inbox(), Segment()
+    broken = batch(one, 1)
+    broken.fault = ChecksumMismatch("broken")
+    for entry in (batch(one, 0), broken, batch(one, 2)):
+        inbox.put(entry)
+    await inbox.next()
+    inbox.open_ahead()
+    assert [(await inbox.next()).payload for _ in range(2)] == [b"0.1", b"0.2"]
+    with pytest.raises(ChecksumMismatch):
+        await inbox.next()
+    assert (await inbox.next()).payload == b"2.0"
+
+
+async def test_dropping_a_segment_leaves_messages_of_others_that_were_opened_ahead() -> None:
+    inbox, one, two = Inbox(), Segment(), Segment()
+    for number, owner in enumerate((one, two, one, two)):
+        inbox.put(batch(owner, number))
+    await inbox.next()
+    inbox.open_ahead()
+    inbox.drop(one)  # type: ignore[arg-type]
+    assert [(await inbox.next()).payload for _ in range(2)] == [b"1.0", b"1.1"]
+    entries = inbox.take_whole(100)
+    assert [(entry.entry, entry.wanted) for entry in entries] == [(1, 0b100), (3, 0b111)]
+
+
+async def test_threads_that_take_while_a_segment_is_dropped_get_the_rest_once_and_in_order() -> None:
+    inbox, one, two = Inbox(), Segment(), Segment()
+    found: list[list[int]] = [[], []]
+    is_over = False
+
+    def take(mine: list[int]) -> None:
+        while not is_over or inbox.ready:
+            try:
+                message = inbox.ready.pop()
+            except IndexError:
+                continue
+            if message.container.owner is two:
+                mine.append(message.container.entry * 3 + message.index)
+
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(2) as threads:
+        taking = [loop.run_in_executor(threads, take, mine) for mine in found]
+        for number in range(600):
+            inbox.put(batch(one if number % 2 else two, number))
+            if number % 20 == 0:
+                inbox.open_ahead()
+                inbox.drop(one)  # type: ignore[arg-type]
+        while inbox.queued_messages:
+            inbox.open_ahead()
+            await asyncio.sleep(0)
+        is_over = True
+        await asyncio.gather(*taking)
+    assert sorted(found[0] + found[1]) == [n * 3 + m for n in range(0, 600, 2) for m in range(3)]
+    for mine in found:
+        assert mine == sorted(mine)
