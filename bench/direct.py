@@ -1,8 +1,9 @@
 """`python -m bench.direct`: messages as Arrow from the log's files, beside `receive_arrow` from the broker.
 
-One segment is filled with `post_batch`, then read to its end by either way in turns, on one core, the broker on the
-other. Rates count CPU time of the reader's thread (a busy machine changes it less) and time by the clock; the broker's
-part is its CPU seconds for each second of reading. All reads but the first find the files in memory.
+One segment is filled, then read to its end by either way in turns, on one core, the broker on the other. Rates count
+CPU time of the reader (a busy machine changes it less) and time by the clock; the broker's part is its CPU seconds for
+each second of reading, and what it takes when nobody reads is shown too. All reads but the first find the files in
+memory. "Alone" is one message an entry: what reading costs where nothing is batched.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BROKER_CORE, READER_CORE = 0, 1
 # Million rows a second at 100 B and gigabytes of values a second at 1 KB, with decoding, on one core.
 AIMS = {100: 3.0, 1024: 0.85}
 BROKER_AIM = 0.05
+ROUND_S = 2.0
 
 
 class Read(NamedTuple):
@@ -96,20 +98,54 @@ def case(broker: Broker, size: int, volume: int, rounds: int) -> None:
     topic = f"topic://public/default/direct-{size}"
     args = argparse.Namespace(url=broker.url, topic=topic, size=size, count=volume // size, ack=0)
     asyncio.run(our_send_batch(args))
+    rows = compare(broker, topic, f"{size} B", size, rounds, "aim")
+    taken = [measured(broker, lambda: received(broker, topic, rows)) for _ in range(min(2, rounds))]
+    show(f"receive_arrow, {size} B", size, taken)
+
+
+def compare(broker: Broker, topic: str, name: str, size: int, rounds: int, aim: str = "") -> int:
+    """Reads decoded and raw in turns, each for a while: the clock of a process's CPU time is a coarse one."""
     read = direct(broker, topic, decoded=True)
     raw = direct(broker, topic, decoded=False)
-    rows = measured(broker, read).rows
-    reads: dict[str, list[Read]] = {"direct": [], "raw": [], "received": []}
-    args.count = rows
-    for number in range(rounds):
-        reads["direct"].append(measured(broker, read))
-        reads["raw"].append(measured(broker, raw))
-        if number < 2:
-            # Each from the start, so each with a subscription of its own.
-            reads["received"].append(measured(broker, lambda: received(broker, topic, rows)))
-    show(f"direct, decoded, {size} B", size, reads["direct"], "aim")
-    show(f"direct, entries as they are, {size} B", size, reads["raw"])
-    show(f"receive_arrow, {size} B", size, reads["received"])
+    rows = read()
+    decoded_reads, raw_reads = [], []
+    for _ in range(rounds):
+        decoded_reads.append(measured(broker, lambda: repeated(read)))
+        raw_reads.append(measured(broker, lambda: repeated(raw)))
+    show(f"direct, decoded, {name}", size, decoded_reads, aim)
+    show(f"direct, entries as they are, {name}", size, raw_reads)
+    return rows
+
+
+def repeated(read: Callable[[], int]) -> int:
+    start = time.perf_counter()
+    rows = 0
+    while time.perf_counter() - start < ROUND_S:
+        rows += read()
+    return rows
+
+
+def alone(broker: Broker, size: int, count: int, rounds: int) -> None:
+    topic = f"topic://public/default/alone-{size}"
+
+    async def fill() -> None:
+        import anabranch
+
+        async with anabranch.connect(broker.url) as client, client.producer(topic, batching=False) as sender:
+            for number in range(count):
+                await sender.post(b"x" * size, key=f"customer-{number % 1000}")
+            await sender.flush()
+
+    asyncio.run(fill())
+    compare(broker, topic, f"{size} B alone", size, rounds)
+
+
+def idle(broker: Broker) -> None:
+    before = usage.cpu_seconds(broker.pid)
+    time.sleep(2 * ROUND_S)
+    print(
+        f"broker, idle: {(usage.cpu_seconds(broker.pid) - before) / (2 * ROUND_S):.1%} of a core", flush=True
+    )
 
 
 def received(broker: Broker, topic: str, rows: int) -> int:
@@ -131,7 +167,10 @@ def received(broker: Broker, topic: str, rows: int) -> int:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.direct", description=__doc__)
     parser.add_argument("--volume-mb", type=int, default=1000, help="of values, for each size")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--alone", type=int, default=200_000, help="messages with an entry each, for each size"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="bench-direct-"))
     broker = Broker(Settings(peers=scratch, scratch=scratch))
@@ -142,6 +181,9 @@ def main(arguments: list[str]) -> int:
             os.sched_setaffinity(0, {READER_CORE})
             for size in AIMS:
                 case(broker, size, options.volume_mb << 20, options.rounds)
+            idle(broker)
+            alone(broker, 100, options.alone, options.rounds)
+            alone(broker, 1024, options.alone, options.rounds)
     finally:
         broker.stop()
         shutil.rmtree(scratch, ignore_errors=True)

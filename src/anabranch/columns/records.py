@@ -12,7 +12,6 @@ the entry itself is not looked at: the record's covers the same bytes, and the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -180,12 +179,33 @@ def _window_end(runs: Longs, run: int, at: int, bytes_max: int, gap_max: int) ->
     return int(min(stop, at + bytes_max))
 
 
+def run_of(ledger: int, first: int, end: int, offset: int, stop: int) -> Longs:
+    """One run, whose place is known."""
+    return np.array([[ledger, first, end, offset, stop]], np.int64)
+
+
+def runs_of(ledger: int, first: int, offsets: memoryview, lengths: memoryview) -> Longs:
+    """The runs that consecutive records make, from the tables (of u32) of an index."""
+    starts = np.frombuffer(offsets, np.uint32).astype(np.int64)
+    stops = starts + np.frombuffer(lengths, np.uint32)
+    cuts = np.flatnonzero(stops[:-1] != starts[1:]) + 1
+    firsts = np.concatenate(([0], cuts))
+    ends = np.concatenate((cuts, [len(starts)]))
+    runs = np.empty((len(firsts), 5), np.int64)
+    runs[:, LEDGER] = ledger
+    runs[:, FIRST] = first + firsts
+    runs[:, END] = first + ends
+    runs[:, OFFSET] = starts[firsts]
+    runs[:, STOP] = stops[ends - 1]
+    return runs
+
+
 class Walk:
     """A walk over runs of one file, through windows of its bytes that the caller reads into memory."""
 
-    def __init__(self, runs: Iterable[tuple[int, int, int, int, int]], entries_max: int = 65_536) -> None:
-        """`runs` are (ledger, first entry, one past the last, first byte, byte behind), in order."""
-        self._runs = np.array(list(runs), np.int64).reshape(-1, 5)
+    def __init__(self, runs: Longs, entries_max: int = 65_536) -> None:
+        """`runs` has a row (ledger, first entry, one past the last, first byte, byte behind) for each, in order."""
+        self._runs = runs
         self._cursor = np.array([0, *self._runs[0, [FIRST, OFFSET]]], np.int64)
         self._found = np.empty((entries_max, 4), np.int64)
 

@@ -17,12 +17,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from anabranch.errors import AnabranchError
 from anabranch.model.position import Position
+from anabranch.storage.catalog import FooterIndex
+from anabranch.storage.files import OsFiles
+from anabranch.storage.indexing import load_file
 from anabranch.storage.port import LogDamagedError, LogMissingError
-from anabranch.storage.read_plan import Run, TopicPlan, position_text
+from anabranch.storage.read_plan import Run, TopicPlan, position_text, runs_of
 from anabranch.storage.reader import check_entry
 
 if TYPE_CHECKING:
@@ -160,13 +164,21 @@ def _follow(
 def plan_batches(
     plan: TopicPlan, pool: Pool, *, bytes_max: int, rows_max: int, root: str | None = None
 ) -> Iterator[Piece]:
-    from anabranch.columns.records import Walk
+    import numpy as np
+
+    from anabranch.columns.records import Walk, run_of, runs_of
+
+    def located_runs(run: Run) -> Any:
+        if not run.is_indexed:
+            return run_of(run.ledger, run.first, run.last + 1, run.offset, run.offset + run.length)
+        offsets, lengths = files.places(run)
+        return runs_of(run.ledger, run.first, offsets, lengths)
 
     buffer = memoryview(bytearray(min(bytes_max, WINDOW_BYTES)))
     with _Files(plan, root) as files:
         for file, group in _by_file(plan.runs):
             fd, path = files.opened[file]
-            walk = Walk((r.ledger, r.first, r.last + 1, r.offset, r.offset + r.length) for r in group)
+            walk = Walk(np.concatenate([located_runs(run) for run in group]))
             while not walk.is_done:
                 ledger, entry, base = walk.at
                 size = walk.window_end(len(buffer), _GAP_BYTES_MAX) - base
@@ -195,7 +207,7 @@ def _grown(buffer: memoryview, size: int, base: int, run_stop: int) -> memoryvie
 
 def plan_entries(plan: TopicPlan, *, root: str | None = None) -> Iterator[Entry]:
     with _Files(plan, root) as files:
-        for run in plan.runs:
+        for run in files.runs():
             fd, path = files.opened[run.file]
             number, at, stop = run.first, run.offset, run.offset + run.length
             size = WINDOW_BYTES
@@ -240,17 +252,21 @@ class _Files:
 
     def __init__(self, plan: TopicPlan, root: str | None) -> None:
         self._root = plan.root if root is None else root
-        self._names = plan.files
+        self._plan = plan
         self._stack = ExitStack()
         self.opened: list[tuple[int, str]] = []
+        self._indexes: dict[int, FooterIndex] = {}
 
     def __enter__(self) -> _Files:
         with ExitStack() as stack:
-            for name in self._names:
+            indexed = {run.file for run in self._plan.runs if run.is_indexed}
+            for file, name in enumerate(self._plan.files):
                 path = os.path.join(self._root, name)
                 fd = self._open(path)
                 stack.callback(os.close, fd)
                 self.opened.append((fd, path))
+                if file in indexed:
+                    self._indexes[file] = _load_index(path)
             self._stack = stack.pop_all()
         return self
 
@@ -267,7 +283,36 @@ class _Files:
             raise FilesUnreachableError(f"cannot open {path}: {error.strerror}") from error
 
     def __exit__(self, *_: object) -> None:
+        self._indexes.clear()
         self._stack.close()
+
+    def places(self, run: Run) -> tuple[memoryview, memoryview]:
+        """Offsets and lengths of the records of an indexed run."""
+        count = run.last - run.first + 1
+        found = self._indexes[run.file].places(run.ledger, run.first, count)
+        if found is None or len(found[1]) != count:
+            path = self.opened[run.file][1]
+            raise LogMissingError(
+                f"the index of {path} lacks entries of [{run.first}, {run.last}] of ledger {run.ledger}"
+            )
+        return found[1], found[2]  # type: ignore[return-value]  # A footer's tables are views.
+
+    def runs(self) -> Iterator[Run]:
+        """The plan's runs, each with its place."""
+        for run in self._plan.runs:
+            if run.is_indexed:
+                yield from runs_of(run.ledger, run.first, run.file, *self.places(run))
+            else:
+                yield run
+
+
+def _load_index(path: str) -> FooterIndex:
+    loaded = load_file(OsFiles(), Path(path), 0)
+    if loaded is not None and isinstance(loaded.index, FooterIndex):
+        return loaded.index
+    if not os.path.exists(path):
+        raise PlanOutdatedError(f"{path} is gone: plan again")
+    raise LogMissingError(f"{path} has no index that can be read")
 
 
 def _fill(fd: int, view: memoryview, offset: int, path: str) -> None:

@@ -150,6 +150,8 @@ class FileRun:
     first: int
     offsets: Sequence[int]
     lengths: Sequence[int]
+    # The file is full and has an index of its own, where a reader finds the same.
+    has_index: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 A plan covers the positions [start, end) of one topic, all of them confirmed. Each run is a stretch of one file that
 holds whole records of consecutive entries of one ledger and nothing else; the reader checks ledger, entry and CRC32C of
-each record. Names of log files are never used again, so a path says which bytes are meant; a path that leads nowhere
-means that the file was rewritten or is dead: plan again. Until the plan expires, that does not happen while the same
-broker runs.
+each record. Many entries in a file that is full are named without their places (offset -1; the length is that of all
+their records): the reader finds these in the file's index.
+
+Names of log files are never used again, so a path says which bytes are meant; a path that leads nowhere means that the
+file was rewritten or is dead: plan again. Until the plan expires, that does not happen while the same broker runs.
 
     {"version": 1, "topic": "persistent://…", "start": "5:0", "end": "8:120", "logEnd": "8:200", "hasLost": false,
      "root": "/data/log", "files": ["wal/…/00000001.wal"], "expiresInMs": 55000, "messageBytesMax": 5242880,
@@ -25,6 +27,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.position import Position
 
 VERSION: Final = 1
+INDEXED: Final = -1
 _POSITION: Final = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})")
 
 
@@ -33,7 +36,10 @@ class BadPlan(AnabranchError):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """Records of the entries [first, last] of a ledger, one behind the other, in `length` bytes from `offset` on."""
+    """Records of the entries [first, last] of a ledger, one behind the other, in `length` bytes from `offset` on.
+
+    Or, if `offset` is INDEXED, scattered over the file: its index says where.
+    """
 
     ledger: int
     first: int
@@ -42,6 +48,10 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     file: int
     offset: int
     length: int
+
+    @property
+    def is_indexed(self) -> bool:
+        return self.offset == INDEXED
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +174,8 @@ def _check(runs: Iterable[Run], files: int) -> None:
             before < first
             and run.first <= run.last
             and 0 <= run.file < files
-            and min(run.offset, run.length) >= 0
+            and run.offset >= INDEXED
+            and run.length >= 0
         ):
             raise BadPlan(f"not a read plan: run {msgspec.structs.astuple(run)} cannot be")
         before = (run.ledger, run.last)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from anabranch.storage import format as fmt
-from anabranch.storage.catalog import Catalog, LogFile
+from anabranch.storage.catalog import Catalog, FooterIndex, LogFile
 from anabranch.storage.files import Files
 from anabranch.storage.port import Entry, FileRun, LogDamagedError, LogMissingError
 
@@ -102,7 +102,9 @@ class Reader:
             if located is None:
                 raise self._absent(ledger, first, end)
             file, (_, offsets, lengths) = located
-            found.append((file, FileRun(str(file.path), first, list(offsets), list(lengths))))
+            # Views of the index as it is: there may be as many entries as messages.
+            has_index = isinstance(file.index, FooterIndex)
+            found.append((file, FileRun(str(file.path), first, offsets, lengths, has_index)))
             first += len(offsets)
         return found
 

@@ -27,9 +27,17 @@ from anabranch.storage.direct import (
     record_batches,
 )
 from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.format import CHECKPOINT, DELTA, ENTRY, encode_record
+from anabranch.storage.format import (
+    CHECKPOINT,
+    DELTA,
+    ENTRY,
+    TRAILER_BYTES,
+    FooterRow,
+    encode_footer,
+    encode_record,
+)
 from anabranch.storage.port import LogDamagedError, LogMissingError
-from anabranch.storage.read_plan import Run, TopicPlan, runs_of
+from anabranch.storage.read_plan import INDEXED, Run, TopicPlan, runs_of
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_entry, compress, open_entry
 from unit.storage.owners import Owner
@@ -60,7 +68,15 @@ def batch(number: int, rows: int, size: int = 20, compression: pb.CompressionTyp
 class Log:
     """A file of records with others between them, and plans of it."""
 
-    def __init__(self, folder: Path, data: Sequence[bytes], gaps: Sequence[int] = (), cuts: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        data: Sequence[bytes],
+        gaps: Sequence[int] = (),
+        cuts: int = 1,
+        *,
+        has_index: bool = False,
+    ) -> None:
         self.folder = folder
         self.data = list(data)
         self.asked: list[tuple[Position, Position]] = []
@@ -76,7 +92,14 @@ class Log:
                 record = encode_record(LEDGER, number, 1, ENTRY, data[number])
                 self.places.append((file, len(made), len(record)))
                 made += record
+            if has_index:
+                here = [(at, size) for one, at, size in self.places if one == file]
+                row = FooterRow(LEDGER, file * each, [at for at, _ in here], [size for _, size in here])
+                end = len(made)
+                made += bytes(-end % 8)
+                made += encode_footer(1, file, [row], end, 0, len(made))
             (folder / name).write_bytes(bytes(made))
+        self.has_index = has_index
         self.files = tuple(names)
         self.entries_max = len(self.data)
 
@@ -91,6 +114,9 @@ class Log:
             here = [i for i in range(first, stop) if self.places[i][0] == file]
             if here:
                 offsets, lengths = [self.places[i][1] for i in here], [self.places[i][2] for i in here]
+                if self.has_index:
+                    runs.append(Run(LEDGER, here[0], here[-1], file, INDEXED, sum(lengths)))
+                    continue
                 runs += runs_of(LEDGER, here[0], file, offsets, lengths)
         return TopicPlan(
             topic="t",
@@ -198,14 +224,35 @@ def test_batches_are_no_larger_than_asked_even_once_unpacked(tmp_path: Path) -> 
     st.integers(1, 3),
     st.integers(40, 5000),
     st.integers(1, 50),
+    st.booleans(),
 )
 def test_any_records_in_any_order_of_files_and_any_window_come_the_same(
-    tmp_path: Path, sizes: list[int], gaps: list[int], cuts: int, bytes_max: int, entries_max: int
+    tmp_path: Path,
+    sizes: list[int],
+    gaps: list[int],
+    cuts: int,
+    bytes_max: int,
+    entries_max: int,
+    has_index: bool,
 ) -> None:
-    log = Log(tmp_path, [single(n, size) for n, size in enumerate(sizes)], gaps, cuts)
+    log = Log(tmp_path, [single(n, size) for n, size in enumerate(sizes)], gaps, cuts, has_index=has_index)
     log.entries_max = entries_max
     assert log.table(bytes_max=bytes_max).equals(log.expected())
     assert [data for _, _, data in log.raw()] == log.data
+
+
+def test_entries_are_found_by_the_index_of_their_file(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(60), gaps=[0, 0, 1], cuts=3, has_index=True)
+    assert log.table(5, 55).equals(log.expected(5, 55))
+    assert [data for _, _, data in log.raw(5, 55)] == log.data[5:55]
+
+
+def test_the_index_may_lie_beside_its_file(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(20), has_index=True)
+    path = tmp_path / "0.wal"
+    path.with_suffix(".idx").write_bytes(path.read_bytes())
+    path.write_bytes(path.read_bytes()[:-TRAILER_BYTES])
+    assert log.table().equals(log.expected())
 
 
 # -- planning again
@@ -336,6 +383,37 @@ def test_a_file_shorter_than_planned_is_an_error(tmp_path: Path) -> None:
     data = (tmp_path / "0.wal").read_bytes()
     (tmp_path / "0.wal").write_bytes(data[:-1])
     read_both(log, LogMissingError)
+
+
+def test_a_file_without_the_index_that_was_planned_by_is_an_error(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(5), has_index=True)
+    path = tmp_path / "0.wal"
+    path.write_bytes(path.read_bytes()[:-1])
+    read_both(log, LogMissingError)
+
+
+def test_an_index_that_lacks_entries_is_an_error(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(5), has_index=True)
+    whole = log.plan((LEDGER, 0), log.end)
+
+    def plan(start: Position, end: Position) -> TopicPlan:
+        return msgspec.structs.replace(whole, runs=(Run(LEDGER, 0, 5, 0, INDEXED, 1),), end=(LEDGER, 6))
+
+    with pytest.raises(LogMissingError, match="lacks entries"):
+        list(entries(plan, (LEDGER, 0), (LEDGER, 6)))
+    with pytest.raises(LogMissingError, match="lacks entries"):
+        list(record_batches(plan, (LEDGER, 0), (LEDGER, 6)))
+
+
+def test_a_place_that_the_index_has_wrong_is_an_error(tmp_path: Path) -> None:
+    log = Log(tmp_path, [single(n) for n in range(5)], has_index=True)
+    path = tmp_path / "0.wal"
+    data = bytearray(path.read_bytes())
+    # Offsets come before lengths, at the end of all but the trailer.
+    data[-TRAILER_BYTES - 8 * 5 + 4 * 2] ^= 8
+    path.write_bytes(data)
+    for error in read_both(log, LogDamagedError):
+        assert error.first_bad in (1, 2)
 
 
 def test_a_run_that_is_longer_than_its_entries_is_an_error(tmp_path: Path) -> None:

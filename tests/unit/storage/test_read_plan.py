@@ -121,7 +121,7 @@ def test_what_is_no_plan_is_refused(text: bytes) -> None:
         Run(5, 3, 2, 0, 0, 100),
         Run(5, 0, 0, 2, 0, 100),
         Run(5, 0, 0, -1, 0, 100),
-        Run(5, 0, 0, 0, -1, 100),
+        Run(5, 0, 0, 0, -2, 100),
         Run(5, 0, 0, 0, 0, -1),
     ],
     ids=lambda run: str(msgspec.structs.astuple(run)),

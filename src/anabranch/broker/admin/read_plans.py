@@ -23,15 +23,17 @@ from anabranch.broker.broker import Broker
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.port import FileRun, LogDamagedError, LogMissingError, LogStore, ReadPlan
-from anabranch.storage.read_plan import Run, TopicPlan, encode, parse_position, runs_of
+from anabranch.storage.read_plan import INDEXED, Run, TopicPlan, encode, parse_position, runs_of
 from anabranch.storage.topic_log import TopicLog
 
 router = APIRouter()
 
 # A plan is this long at most; whoever wants more asks again from where it ends.
-ENTRIES_MAX: Final = 50_000
+ENTRIES_MAX: Final = 1_000_000
 RUNS_MAX: Final = 20_000
 BYTES_MAX: Final = 1 << 30
+# So many entries of a file with an index are left for the reader to find there: it costs the broker nothing.
+INDEXED_MIN: Final = 1_000
 # The reader is told less than the time its files are kept: it asked before we answered, and opens them after.
 MARGIN_MS: Final = 5_000
 
@@ -105,6 +107,16 @@ class _Draft:
     def add(self, ledger: int, found: FileRun) -> None:
         name = os.path.relpath(found.path, self.root)
         file = self.files.setdefault(name, len(self.files))
+        if found.has_index and len(found.offsets) >= INDEXED_MIN:
+            count = len(found.offsets)
+            size = sum(found.lengths)
+            if self.size + size > self.bytes_max:
+                # About what fits.
+                count = max(1, count * (self.bytes_max - self.size) // size)
+                size = sum(found.lengths[:count])
+            self.runs.append(Run(ledger, found.first, found.first + count - 1, file, INDEXED, size))
+            self.size += size
+            return
         for run in runs_of(ledger, found.first, file, found.offsets, found.lengths):
             if self.is_full:
                 return
@@ -112,10 +124,13 @@ class _Draft:
             self.size += run.length
 
     def take(self, ledger: int, runs: tuple[FileRun, ...]) -> None:
+        """Adds consecutive entries, as far as there is room for them."""
         for one in runs:
             if self.is_full:
                 return
             self.add(ledger, one)
+            if self.runs[-1].last != one.first + len(one.offsets) - 1:
+                return
 
 
 async def plan_topic(

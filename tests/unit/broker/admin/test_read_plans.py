@@ -16,6 +16,7 @@ from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
 from anabranch.broker.server import running
+from anabranch.columns import Pool
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -48,6 +49,10 @@ async def plan_of(rest: Rest, path: str = PATH, **query: str) -> TopicPlan:
 
 def payloads(plan: TopicPlan) -> list[bytes]:
     return [bytes(payload) for _, _, data in direct.plan_entries(plan) for _, payload in messages(data)]
+
+
+def pieces(plan: TopicPlan) -> list[direct.Piece]:
+    return list(direct.plan_batches(plan, Pool(), bytes_max=1 << 20, rows_max=1 << 20))
 
 
 # -- what is planned
@@ -134,6 +139,28 @@ async def test_a_plan_says_when_entries_it_was_asked_for_are_gone(tmp_path: Path
         assert payloads(plan)[:2] == [b"4", b"5"]
         assert not (await plan_of(rest, start=position_text(at[4]))).has_lost
         assert not (await plan_of(rest)).has_lost, "the first kept is what was asked for"
+
+
+async def test_full_files_of_many_entries_are_planned_by_their_index(tmp_path: Path) -> None:
+    async with on_files(tmp_path, log_file_bytes=1 << 20) as rest:
+        sent = [b"%d " % i + bytes(300) for i in range(8_000)]
+        for i in range(0, len(sent), 500):
+            await rest.publish(TOPIC, *sent[i : i + 500])
+        plan = await plan_of(rest)
+        kinds = [run.is_indexed for run in plan.runs]
+        assert True in kinds
+        assert not kinds[-1], "the file being written has no index yet"
+        assert payloads(plan) == sent
+        assert [row for piece in pieces(plan) for row in piece.batch["value"].to_pylist()] == sent
+        # In parts that end within a file.
+        found: list[bytes] = []
+        start = plan.start
+        while start < plan.end:
+            part = await plan_of(rest, start=position_text(start), maxBytes="300000")
+            assert part.size_bytes < 300_000 + 500 * 400, "at most one run too much"
+            found += payloads(part)
+            start = part.end
+        assert found == sent
 
 
 async def test_names_with_slashes_and_signs_are_found(tmp_path: Path) -> None:
