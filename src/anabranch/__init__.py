@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from anabranch.client.errors import CryptoFailed as CryptoFailed
     from anabranch.client.errors import DataLost as DataLost
     from anabranch.client.errors import MemoryFull as MemoryFull
+    from anabranch.client.errors import MessageIncomplete as MessageIncomplete
     from anabranch.client.errors import RequestRefused as RequestRefused
     from anabranch.client.errors import SchemaMismatch as SchemaMismatch
     from anabranch.client.errors import TimedOut as TimedOut
@@ -72,6 +73,7 @@ __all__ = [
     "MemoryFull",
     "Message",
     "MessageId",
+    "MessageIncomplete",
     "NackDelay",
     "NamespaceQueueConsumer",
     "NamespaceStreamConsumer",

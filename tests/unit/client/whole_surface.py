@@ -153,7 +153,7 @@ def errors(error: anabranch.AnabranchError) -> bool:
             pass
         case anabranch.BadCheckpoint() | anabranch.DataLost():
             pass
-        case anabranch.SchemaMismatch() | anabranch.CryptoFailed():
+        case anabranch.SchemaMismatch() | anabranch.CryptoFailed() | anabranch.MessageIncomplete():
             pass
     return error.retryable
 
