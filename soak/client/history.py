@@ -90,7 +90,8 @@ class ClientHistory(History):
     def joined(self, name: str, consumer: str) -> None:
         self.opened(consumer)
         self._members[consumer] = name
-        self._disturb(consumer, self._now())
+        if self._scopes[name].keeps_order:
+            self._disturb(consumer, self._now())  # Segments move to it.
 
     def ended(self, consumer: str) -> None:
         """It left or crashed. What it has received and not acknowledged comes again."""

@@ -98,7 +98,6 @@ async def _run(options: Options, target: Target) -> int:
             cast = Cast(options, target, world, conductor)
             try:
                 await cast.play()
-                await cast.explain()
             except EXPECTED as error:
                 history.fail(f"the run did not end: {error!r}")
             finally:
@@ -151,6 +150,7 @@ class Cast:
         self._world.is_calm = True
         await self._unless_somebody_fails(*self._sending)
         await self._settle()
+        await self._explain()
 
     async def _unless_somebody_fails(self, *wanted: asyncio.Task[None]) -> None:
         waiting = set(wanted)
@@ -228,7 +228,7 @@ class Cast:
         found |= {reader.reader: history.unread(reader.reader, is_main) for reader in self._readers}
         return found
 
-    async def explain(self) -> None:
+    async def _explain(self) -> None:
         """Notes whether messages that are missing are stored: a reader looks at all there is."""
         missing = {lost for all_lost in self.missing().values() for lost in all_lost}
         for topic in sorted({MAIN if is_main(lost.producer) else lost.producer for lost in missing}):
@@ -239,7 +239,7 @@ class Cast:
         client = world.client()
         async with client.checkpoint_consumer(world.topic(topic), start="earliest") as reader:
             with suppress(TimeoutError):
-                while message := await reader.receive(timeout_s=3.0):
+                while message := await reader.receive(timeout_s=min(3.0, self._options.quiet_s)):
                     if (sent := sent_of(message)) in missing:
                         before = "" if message.index <= 0 else f", {message.index} before it in its batch"
                         world.note(f"{sent} is stored in {topic} at {message.id}{before}")
