@@ -1,0 +1,251 @@
+"""What the driver knows of a topic: its layout, where segments end, how many rows they have, and the cursor that holds
+its messages. Lives on one event loop for as long as the query runs, and survives brokers that go away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from anabranch.client.checkpoint import Begin, unresolved
+from anabranch.client.connection import ClientConnection, PartKind
+from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.message import signed
+from anabranch.client.resolving import position_of
+from anabranch.client.segment_consumer import FINAL_ERRORS
+from anabranch.errors import AnabranchError
+from anabranch.model.cut import BEGINNING, Cut, Place, Position
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.resuming import resume
+from anabranch.model.segments import SegmentId
+from anabranch.spark.meter import Meters
+from anabranch.spark.options import Options
+from anabranch.spark.plan import Known, Limit, runs
+from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+C = pb.BaseCommand
+
+
+class TopicFeed:
+    """`open` first, `close` in the end. Every wait is bounded by the option timeoutSeconds."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._chance = random.Random()
+        self._connections = Connections(options.service_url)
+        self._watch = LayoutWatch(self._connections, options.topic, Backoff(self._chance))
+        self._sealed_ends: dict[SegmentId, Position] = {}
+        self._released: dict[SegmentId, Place] = {}
+        self._meters = Meters(
+            self._connections, self._watch, self._chance, fails_on_data_loss=options.fail_on_data_loss
+        )
+
+    @property
+    def layout(self) -> SegmentLayout:
+        return self._watch.layout
+
+    @property
+    def topic(self) -> str:
+        return str(self._watch.topic)
+
+    def topic_of(self, number: SegmentId) -> str:
+        return self._watch.topic_of(number)
+
+    async def open(self) -> None:
+        async with self._in_time("its layout"):
+            await self._watch.open(create=False)
+
+    async def close(self) -> None:
+        await self._meters.close()
+        await self._watch.close()
+        await self._connections.close()
+
+    def _in_time(self, what: str) -> _InTime:
+        return _InTime(
+            self._options.timeout_s,
+            f"{self._options.topic}: {what} was not told within {self._options.timeout_s:g} s; are the brokers at "
+            f"{self._options.service_url} up? timeoutSeconds allows more time",
+        )
+
+    async def layout_of(self, epoch: int) -> SegmentLayout:
+        """A layout that is not older: a broker may be behind for a moment."""
+        news = asyncio.Event()
+        stop = self._watch.listen(news.set)
+        try:
+            async with self._in_time(f"a layout of epoch {epoch}"):
+                while self._watch.layout.epoch < epoch and not self._watch.is_deleted:
+                    news.clear()
+                    await news.wait()
+        finally:
+            stop()
+        if self._watch.is_deleted:
+            raise TopicDeleted(f"{self.topic} was deleted")
+        return self._watch.layout
+
+    # -- positions
+
+    async def resolved(self, begin: Begin) -> Cut:
+        """The cut that "latest", or a time, comes to now."""
+        if isinstance(begin, Cut):
+            return begin
+        since_ms = None if begin == "latest" else begin
+        async with self._in_time("where to start"):
+            while True:
+                layout = self.layout
+                places = unresolved(layout, begin)
+                found = await asyncio.gather(*(self._position(place.segment, since_ms) for place in places))
+                if None not in found:
+                    return Cut(
+                        tuple(p.moved(at) for p, at in zip(places, found, strict=True) if at is not None)
+                    )
+                # One is gone: the next layout has others in its place.
+                await self.layout_of(layout.epoch + 1)
+
+    async def _position(self, number: SegmentId, since_ms: int | None) -> Position | None:
+        return await position_of(self._connections, self.topic_of(number), since_ms, self._chance)
+
+    async def known(self, layout: SegmentLayout, start: Cut) -> Known:
+        """Where all segments end that are not over at `start`. One that is gone has no end."""
+        places = resume(layout, start).places
+        wanted = [n for n, place in places.items() if place is None or not place.is_over]
+        async with self._in_time("where its segments end"):
+            found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
+        return Known({n: at for n, at in zip(wanted, found, strict=True) if at is not None})
+
+    async def _end(self, layout: SegmentLayout, number: SegmentId) -> Position | None:
+        if number not in self._sealed_ends:
+            if number not in self.layout.segments:
+                return None
+            end = await self._position(number, None)
+            if end is None or not layout.segments[number].is_sealed:
+                return end
+            self._sealed_ends[number] = end
+        return self._sealed_ends[number]
+
+    async def measured(
+        self, layout: SegmentLayout, start: Cut, known: Known, target: Cut | None, limit: Limit
+    ) -> Known:
+        """With the rows that a limited batch may take."""
+        _, possible = runs(layout, start, known, target, self._options.ordering)
+        async with self._in_time("how many rows there are"):
+            return Known(known.ends, await self._meters.measure(possible, limit))
+
+    # -- the cursor that holds messages
+
+    async def hold(self, *, from_earliest: bool) -> None:
+        """Returns once the subscription exists on every segment, so that nothing from here on is deleted."""
+        if self._options.subscription is not None:
+            async with self._in_time(f"subscription {self._options.subscription}"):
+                await self._settle(self.layout.active[0].id, None, from_earliest=from_earliest)
+
+    async def release(self, cut: Cut) -> None:
+        """Moves the subscription to a cut: what is before it is not needed any more."""
+        if self._options.subscription is None:
+            return
+        layout = await self.layout_of(0)
+        places = resume(layout, cut).places
+        news = {n: p for n, p in places.items() if p is not None and self._is_news(p)}
+        async with self._in_time(f"subscription {self._options.subscription}"):
+            await asyncio.gather(*(self._settle(n, place, from_earliest=True) for n, place in news.items()))
+        self._released = {n: p for n, p in {**self._released, **news}.items() if n in layout.segments}
+
+    def _is_news(self, place: Place) -> bool:
+        return self._released.get(place.segment) != place and (place.is_over or place.at[0] > BEGINNING)
+
+    async def _settle(self, number: SegmentId, place: Place | None, *, from_earliest: bool) -> None:
+        backoff = Backoff(self._chance)
+        while number in self.layout.segments:
+            try:
+                connection = await self._connections.owner(self.topic_of(number))
+                await self._ack(connection, self.topic_of(number), place, from_earliest)
+                return
+            except RequestRefused as refused:
+                if refused.error == pb.TopicNotFound:
+                    return
+                if refused.error in FINAL_ERRORS:
+                    raise
+                log.debug("subscription of segment %d refused, tried again: %s", number, refused)
+            except AnabranchError as error:
+                log.debug("subscription of segment %d tried again: %s", number, error)
+            await backoff.wait()
+
+    async def _ack(
+        self, connection: ClientConnection, topic: str, place: Place | None, from_earliest: bool
+    ) -> None:
+        """Subscribes, acknowledges up to a place if there is one, and leaves the cursor there."""
+        kind = pb.CommandSubscribe
+        part = connection.attach(PartKind.CONSUMER, _Silent)
+        try:
+            await ask(
+                connection,
+                C.SUBSCRIBE,
+                "subscribe",
+                topic=topic,
+                subscription=self._options.subscription,
+                subType=kind.Exclusive,
+                consumer_id=part.number,
+                consumer_name="spark",
+                initialPosition=kind.Earliest if from_earliest else kind.Latest,
+                durable=True,
+                force_topic_creation=False,
+            )
+            last = None if place is None else await self._last(connection, part.number, place)
+            if last is not None:
+                await ask(
+                    connection,
+                    C.ACK,
+                    "ack",
+                    consumer_id=part.number,
+                    ack_type=pb.CommandAck.Cumulative,
+                    message_id=[pb.MessageIdData(ledgerId=last[0], entryId=last[1])],
+                )
+            await ask(connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=part.number)
+        finally:
+            connection.detach(PartKind.CONSUMER, part.number)
+
+    async def _last(self, connection: ClientConnection, number: int, place: Place) -> tuple[int, int] | None:
+        """The last entry that was read as a whole; None if there is none, or it is in another ledger."""
+        if not place.is_over:
+            ledger, entry, _ = place.at[0]
+            # Chunks that are not whole yet are read again.
+            ledger, entry = min((ledger, entry), place.chunks_from or (ledger, entry))
+            return (ledger, entry - 1) if entry else None
+        answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
+        last = signed(answer.last_message_id.ledgerId), signed(answer.last_message_id.entryId)
+        return last if min(last) >= 0 else None
+
+
+class _Silent:
+    """A consumer that never asks for messages."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        pass
+
+    def lost(self, error: Exception) -> None:
+        pass
+
+
+class _InTime:
+    """`async with`: TimedOut with that text once the seconds have passed."""
+
+    def __init__(self, seconds: float, text: str) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._text = text
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *exc: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*exc)
+        except TimeoutError:
+            raise TimedOut(self._text) from None

@@ -1,0 +1,85 @@
+"""Data plane. Messages as Spark wants them: record batches of exactly the columns that the source declares.
+
+`position` is what a key's rows are sorted by, across splits and merges: a key's segments follow each other with rising
+ids. Its fields are those of `message_id` and the segment, and share their memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.model.cut import Position
+
+_MESSAGE_ID: Final = pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])
+_POSITION: Final = pa.struct([("segment", pa.int64()), *_MESSAGE_ID])
+_TIME: Final = pa.timestamp("us", "UTC")
+# As Spark's own conversion of `anabranch.spark.source.SCHEMA` has it; a test compares them.
+COLUMNS: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("topic", pa.string()),
+        ("segment", pa.int64()),
+        ("message_id", _MESSAGE_ID),
+        ("publish_time", _TIME),
+        ("event_time", _TIME),
+        ("position", _POSITION),
+    ]
+)
+
+
+def between(batch: Any, start: Position | None, end: Position | None) -> Any:
+    """The rows of a received batch (`anabranch.columns.SCHEMA`, more columns or not) from a position up to another."""
+    if batch.num_rows == 0:
+        return batch
+    first, last = _position(batch, 0), _position(batch, batch.num_rows - 1)
+    if (start is None or first >= start) and (end is None or last < end):
+        return batch
+    keep = np.ones(batch.num_rows, np.bool_)
+    places = [_numbers(batch, name) for name in ("ledger_id", "entry_id", "batch_index")]
+    places[2] = places[2].clip(0)
+    if start is not None:
+        keep &= ~_is_before(places, start)
+    if end is not None:
+        keep &= _is_before(places, end)
+    return batch.filter(pa.array(keep))
+
+
+def _is_before(places: list[Any], at: Position) -> Any:
+    ledger, entry, index = places
+    return (ledger < at[0]) | ((ledger == at[0]) & ((entry < at[1]) | ((entry == at[1]) & (index < at[2]))))
+
+
+def _numbers(batch: Any, name: str) -> Any:
+    return batch.column(name).to_numpy(zero_copy_only=False)
+
+
+def _position(batch: Any, row: int) -> Position:
+    ledger, entry, index = (batch.column(n)[row].as_py() for n in ("ledger_id", "entry_id", "batch_index"))
+    return (ledger, entry, max(0, index))
+
+
+def for_spark(batch: Any, topic: str, segment: int) -> Any:
+    """The same rows as `COLUMNS`."""
+    rows = batch.num_rows
+    segments = pa.array(np.full(rows, segment, np.int64))
+    ids = [batch.column(name) for name in ("ledger_id", "entry_id", "batch_index")]
+    return pa.RecordBatch.from_arrays(
+        [
+            batch.column("key"),
+            batch.column("value"),
+            batch.column("properties"),
+            pa.repeat(pa.scalar(topic, pa.string()), rows),
+            segments,
+            pa.StructArray.from_arrays(ids, fields=list(_MESSAGE_ID)),
+            pc.cast(batch.column("publish_time"), _TIME),
+            pc.cast(batch.column("event_time"), _TIME),
+            pa.StructArray.from_arrays([segments, *ids], fields=list(_POSITION)),
+        ],
+        schema=COLUMNS,
+    )
