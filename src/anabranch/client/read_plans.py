@@ -3,16 +3,18 @@
     planner = Planner("http://localhost:8080", "persistent://public/default/orders")
     for piece in record_batches(planner, start, end): …                # anabranch.storage.direct
 
-A `Planner` holds no connection and can be pickled: it is made where a job is planned and used where it runs.
+A `Planner` holds no connection and can be pickled: it is made where a job is planned and used where it runs. It waits
+for a broker that is being started again, or for the next owner of the topic.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
@@ -22,6 +24,7 @@ from anabranch.model.position import Position
 from anabranch.storage.read_plan import TopicPlan, decode, position_text
 
 PATH = "/admin/v2/anabranch/read-plan"
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 2.0
 
 
 class PlanRefusedError(AnabranchError):
@@ -40,6 +43,10 @@ class Planner:
     topic: str  # A persistent topic, a partition, or a segment.
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 30.0
+    # How long to go on asking while no answer comes.
+    retry_s: float = 30.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def __call__(
         self, start: Position | None = None, end: Position | None = None, bytes_max: int | None = None
@@ -51,7 +58,16 @@ class Planner:
             "maxBytes": bytes_max,
         }
         query = urlencode({name: value for name, value in named.items() if value is not None})
-        return decode(self._get(f"{self.admin_url.rstrip('/')}{PATH}/{_path(self.topic)}?{query}"))
+        url = f"{self.admin_url.rstrip('/')}{PATH}/{_path(self.topic)}?{query}"
+        deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S
+        while True:
+            try:
+                return decode(self._get(url))
+            except NoPlanError:
+                if self.clock() + pause > deadline:
+                    raise
+            self.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
 
     def _get(self, url: str) -> bytes:
         request = urllib.request.Request(url, headers=dict(self.headers))

@@ -8,6 +8,7 @@ from anabranch.columns.decode import Entry, decode
 from anabranch.columns.encode import encode
 from anabranch.columns.hashing import hash_keys
 from anabranch.columns.pool import Pool
+from anabranch.columns.records import Walk, run_of
 from anabranch.columns.recut import recut
 from anabranch.columns.routing import Router, partition
 from anabranch.wire import pulsar_pb2 as pb
@@ -40,4 +41,8 @@ def warm_up(*, encoding: bool = True, decoding: bool = True) -> None:
         metadata = pb.MessageMetadata(
             producer_name="", sequence_id=0, publish_time=0, num_messages_in_batch=3
         )
-        decode(pool, [Entry(0, 0, build_entry(metadata, singles.payload(0, 3)))])
+        entry = build_entry(metadata, singles.payload(0, 3))
+        decode(pool, [Entry(0, 0, entry)])
+        walk = Walk(run_of(0, 0, 1, 0, len(entry)))
+        walk.window_end(len(entry), 0)
+        walk.records(memoryview(entry), 0)

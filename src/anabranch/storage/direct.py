@@ -183,6 +183,8 @@ def plan_batches(
                 ledger, entry, base = walk.at
                 size = walk.window_end(len(buffer), _GAP_BYTES_MAX) - base
                 _fill(fd, buffer[:size], base, path)
+                # The disk reads on while this is decoded. Only a hint: what is not wanted is not waited for.
+                os.posix_fadvise(fd, base + size, WINDOW_BYTES, os.POSIX_FADV_WILLNEED)
                 located, is_bad = walk.records(buffer[:size], base)
                 if not len(located) and not is_bad:
                     buffer = _grown(buffer, size, base, walk.run_stop)

@@ -80,10 +80,6 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     def size_bytes(self) -> int:
         return sum(run.length for run in self.runs)
 
-    def reaches(self, end: Position) -> bool:
-        """Whether nothing below `end` is left to be planned."""
-        return self.end >= end or self.end >= self.log_end
-
 
 def stretches(offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """[i, j) of records that lie right behind each other."""
@@ -161,6 +157,9 @@ def decode(data: bytes) -> TopicPlan:
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadPlan(f"not a read plan: {error}") from None
     plan = TopicPlan(**fields)
+    for name in plan.files:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise BadPlan(f"not a read plan: {name!r} does not lie below the log's folder")
     _check(plan.runs, len(plan.files))
     return plan
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anabranch.columns import SCHEMA, Entry, Pool, decode
+from anabranch.columns import SCHEMA, Entry, Pool, decode, records
 from anabranch.errors import AnabranchError, MalformedFrame
 from anabranch.model.position import LedgerId, Position
 from anabranch.storage import direct
@@ -245,6 +245,18 @@ def test_entries_are_found_by_the_index_of_their_file(tmp_path: Path) -> None:
     log = Log(tmp_path, mixed(60), gaps=[0, 0, 1], cuts=3, has_index=True)
     assert log.table(5, 55).equals(log.expected(5, 55))
     assert [data for _, _, data in log.raw(5, 55)] == log.data[5:55]
+
+
+def test_machines_without_an_instruction_for_checksums_read_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SUMMED_BELOW", 0)
+    log = Log(tmp_path, mixed(30), gaps=[0, 0, 1])
+    assert log.table().equals(log.expected())
+    log.overwrite(11, 40, b"\xff")
+    pieces, error = until_raised(record_batches(log.plan, (LEDGER, 0), log.end))
+    assert isinstance(error, LogDamagedError)
+    assert set(entry_ids(pieces)) == set(range(11))
 
 
 def test_the_index_may_lie_beside_its_file(tmp_path: Path) -> None:

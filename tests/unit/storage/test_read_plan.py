@@ -146,7 +146,7 @@ def test_a_plan_counts_what_it_covers() -> None:
     assert (plan().entries, plan().size_bytes) == (10, 1000)
 
 
-def test_a_plan_reaches_what_was_asked_for_or_the_end_of_the_log() -> None:
-    assert plan().reaches((5, 10))
-    assert not plan().reaches((5, 11))
-    assert plan(end=(5, 20)).reaches((9, 0))
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other", "wal/../../other", ".."])
+def test_files_outside_of_the_log_are_refused(name: str) -> None:
+    with pytest.raises(BadPlan, match="below the log's folder"):
+        decode(encode(plan(files=(name, "wal/a/00000002.wal"))))
