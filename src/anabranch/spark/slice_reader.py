@@ -2,6 +2,9 @@
 
 It is over when everything before the slice's end has arrived, whether or not there were messages in it. A broker that
 goes away is waited for; one that is silent for too long fails the task, which Spark runs again.
+
+A message that was sent in chunks belongs to the slice that has its last chunk. Whoever chose the slices did not look at
+messages, so the first chunks may lie before the slice: then reading begins again further back.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.client.connections import Connections
 from anabranch.client.errors import DataLost, TimedOut
 from anabranch.client.inbox import Inbox
+from anabranch.client.message import Entry
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.errors import AnabranchError
@@ -32,6 +36,8 @@ log = logging.getLogger(__name__)
 ROWS_MAX: Final = 65_536
 # How often to look whether all has arrived, if the last of it holds no messages.
 LOOK_S: Final = 0.2
+# How far before a slice the chunks of a message are looked for first, in entries.
+FIRST_BACK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +71,27 @@ class SliceReader:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._slice = task.slice
+        self._wanted = task.slice.start  # Rows before it are not given: it moves with what was given.
         self._end: Position = BEGINNING
         self._chance = random.Random()
         self._connections = Connections(task.service_url)
         self._inbox = Inbox()
-        self._segment: SegmentConsumer | None = None
+        self._segment: _SliceConsumer | None = None
         self._arrow: Any = None
+        self._back = 0  # How many entries before the slice it began to read.
 
     async def open(self) -> None:
         """Finds the end of a slice that goes to its segment's, and starts to read."""
-        from anabranch.client.arrow_reader import ArrowReader
-
-        self._arrow = ArrowReader(self._inbox, keeps=False)
         end = self._slice.end
         if end is None:
             end = await self._found_end()
         if end is None:
-            self._lost(DataLost.of(self._task.topic, [self._gap()]))
+            self._lost(self._slice.start)
             return
         self._end = end
         if end > (self._slice.start or BEGINNING):
-            self._read_from(self._slice.start)
+            chunks_from = self._slice.chunks_from
+            await self._read_from(self._slice.start if chunks_from is None else (*chunks_from, 0))
 
     async def _found_end(self) -> Position | None:
         """Of a sealed segment, which does not change any more; None if it is gone."""
@@ -95,9 +101,16 @@ class SliceReader:
         except TimeoutError:
             raise self._too_slow() from None
 
-    def _read_from(self, start: Position | None) -> None:
+    async def _read_from(self, start: Position | None) -> None:
+        """None: from the earliest message that is there."""
+        from anabranch.client.arrow_reader import ArrowReader
+
+        if self._segment is not None:
+            await self._segment.close()
         name = f"spark-{self._chance.getrandbits(32):08x}"
-        self._segment = SegmentConsumer(
+        self._inbox = Inbox()
+        self._arrow = ArrowReader(self._inbox, keeps=False)
+        self._segment = _SliceConsumer(
             self._connections,
             self._slice.segment,
             self._task.segment_topic,
@@ -106,10 +119,10 @@ class SliceReader:
             self._inbox,
             chance=self._chance,
             start=start,
-            chunks_from=self._slice.chunks_from,
             may_be_gone=lambda _: True,
-            lost=lambda reader, _: DataLost.of(self._task.topic, [self._gap(reader.position)]),
+            lost=lambda reader, _: self._loss(reader.position),
         )
+        self._segment.whole_from = self._slice.start
         self._segment.open()
 
     # -- rows
@@ -119,47 +132,62 @@ class SliceReader:
         from anabranch.spark.rows import between, for_spark
 
         silent_since = time.monotonic()
-        while self._segment is not None:
+        while (segment := self._segment) is not None:
             # Looked at first: nothing that has arrived by then is missed below.
-            has_all = (self._segment.position or BEGINNING) >= self._end
-            if (has_all or self._segment.has_ended) and not self._segment.queued:
+            has_all = (segment.position or BEGINNING) >= self._end
+            if segment.orphan is not None:
+                await self._go_back(segment.orphan)
+            elif (has_all or segment.has_ended) and not segment.queued:
                 if not has_all:
-                    self._lost(DataLost.of(self._task.topic, [self._gap(self._segment.position)]))
+                    self._lost(segment.position)
                 return None
             try:
-                batch, _ = await self._arrow.read(ROWS_MAX, LOOK_S)
+                batch, entries = await self._arrow.read(ROWS_MAX, LOOK_S)
             except TimedOut:
                 if time.monotonic() - silent_since > self._task.timeout_s:
                     raise self._too_slow() from None
                 continue
-            except DataLost as error:
-                await self._go_on_without(error)
+            except DataLost:
+                if not self._back:
+                    self._lost(segment.position)
+                await self._read_from(None)
                 continue
-            rows = between(batch, self._slice.start, self._end)
+            # What lies behind a chunk that needs another look comes again with it.
+            until = self._end if segment.orphan is None else min(self._end, (*segment.orphan, 0))
+            rows = between(batch, self._wanted, until)
+            behind = (entries[-1].ledger, entries[-1].entry + 1, 0)
+            self._wanted = max(self._wanted or BEGINNING, min(behind, until))
             if rows.num_rows:
                 return for_spark(rows, self._task.topic, self._slice.segment)
         return None
 
-    async def _go_on_without(self, error: DataLost) -> None:
-        """Reads what there still is, if the user wants that."""
-        self._lost(error)
+    async def _go_back(self, orphan: tuple[int, int]) -> None:
+        """Begins to read further back, for the sake of a chunk whose message began before the slice."""
+        assert self._slice.start is not None
         assert self._segment is not None
-        await self._segment.close()
-        self._inbox = Inbox()
-        from anabranch.client.arrow_reader import ArrowReader
+        ledger, entry, _ = self._slice.start
+        if self._back >= entry:
+            self._lost((*orphan, 0))
+            self._segment.whole_from = None
+            self._segment.orphan = None
+            return
+        self._back = min(entry, self._back * 8 or FIRST_BACK)
+        await self._read_from((ledger, entry - self._back, 0))
 
-        self._arrow = ArrowReader(self._inbox, keeps=False)
-        self._slice = replace(self._slice, chunks_from=None)
-        self._read_from(None)
+    # -- what goes wrong
 
-    def _lost(self, error: DataLost) -> None:
-        if self._task.fail_on_data_loss:
-            raise type(error)(f"{error}. Or, to go on without them, set failOnDataLoss=false", error.gaps)
-        log.warning("%s", error)
-
-    def _gap(self, position: Position | None = None) -> Gap:
+    def _loss(self, position: Position | None) -> DataLost:
         at = position or self._slice.start or BEGINNING
-        return Gap(self._slice.segment, self._task.range, at)
+        gaps = [Gap(self._slice.segment, self._task.range, at)]
+        text = f"{DataLost.of(self._task.topic, gaps)}. Or, to go on without them, set failOnDataLoss=false"
+        return DataLost(text, gaps)
+
+    def _lost(self, position: Position | None) -> None:
+        """Raises, unless the user wants to go on with what there still is."""
+        error = self._loss(position)
+        if self._task.fail_on_data_loss:
+            raise error
+        log.warning("%s", error)
 
     def _too_slow(self) -> AnabranchError:
         return TimedOut(
@@ -171,3 +199,25 @@ class SliceReader:
         if self._segment is not None:
             await self._segment.close()
         await self._connections.close()
+
+
+class _SliceConsumer(SegmentConsumer):
+    """Notices chunks at or behind `whole_from` whose message began before anything that was read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.whole_from: Position | None = None
+        self.orphan: tuple[int, int] | None = None
+        self._begun: set[str] = set()
+
+    def _put_together(self, chunk: Entry) -> Entry | None:
+        at = (chunk.ledger, chunk.entry)
+        if chunk.metadata.chunk_id == 0:
+            self._begun.add(chunk.metadata.uuid)
+        elif (
+            self.whole_from is not None
+            and at >= self.whole_from[:2]
+            and chunk.metadata.uuid not in self._begun
+        ):
+            self.orphan = self.orphan or at
+        return super()._put_together(chunk)
