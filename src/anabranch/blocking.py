@@ -464,8 +464,12 @@ class Client(_Face):
         return _makes(aio.Client.queue_consumer, kind)(self, *args, **options)
 
     def close(self, *, flush: bool = True) -> None:
+        outboxes = self._portal.outboxes()
+
         async def close() -> None:
-            await self._portal.passed(but_slow=not flush)
+            for outbox in outboxes:
+                if flush or not outbox.is_slow:
+                    await outbox.passed()
             await self._inner.close(flush=flush)
 
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -20,15 +21,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Held while a receipt is looked at for the first time, or settled: never for long, so there is one for all.
-# Signal handlers may come here while their thread holds it, as they may with the locks below.
-_changing: Final = threading.RLock()
+# Held by whoever looks at a receipt for the first time. Signal handlers may come here while their thread holds it, and
+# wait for the loop: so this and the locks below can be taken again, and the loop takes none.
+_looking: Final = threading.RLock()
 
 
 class Receipt(concurrent.futures.Future[T]):
     """A future of what was posted. Few are ever looked at, so it becomes one only when it is.
 
-    Making and settling one of the base class takes 3 µs, half of what posting a message may take; this, 0.4 µs.
+    Making and settling one of the base class takes 3 µs, half of what posting a message may take; this, 0.3 µs.
     """
 
     def __init__(self) -> None:
@@ -37,37 +38,45 @@ class Receipt(concurrent.futures.Future[T]):
 
     def __getattr__(self, name: str) -> Any:
         """Called for what the base class would have made in its `__init__`, and makes it now."""
-        with _changing:
+        with _looking:
             if name not in self.__dict__:
-                self._is_watched = True
-                super().__init__()
-                super().set_running_or_notify_cancel()  # What was posted cannot be called back.
-                if self._outcome is not None:
-                    self._settle(*self._outcome)
+                own = set(self.__dict__)
+                try:
+                    super().__init__()
+                    super().set_running_or_notify_cancel()  # What was posted cannot be called back.
+                    self._is_watched = True
+                except BaseException:
+                    # Interrupted: as if nobody had looked.
+                    if not self._is_watched:
+                        for made in set(self.__dict__) - own:
+                            del self.__dict__[made]
+                    raise
+        # It may have been settled before it was known to be watched; then nobody else tells the base class.
+        if self._outcome is not None:
+            self._tell()
         return object.__getattribute__(self, name)
 
-    def _settle(self, result: T | None, error: BaseException | None) -> None:
-        if error is not None:
-            super().set_exception(error)
-        else:
-            super().set_result(result)  # type: ignore[arg-type]  # A result may be None.
-
-    def done(self) -> bool:
-        return self._outcome is not None or (self._is_watched and super().done())
+    def _tell(self) -> None:
+        assert self._outcome is not None
+        result, error = self._outcome
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # Told already, by another thread.
+            if error is not None:
+                super().set_exception(error)
+            else:
+                super().set_result(result)  # type: ignore[arg-type]  # A result may be None.
 
     def set_result(self, result: T) -> None:
-        with _changing:
-            if not self._is_watched:
-                self._outcome = (result, None)
-                return
-        super().set_result(result)
+        self._outcome = (result, None)
+        if self._is_watched:
+            self._tell()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        with _changing:
-            if not self._is_watched:
-                self._outcome = (None, exception)
-                return
-        super().set_exception(exception)
+        self._outcome = (None, exception)
+        if self._is_watched:
+            self._tell()
+
+    def done(self) -> bool:
+        return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> T:
         if self._outcome is None:
@@ -106,51 +115,72 @@ class Outbox(Generic[T]):
         self._hand_in = hand_in
         self._fail = fail
         self._size_max = size_max
+        # With their sizes; and futures, of size 0, for those who wait until all before them has passed.
+        self._items: deque[tuple[Any, int]] = deque()
+        self._is_woken = False  # The loop will look, or look again.
+        self._full: deque[threading.Lock] = deque()  # Released when there is room.
+        # Threads put one after the other.
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
-        # Under the lock: what was put and not taken, how much is on its way, and whether the loop knows.
-        self._items: deque[T] = deque()
-        self.size = 0
-        self._is_woken = False
+        self._put_size = 0
         self._ended: Exception | None = None
-        self._put = 0
         # The loop's own.
+        self._passed_size = 0
         self._batch: deque[T] = deque()
-        self._passed = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._draining: asyncio.Task[None] | None = None
 
     # -- from any thread
 
     def put(self, item: T, size: int) -> None:
         """Waits only while too much is on its way; not in the loop's own thread, which would wait for itself."""
+        if self.size >= self._size_max and not _is_running(self._loop):
+            self._wait_for_room()
         with self._lock:
-            if self.size >= self._size_max and not _is_running(self._loop):
-                while self.size >= self._size_max and self._ended is None:
-                    self._room.wait()
             if self._ended is not None:
                 raise self._ended
-            if not self._is_woken:
-                # In this order an interrupt at any point leaves nothing that nobody comes for.
-                self._loop.call_soon_threadsafe(self._wake)
-                self._is_woken = True
-            self._items.append(item)
-            self._put += 1
-            self.size += size
+            self._items.append((item, size))
+            self._put_size += size
+        if not self._is_woken:
+            self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        try:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._wake)
+        except BaseException as error:
+            # Interrupted, perhaps just before the call: somebody else has to wake it.
+            self._is_woken = False
+            if not isinstance(error, RuntimeError):  # The loop has ended, and all items with it.
+                raise
+
+    def _wait_for_room(self) -> None:
+        if not self._is_woken:
+            self._wake_loop()  # A thread that was interrupted may not have done so.
+        while self.size >= self._size_max and self._ended is None:
+            turn = threading.Lock()
+            turn.acquire()
+            self._full.append(turn)
+            # What has passed before the loop could see that somebody waits is seen here.
+            if self.size >= self._size_max and self._ended is None:
+                turn.acquire()
+
+    @property
+    def size(self) -> int:
+        """What is on its way."""
+        return self._put_size - self._passed_size
 
     @property
     def is_idle(self) -> bool:
         """Whether all that this thread has put is handed in."""
-        return self._passed >= self._put
+        return not self._items and self._draining is None
 
     def end(self, error: Exception) -> None:
         """The loop has ended: whatever is left fails, and whatever comes."""
         with self._lock:
             self._ended = error
-            left = [*self._batch, *self._items]
-            self._batch.clear()
-            self._items.clear()
-            self._room.notify_all()
+        self._make_room()
+        left = [*self._batch, *(item for item, size in self._items if size)]
+        self._batch.clear()
+        self._items.clear()
         for item in left:
             self._fail(item, error)
 
@@ -162,40 +192,55 @@ class Outbox(Generic[T]):
 
     async def _drain(self) -> None:
         try:
-            while size := self._take():
-                count = len(self._batch)
-                try:
-                    await self._hand_in(self._batch)
-                except Exception as error:
-                    log.exception("something that was handed over got lost")
-                    while self._batch:
-                        self._fail(self._batch.popleft(), error)
-                self._passed += count
-                while self._waiting and self._waiting[0][0] <= self._passed:
-                    _, waiter = self._waiting.popleft()
-                    if not waiter.done():
-                        waiter.set_result(None)
-                with self._lock:
-                    self.size -= size
-                    self._room.notify_all()
+            while self._has_more():
+                size, waiter = self._take()
+                if self._batch:
+                    await self._hand_in_batch()
+                    self._passed_size += size
+                    self._make_room()
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(None)
                 await asyncio.sleep(0)  # However much is put, others want to run too.
         finally:
             self._draining = None
 
-    def _take(self) -> int:
-        """Takes all that was put; its size, 0 if there is nothing and the loop must be woken again."""
-        with self._lock:
-            self._is_woken = bool(self._items)
-            self._batch, self._items = self._items, self._batch
-            return self.size if self._batch else 0
+    def _has_more(self) -> bool:
+        if not self._items:
+            # In this order: what is put before it is seen here, and what is put after it wakes the loop.
+            self._is_woken = False
+        return bool(self._items)
+
+    def _take(self) -> tuple[int, asyncio.Future[None] | None]:
+        """What there is, up to the first that waits, becomes the batch."""
+        total, items, batch = 0, self._items, self._batch
+        while items:
+            item, size = items.popleft()
+            if not size:
+                return total, item
+            total += size
+            batch.append(item)
+        return total, None
+
+    async def _hand_in_batch(self) -> None:
+        try:
+            await self._hand_in(self._batch)
+        except Exception as error:
+            log.exception("something that was handed over got lost")
+            while self._batch:
+                self._fail(self._batch.popleft(), error)
+
+    def _make_room(self) -> None:
+        while self._full:
+            self._full.popleft().release()
 
     async def passed(self) -> None:
         """Returns once all that was put so far is handed in."""
-        mark = self._put
-        if self._passed < mark:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append((mark, waiter))
-            await waiter
+        if self.is_idle:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._items.append((waiter, 0))
+        self._wake()  # A thread that was interrupted may not have done so.
+        await waiter
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:

@@ -45,7 +45,7 @@ class Portal:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self._is_over = True
-            for outbox in self._all_outboxes():
+            for outbox in self.outboxes():
                 outbox.end(closed())
             self.loop.close()
 
@@ -86,13 +86,7 @@ class Portal:
         if is_over:
             outbox.end(closed())
 
-    async def passed(self, *, but_slow: bool) -> None:
-        """Returns once all that was handed over so far is in."""
-        for outbox in self._all_outboxes():
-            if not (but_slow and outbox.is_slow):
-                await outbox.passed()
-
-    def _all_outboxes(self) -> list[Outbox[Any]]:
+    def outboxes(self) -> list[Outbox[Any]]:
         with self._lock:
             return list(self._outboxes)
 

@@ -213,17 +213,21 @@ class Interrupted(Exception):
     pass
 
 
+def interrupt() -> None:
+    raise Interrupted
+
+
 @contextlib.contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
+def interrupts(work: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Gives a function to call for an interrupt a little later, somewhere in what this thread does then."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+    def handle(number: int, frame: FrameType | None) -> None:
+        work()
 
     # An interrupt of the collector would be lost: Python ignores what finalizers raise.
     gc.collect()
     gc.disable()
-    before = signal.signal(signal.SIGVTALRM, interrupt)
+    before = signal.signal(signal.SIGVTALRM, handle)
     try:
         yield lambda: _alarm(0.003)
     finally:
@@ -242,7 +246,7 @@ def test_an_interrupt_loses_nothing_that_was_accepted(
     later: list[Outcome] = []
     number = 0
     with connected.producer(TOPIC) as producer:
-        with interrupts() as interrupt_soon:
+        with interrupts(interrupt) as interrupt_soon:
             for _ in range(20):
                 with contextlib.suppress(Interrupted):
                     interrupt_soon()
@@ -251,6 +255,30 @@ def test_an_interrupt_loses_nothing_that_was_accepted(
                         later.append((b"0/%d" % number, producer.post(b"0/%d" % number, key="k")))
         producer.flush()
         assert all(future is not None and future.exception(0) is None for _, future in later)
+    check_order(broker, {payload for payload, _ in later})
+
+
+def test_a_signal_handler_may_flush_whatever_it_interrupts(
+    broker: ScriptedThread, connected: blocking.Client
+) -> None:
+    flushed: list[int] = []
+    later: list[Outcome] = []
+    number = 0
+
+    def flush() -> None:
+        known = list(later)
+        producer.flush()
+        assert all(future is not None and future.done() for _, future in known)
+        flushed.append(number)
+
+    with connected.producer(TOPIC) as producer, interrupts(flush) as interrupt_soon:
+        for turn in range(20):
+            interrupt_soon()
+            while len(flushed) <= turn:
+                number += 1
+                later.append((b"0/%d" % number, producer.post(b"0/%d" % number, key="k")))
+                if number % 100 == 0:
+                    producer.send(b"0/-1", key="k")
     check_order(broker, {payload for payload, _ in later})
 
 
