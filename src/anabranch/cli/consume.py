@@ -16,7 +16,15 @@ from anabranch.cli.reach import Found, check_reachable, find
 from anabranch.cli.receiving import MESSAGES_AT_ONCE, Consumer, Limits, Receiving
 from anabranch.cli.running import Stopping
 from anabranch.cli.running import run as run_loop
-from anabranch.client import CheckpointConsumer, Client, connect
+from anabranch.client import (
+    CheckpointConsumer,
+    Client,
+    NamespaceQueueConsumer,
+    NamespaceStreamConsumer,
+    QueueConsumer,
+    StreamConsumer,
+    connect,
+)
 from anabranch.client.checkpoint import Start
 from anabranch.client.errors import BadCheckpoint, DataLost
 
@@ -89,9 +97,14 @@ async def _consume(arguments: argparse.Namespace) -> int:
                 segments=found.segments if found is not None and found.is_classic else None,
             )
             bar = Bar("receiving", receiving.tally, is_shown=_has_bar(arguments))
-            hint = "" if arguments.quiet else _hint(arguments)
+
+            def hint() -> None:
+                text = _hint(arguments, consumer)
+                if text and not arguments.quiet:
+                    bar.say(text)
+
             with bar:
-                await receiving.all(lambda: bar.say(hint) if hint else None)
+                await receiving.all(hint)
     if not arguments.quiet:
         print(summary(receiving.tally, "received", bar.seconds), file=sys.stderr)
     return receiving.exit_code
@@ -152,8 +165,21 @@ def _start(arguments: argparse.Namespace) -> Start:
     return found
 
 
-def _hint(arguments: argparse.Namespace) -> str:
-    """For somebody in front of a terminal who waits in vain."""
+def _hint(arguments: argparse.Namespace, consumer: Consumer) -> str:
+    """Why nothing may have come, for somebody who waits; empty if there is nothing to be said."""
+    held = f"nothing came yet: {arguments.subscription} is held by other consumers"
+    match consumer:
+        case NamespaceStreamConsumer() | NamespaceQueueConsumer():
+            if not consumer.topics:
+                return "nothing came yet: no topic is like that so far, and those to come will be read"
+        case StreamConsumer():
+            if not consumer.assigned:
+                return f"{held}, which read all segments; this one gets some when one of them leaves"
+            if not consumer.attached:
+                return f"{held}; this one goes on trying"
+        case QueueConsumer():
+            if not consumer.attached:
+                return f"{held}, not as a queue; this one goes on trying"
     if not is_terminal():
         return ""
     if arguments.start == "latest" and not arguments.checkpoint:

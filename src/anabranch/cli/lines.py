@@ -62,7 +62,7 @@ class Lines:
         self.bytes_read = 0
         self.number = 1  # Of the first line that `next` will give.
         self._chunks = Chunks(descriptor)
-        self._rest = b""
+        self._rest: list[bytes] = []  # Of a line whose end is not here yet.
         self._given = 0
         self._is_over = False
 
@@ -73,23 +73,21 @@ class Lines:
         while not found and not self._is_over:
             data = await self._chunks.next()
             self.bytes_read += len(data)
-            if data:
-                found = (self._rest + data).split(b"\n")
-                self._rest = found.pop()
-                self._check_length()
-            else:
+            self._rest.append(data)
+            if b"\n" in data:
+                found = b"".join(self._rest).split(b"\n")
+                self._rest = [found.pop()]
+            elif not data:
                 self._is_over = True
-                found = [self._rest] if self._rest else []
+                found = [line] if (line := b"".join(self._rest)) else []
+            elif sum(map(len, self._rest)) > LINE_BYTES_MAX:
+                raise UsageError(
+                    f"line {self.number:,} is over {LINE_BYTES_MAX >> 20} MB: is this a file of lines?"
+                )
         self._given = len(found)
         if any(line.endswith(b"\r") for line in found):
             found = [line.removesuffix(b"\r") for line in found]
         return found
-
-    def _check_length(self) -> None:
-        if len(self._rest) > LINE_BYTES_MAX:
-            raise UsageError(
-                f"line {self.number:,} is over {LINE_BYTES_MAX >> 20} MB: is this a file of lines?"
-            )
 
 
 # -- keys

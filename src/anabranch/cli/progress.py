@@ -61,12 +61,19 @@ class Bar:
     """A context around a run. `look` is called before each picture, to bring the tally up to date."""
 
     def __init__(
-        self, doing: str, tally: Tally, *, is_shown: bool, look: Callable[[], None] = lambda: None
+        self,
+        doing: str,
+        tally: Tally,
+        *,
+        is_shown: bool,
+        look: Callable[[], None] = lambda: None,
+        shown_after_s: float = SHOWN_AFTER_S,
     ) -> None:
         self._doing = doing
         self._tally = tally
         self._is_shown = is_shown
         self._look = look
+        self._shown_after_s = shown_after_s
         self._progress: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen: deque[tuple[float, int, int]] = deque()
@@ -79,7 +86,7 @@ class Bar:
     def __enter__(self) -> Bar:
         if self._is_shown:
             self._loop = asyncio.get_running_loop()
-            self._timer = self._loop.call_later(SHOWN_AFTER_S, self._show)
+            self._timer = self._loop.call_later(self._shown_after_s, self._show)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -33,7 +33,7 @@ Consumer = (
 MESSAGES_AT_ONCE: Final = 1000
 CHECKPOINT_EVERY_S: Final = 1.0
 # Somebody who has seen nothing for so long is given a hint.
-SILENCE_S: Final = 3.0
+SILENCE_S: Final = 2.0
 # How exactly time-outs are kept.
 TICK_S: Final = 0.2
 

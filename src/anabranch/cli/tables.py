@@ -1,11 +1,13 @@
-"""Parquet and Arrow files as tables of some rows at a time, for `anabranch produce --arrow`."""
+"""Messages as tables of Arrow's, which are sent several times faster: read from files, or made of lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from anabranch.cli.lines import Keyed
 from anabranch.cli.options import UsageError
 from anabranch.client.errors import Unsupported
 
@@ -64,3 +66,23 @@ def _arrow(path: Path, columns: list[str]) -> Opened:
         table = pa.ipc.open_stream(source).read_all()
     wanted = table.select([name for name in columns if name in table.column_names])
     return iter(wanted.to_batches(max_chunksize=ROWS_AT_ONCE)), table.num_rows, table.column_names
+
+
+# -- lines
+
+
+def can_make_tables() -> bool:
+    return all(find_spec(name) is not None for name in ("numba", "pyarrow"))
+
+
+def table_of(messages: Sequence[Keyed]) -> Any:
+    """The columns are `key`, which may hold nulls, and `value`."""
+    import pyarrow as pa
+
+    keys, values = zip(*messages, strict=True)
+    return pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.binary())})
+
+
+def value_bytes(column: Any) -> int:
+    """How many bytes the values of a column have, without the offsets that Arrow keeps of them."""
+    return max(0, int(column.nbytes) - 4 * len(column))

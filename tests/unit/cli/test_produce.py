@@ -76,7 +76,9 @@ def test_a_line_that_is_wrong_is_named_and_those_before_are_stored(
     assert produce(broker, "mistaken", "--file", str(path), "--key-separator", ":") == 1
     error = capfd.readouterr().err
     assert "line 40,001 has no ':'" in error
-    stored = int(re.search(r"([\d,]+) messages stored", error)[1].replace(",", ""))  # type: ignore[index]
+    told = re.search(r"\(the ([\d,]+) messages up to line \1 are stored\)\n", error)
+    assert told is not None
+    stored = int(told[1].replace(",", ""))
     assert consume(broker, "mistaken", "-s", "s", "--timeout", "0.5", *EARLIEST) == 0
     assert len(capfd.readouterr().out.splitlines()) == stored
 
@@ -236,3 +238,24 @@ def test_mistakes_are_told_in_one_line(
 def test_a_name_that_is_none_is_told(capsys: Capture) -> None:
     assert main(["produce", "a/b", "-m", "x"]) == 1
     assert "neither a full name" in capsys.readouterr().err
+
+
+def test_a_large_file_is_sent_whole_and_in_order(
+    broker: BrokerProcess, tmp_path: Path, capfd: Capture
+) -> None:
+    """As tables, but for lines that are too long for one."""
+    path, count = tmp_path / "large", 34_000
+    lines = [b"%d:%d %s\n" % (n % 7, n, b"x" * 1000) for n in range(count)]
+    lines[count // 2] = b"%d:%d %s\n" % (count // 2 % 7, count // 2, b"x" * 100_000)
+    path.write_bytes(b"".join(lines))
+    topic = "topic://public/default/tables"
+    assert topics(broker, "create", "--scalable", "--segments", "2", topic) == 0
+    assert consume(broker, topic, "-s", "s", "--timeout", "0.1", *EARLIEST) == 0
+    assert produce(broker, topic, "--file", str(path), "--key-separator", ":") == 0
+    assert capfd.readouterr().err.startswith("34,000 messages stored")
+    assert consume(broker, topic, "-s", "s", "-n", str(count), "--key-separator", ":", "-q") == 0
+    found = capfd.readouterr().out.encode().splitlines(keepends=True)
+    assert sorted(found) == sorted(lines)
+    for key in range(7):
+        mine = [int(line.split()[0][2:]) for line in found if line.startswith(b"%d:" % key)]
+        assert mine == sorted(mine)
