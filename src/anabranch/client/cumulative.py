@@ -7,6 +7,7 @@ message for next to nothing.
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 
 from anabranch.client.ack_sender import GROUP_S, Tally
 from anabranch.client.acks import Until
@@ -24,6 +25,8 @@ class Cumulative:
         # The newest message that was acknowledged, until its positions are sent.
         self._up_to: Message | None = None
         self._up_to_number = -1
+        # From these numbers on, an acknowledgement includes messages that were taken away before it.
+        self._taken_away: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -45,6 +48,9 @@ class Cumulative:
         number = entry.number + index if index > 0 else entry.number
         if entry.owner.acking is not entry.life:
             self._tally.lost += 1
+        if self._taken_away and self._taken_away[0] <= number:
+            self._tally.lost += 1
+            self._taken_away = [other for other in self._taken_away if other > number]
         if number >= self._up_to_number:
             self._up_to_number = number
             self._up_to = message
@@ -77,7 +83,9 @@ class Cumulative:
     def restarted(self, segment: SegmentConsumer) -> None:
         """Its messages come again, under new numbers; an old one must not acknowledge past a seek."""
         self.send()
-        self._vector.forget(segment)
+        first = self._vector.forget(segment)
+        if first is not None:
+            insort(self._taken_away, first)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -33,10 +33,13 @@ class Vector(Generic[K]):
             entries = self._given[segment] = deque()
         entries.append((last_number, place))
 
-    def forget(self, segment: K) -> None:
-        """What was given out of it comes again, or is somebody else's now."""
-        self._given.pop(segment, None)
-        self._alone.pop(segment, None)
+    def forget(self, segment: K) -> int | None:
+        """What was given out of it comes again, or is somebody else's now.
+
+        The number from which on an acknowledgement includes some of it, if it had not been acknowledged.
+        """
+        forgotten = [entries.pop(segment, None) for entries in (self._given, self._alone)]
+        return min((entries[0][0] for entries in forgotten if entries), default=None)
 
     def up_to(self, number: int) -> list[tuple[K, Place]]:
         """For each segment the last entry that is behind us once that message is; they are forgotten here."""

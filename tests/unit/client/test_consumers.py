@@ -74,6 +74,27 @@ async def test_a_segment_taken_away_is_freed_and_its_messages_are_not_delivered(
         assert not await consumer.flush()
 
 
+async def test_an_acknowledgement_says_so_if_it_includes_messages_of_a_segment_taken_away(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver(segment_topic(1), 0)
+        (first,) = await take(consumer, 1)
+        script.deliver(segment_topic(2), 0)
+        await take(consumer, 1)
+        script.deliver(segment_topic(1), 1)
+        (last,) = await take(consumer, 1)
+        script.assign(1, [1])
+        await script.until(lambda: script.closed)
+        await consumer.ack_cumulative(first)
+        assert await consumer.flush()
+        # That of segment 2, which comes again elsewhere, cannot be acknowledged here any more.
+        await consumer.ack_cumulative(last)
+        assert not await consumer.flush()
+        assert await consumer.flush()
+        assert sorted(script.acks) == [(segment_topic(1), 1, 0, True), (segment_topic(1), 1, 1, True)]
+
+
 async def test_an_assignment_of_an_older_layout_is_ignored(script: ScriptedBroker, client: Client) -> None:
     script.assigned = (3, [1])
     async with await client.stream_consumer(TOPIC, "s") as consumer:
