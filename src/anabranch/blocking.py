@@ -1,9 +1,11 @@
 """The client for programs without an event loop: the same names, parameters and behaviour, calls that wait.
 
-A client has a loop in a thread of its own, and every call here is handed to it; nothing is decided in this module, and
-parameters and docstrings are taken over from the methods that do the work. Any number of threads may use one client
-and what it makes. A thread that waits can be interrupted (Ctrl-C), which cancels the call. A program that ends without
-closing its client ends at once, and what was not sent is lost.
+A client has a loop in a thread of its own, and calls are handed to it; nothing is decided in this module, and
+parameters and docstrings are taken over from the methods that do the work. Waking that thread for each message would
+take longer than all the rest, so posts and acknowledgements go there many at a time, through an outbox, and messages
+are taken from those that the loop has made ready. Any other call comes behind what its producer or consumer has in the
+outbox. Any number of threads may use one client and what it makes. A thread that waits can be interrupted (Ctrl-C),
+which cancels the call. A program that ends without closing its client ends at once, and what was not sent is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from anabranch import client as aio
 from anabranch.client.consumer import From, Receiver
 from anabranch.client.crypto import Encryption
 from anabranch.client.errors import Closed
-from anabranch.client.handover import Call, Outbox, Receipt, make_calls
+from anabranch.client.handover import Call, Outbox, Receipt, make_calls, shared
 from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
@@ -89,25 +91,9 @@ def _posts(
 ) -> Callable[Concatenate[Any, P], concurrent.futures.Future[T]]:
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> concurrent.futures.Future[T]:
-        return self._portal.call(_shared(self._behind(_own(self, method), *args, **options)))  # type: ignore[no-any-return]
+        return self._portal.call(shared(self._behind, _own(self, method), *args, **options))  # type: ignore[no-any-return]
 
     return call
-
-
-async def _shared(posting: Coroutine[Any, Any, asyncio.Future[T]]) -> concurrent.futures.Future[T]:
-    """A future for other threads, which ends as the one that was posted does."""
-    receipt = await posting
-    shared: Receipt[T] = Receipt()
-    receipt.add_done_callback(lambda done: _settle(shared, done))
-    return shared
-
-
-def _settle(shared: Receipt[T], receipt: asyncio.Future[T]) -> None:
-    error = Closed("the client was closed meanwhile") if receipt.cancelled() else receipt.exception()
-    if error is not None:
-        shared.set_exception(error)
-    else:
-        shared.set_result(receipt.result())
 
 
 def _receives(

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from anabranch.client.errors import Closed
@@ -91,6 +91,24 @@ class Receipt(concurrent.futures.Future[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         return super().exception(timeout) if self._outcome is None else self._outcome[1]
+
+
+async def shared(
+    post: Callable[..., Coroutine[Any, Any, asyncio.Future[T]]], *args: Any, **options: Any
+) -> Receipt[T]:
+    """Posts, and gives a future for other threads, which ends as that of `post` does."""
+    receipt = await post(*args, **options)
+    other: Receipt[T] = Receipt()
+    receipt.add_done_callback(lambda done: _settle(other, done))
+    return other
+
+
+def _settle(other: Receipt[T], receipt: asyncio.Future[T]) -> None:
+    error = Closed("the client was closed meanwhile") if receipt.cancelled() else receipt.exception()
+    if error is not None:
+        other.set_exception(error)
+    else:
+        other.set_result(receipt.result())
 
 
 class Outbox(Generic[T]):

@@ -178,8 +178,11 @@ def test_a_closed_client_and_wrong_options_raise_without_a_thread(broker: Script
     assert threading.active_count() == before
     with pytest.raises(anabranch.Closed):
         client.producer(TOPIC)
+    for call in (producer.send, producer.post, producer.send_batch, producer.post_batch):
+        with pytest.raises(anabranch.Closed):
+            call(b"x")
     with pytest.raises(anabranch.Closed):
-        producer.send(b"x")
+        producer.post(b"x", sequence_id=1)
 
 
 # -- the end of a program
