@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -73,17 +74,18 @@ def show(name: str, size: int, reads: list[Read], aim: str = "") -> None:
     )
 
 
-def direct(broker: Broker, topic: str, *, decoded: bool) -> Callable[[], int]:
+def direct(broker: Broker, topic: str, *, decoded: bool, segment: str = "0000-ffff-0") -> Callable[[], int]:
     from anabranch.client.read_plans import Planner
     from anabranch.columns import Pool
     from anabranch.storage.direct import entries, record_batches
 
-    name = topic.replace("topic://", "segment://") + "/0000-ffff-0"
+    name = topic.replace("topic://", "segment://") + f"/{segment}"
     planner = Planner(f"http://127.0.0.1:{broker.web_port}", name)
     pool = Pool()
+    # Readers are told from where to where; that is not part of their reading.
+    whole = planner(bytes_max=1)
 
     def read() -> int:
-        whole = planner(bytes_max=1)
         if decoded:
             return sum(
                 piece.batch.num_rows
@@ -140,6 +142,30 @@ def alone(broker: Broker, size: int, count: int, rounds: int) -> None:
     compare(broker, topic, f"{size} B alone", size, rounds)
 
 
+def spread(broker: Broker, size: int, volume: int, rounds: int, segments: int = 16) -> None:
+    """Segments that are written at once lie in each other's way: each is read by itself."""
+    topic = f"topic://public/default/spread-{size}"
+    admin = f"http://127.0.0.1:{broker.web_port}/admin/v2/scalable/public/default/spread-{size}"
+    urllib.request.urlopen(
+        urllib.request.Request(f"{admin}?numInitialSegments={segments}", method="PUT"), timeout=10
+    ).close()
+    asyncio.run(
+        our_send_batch(
+            argparse.Namespace(url=broker.url, topic=topic, size=size, count=volume // size, ack=0)
+        )
+    )
+    width = (1 << 16) // segments
+    names = [f"{i * width:04x}-{(i + 1) * width - 1:04x}-{i}" for i in range(segments)]
+    reads = [direct(broker, topic, decoded=True, segment=name) for name in names]
+
+    def read_all() -> int:
+        return sum(read() for read in reads)
+
+    read_all()
+    taken = [measured(broker, lambda: repeated(read_all)) for _ in range(rounds)]
+    show(f"direct, decoded, {size} B, of {segments} segments", size, taken)
+
+
 def idle(broker: Broker) -> None:
     before = usage.cpu_seconds(broker.pid)
     time.sleep(2 * ROUND_S)
@@ -181,6 +207,8 @@ def main(arguments: list[str]) -> int:
             os.sched_setaffinity(0, {READER_CORE})
             for size in AIMS:
                 case(broker, size, options.volume_mb << 20, options.rounds)
+            spread(broker, 100, options.volume_mb << 20, options.rounds)
+            spread(broker, 1024, options.volume_mb << 20, options.rounds)
             idle(broker)
             alone(broker, 100, options.alone, options.rounds)
             alone(broker, 1024, options.alone, options.rounds)

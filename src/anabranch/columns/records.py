@@ -1,7 +1,9 @@
 """Data plane. Records of the log where they lie in memory: walks them, checks each, and decodes their entries.
 
-    walk = Walk(runs)                                     # stretches of one file with consecutive records
-    located, is_bad = walk.records(memory, base)          # memory holds the file's bytes from `base` on
+    walk = Walk(runs)                                     # stretches of files with consecutive records
+    for file, start, stop in walk.segments(len(memory), gap_max):
+        …                                                 # read these bytes into memory, one behind the other
+    located, is_bad = walk.records(memory)
     for i, j in located.cut(len(located), bytes_max, rows_max):
         located.decode(pool, i, j).batch                  # as `decode` gives it
 
@@ -40,12 +42,23 @@ from anabranch.wire.frames import MESSAGE_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
 
-# Columns of a run: its ledger, its first entry, one past its last, and its bytes in the file.
-LEDGER: Final = 0
-FIRST: Final = 1
-END: Final = 2
-OFFSET: Final = 3
-STOP: Final = 4
+# Columns of a run: its file, its ledger, its first entry, one past its last, and its bytes in the file.
+FILE: Final = 0
+LEDGER: Final = 1
+FIRST: Final = 2
+END: Final = 3
+OFFSET: Final = 4
+STOP: Final = 5
+RUN_WIDTH: Final = 6
+
+# Columns of what a walk finds: where an entry lies in memory, its size, its names, and its record's place.
+_ADDRESS: Final = 0
+_SIZE: Final = 1
+_IDS: Final = slice(2, 4)
+_OFFSET: Final = 4
+_RUN: Final = 5
+_FOUND_WIDTH: Final = 6
+_SEGMENTS_MAX: Final = 1024
 
 _HEADER: Final = 32
 _ENTRY: Final = 1
@@ -113,17 +126,26 @@ else:
 
 @kernel
 def _walk(
-    runs: Longs, cursor: Longs, memory: int, base: int, end: int, below: int, found: Longs
+    runs: Longs, cursor: Longs, segments: Longs, memory: int, below: int, found: Longs
 ) -> tuple[int, int]:
-    """Finds whole records from the cursor on; how many, and how it ended. `found`: address, size, ledger, entry."""
+    """Finds whole records from the cursor on; how many, and how it ended.
+
+    `segments` are (file, first byte, byte behind), and lie in memory one behind the other.
+    """
     run, entry, at = cursor[0], cursor[1], cursor[2]
-    count = 0
+    count = segment = 0
     status = MORE
     while run < len(runs) and count < len(found):
         row = runs[run]
-        if at >= end or at < base:
+        while segment < len(segments) and not (
+            segments[segment, 0] == row[FILE] and segments[segment, 1] <= at < segments[segment, 2]
+        ):
+            memory += segments[segment, 2] - segments[segment, 1]
+            segment += 1
+        if segment == len(segments):
             break
-        here = memory + at - base
+        end = segments[segment, 2]
+        here = memory + at - segments[segment, 1]
         room = min(end, row[STOP]) - at
         if room < _HEADER:
             if end >= row[STOP]:
@@ -143,22 +165,22 @@ def _walk(
         if size < below and not is_sum(here + 4, size + _HEADER - 4, load_u32(here)):
             status = BAD
             break
+        behind = at + _HEADER + size
+        if entry + 1 == row[END] and behind != row[STOP]:
+            # What is left of the run would be a record that nobody promised: the plan and the file disagree.
+            status = BAD
+            break
         one = found[count]
         one[0] = here + _HEADER
         one[1] = size
         one[2] = row[LEDGER]
         one[3] = entry
+        one[4] = at
+        one[5] = run
         count += 1
         entry += 1
-        at += _HEADER + size
+        at = behind
         if entry == row[END]:
-            # What is left of the run would be a record that nobody promised: the plan and the file disagree.
-            if at != row[STOP]:
-                status = BAD
-                count -= 1
-                entry -= 1
-                at -= _HEADER + size
-                break
             run += 1
             if run < len(runs):
                 entry, at = runs[run, FIRST], runs[run, OFFSET]
@@ -167,31 +189,41 @@ def _walk(
 
 
 @kernel
-def _window_end(runs: Longs, run: int, at: int, bytes_max: int, gap_max: int) -> int:
-    """How far a read from `at`, in that run, should go: over following runs that lie close behind."""
-    stop = runs[run, STOP]
-    while run + 1 < len(runs) and stop - at < bytes_max:
-        gap = runs[run + 1, OFFSET] - stop
-        if gap < 0 or gap > gap_max or stop + gap - at >= bytes_max:
+def _find_segments(runs: Longs, run: int, at: int, room: int, gap_max: int, segments: Longs) -> int:
+    """What to read next, from `at` in that run on; how many segments. Runs that lie close together share one."""
+    count = 0
+    while run < len(runs) and room > 0:
+        file, stop = runs[run, FILE], runs[run, STOP]
+        start = at if count == 0 else runs[run, OFFSET]
+        gap = start - segments[count - 1, 2] if count > 0 and segments[count - 1, 0] == file else -1
+        if 0 <= gap <= gap_max:
+            start = segments[count - 1, 2]
+        elif count == len(segments):
             break
+        else:
+            segments[count, 0], segments[count, 1] = file, start
+            count += 1
+        taken = min(stop - start, room)
+        segments[count - 1, 2] = start + taken
+        room -= taken
         run += 1
-        stop = runs[run, STOP]
-    return int(min(stop, at + bytes_max))
+    return count
 
 
-def run_of(ledger: int, first: int, end: int, offset: int, stop: int) -> Longs:
+def run_of(file: int, ledger: int, first: int, end: int, offset: int, stop: int) -> Longs:
     """One run, whose place is known."""
-    return np.array([[ledger, first, end, offset, stop]], np.int64)
+    return np.array([[file, ledger, first, end, offset, stop]], np.int64)
 
 
-def runs_of(ledger: int, first: int, offsets: memoryview, lengths: memoryview) -> Longs:
+def runs_of(file: int, ledger: int, first: int, offsets: memoryview, lengths: memoryview) -> Longs:
     """The runs that consecutive records make, from the tables (of u32) of an index."""
     starts = np.frombuffer(offsets, np.uint32).astype(np.int64)
     stops = starts + np.frombuffer(lengths, np.uint32)
     cuts = np.flatnonzero(stops[:-1] != starts[1:]) + 1
     firsts = np.concatenate(([0], cuts))
     ends = np.concatenate((cuts, [len(starts)]))
-    runs = np.empty((len(firsts), 5), np.int64)
+    runs = np.empty((len(firsts), RUN_WIDTH), np.int64)
+    runs[:, FILE] = file
     runs[:, LEDGER] = ledger
     runs[:, FIRST] = first + firsts
     runs[:, END] = first + ends
@@ -201,61 +233,57 @@ def runs_of(ledger: int, first: int, offsets: memoryview, lengths: memoryview) -
 
 
 class Walk:
-    """A walk over runs of one file, through windows of its bytes that the caller reads into memory."""
+    """A walk over runs, through parts of files that the caller reads into memory."""
 
     def __init__(self, runs: Longs, entries_max: int = 65_536) -> None:
-        """`runs` has a row (ledger, first entry, one past the last, first byte, byte behind) for each, in order."""
+        """`runs` has a row for each, with the columns above, in the order in which their entries are wanted."""
         self._runs = runs
-        self._cursor = np.array([0, *self._runs[0, [FIRST, OFFSET]]], np.int64)
-        self._found = np.empty((entries_max, 4), np.int64)
+        self._cursor = np.zeros(3, np.int64)
+        if len(runs):
+            self._cursor[1:] = runs[0, [FIRST, OFFSET]]
+        self._found = np.empty((entries_max, _FOUND_WIDTH), np.int64)
+        self._segments = np.empty((0, 3), np.int64)
 
     @property
     def is_done(self) -> bool:
         return bool(self._cursor[0] == len(self._runs))
 
     @property
-    def at(self) -> tuple[int, int, int]:
-        """Ledger and number of the next entry, and the byte where its record begins. Not once it is done."""
+    def at(self) -> tuple[int, int, int, int]:
+        """Ledger and number of the next entry, its file, and the byte where its record begins. Not once it is done."""
         run, entry, offset = self._cursor.tolist()
-        return int(self._runs[run, LEDGER]), entry, offset
+        file, ledger = self._runs[run, [FILE, LEDGER]].tolist()
+        return ledger, entry, file, offset
 
     @property
     def run_stop(self) -> int:
         """The byte behind the run that the walk is in: no record of it goes further."""
         return int(self._runs[self._cursor[0], STOP])
 
-    def window_end(self, bytes_max: int, gap_max: int) -> int:
-        """Up to where to read from where the walk is."""
+    def segments(self, room: int, gap_max: int) -> list[tuple[int, int, int]]:
+        """(file, first byte, byte behind) of what to read next into memory, one behind the other."""
         run, _, at = self._cursor.tolist()
-        return _window_end(self._runs, run, at, bytes_max, gap_max)
+        found = np.empty((_SEGMENTS_MAX, 3), np.int64)
+        self._segments = found[: _find_segments(self._runs, run, at, room, gap_max, found)]
+        return [(file, start, stop) for file, start, stop in self._segments.tolist()]
 
-    def records(self, memory: memoryview, base: int) -> tuple[Located, bool]:
-        """The entries of the whole records in memory, which holds the file from `base` on, and whether the next record
-        is bad. A record that is not all there is neither found nor bad: read on from `at`."""
+    def records(self, memory: memoryview) -> tuple[Located, bool]:
+        """The entries of the whole records in memory, which holds the segments, and whether the next record is bad. A
+        record that is not all there is neither found nor bad: ask for segments again."""
         held = pa.py_buffer(memory)
-        before = self._cursor.copy()
         count, status = _walk(
-            self._runs, self._cursor, held.address, base, base + held.size, SUMMED_BELOW, self._found
+            self._runs, self._cursor, self._segments, held.address, SUMMED_BELOW, self._found
         )
         found = self._found[:count]
-        for place in np.flatnonzero(found[:, 1] >= SUMMED_BELOW).tolist():
+        for place in np.flatnonzero(found[:, _SIZE] >= SUMMED_BELOW).tolist():
             address, size = found[place, :2].tolist()
             start = address - held.address - _HEADER
-            if crc32c(memory[start + 4 : start + _HEADER + size]) != int.from_bytes(
-                memory[start : start + 4], "little"
-            ):
+            expected = int.from_bytes(memory[start : start + 4], "little")
+            if crc32c(memory[start + 4 : start + _HEADER + size]) != expected:
                 # Back to that one: what came behind it is not handed out.
-                self._rewind(before, found, place, base - held.address)
+                self._cursor[:] = found[place, [_RUN, 3, _OFFSET]]
                 return Located(held, found[:place].copy()), True
         return Located(held, found.copy()), bool(status == BAD)
-
-    def _rewind(self, before: Longs, found: Longs, place: int, shift: int) -> None:
-        address, _, ledger, entry = found[place].tolist()
-        offset = address + shift - _HEADER
-        inside = (self._runs[:, LEDGER] == ledger) & (self._runs[:, FIRST] <= entry)
-        inside &= (entry < self._runs[:, END]) & (self._runs[:, OFFSET] <= offset)
-        run = int(before[0]) + int(np.flatnonzero(inside[before[0] :])[0])
-        self._cursor[:] = run, entry, offset
 
 
 class Located:
@@ -265,13 +293,13 @@ class Located:
         self._held = held
         self._found = found
         self.facts: scan.Facts = np.empty((len(found), scan.WIDTH), np.int64)
-        scan.scan_entries(found[:, 0].copy(), found[:, 1].copy(), self.facts)
+        scan.scan_entries(found[:, _ADDRESS].copy(), found[:, _SIZE].copy(), self.facts)
 
     def __len__(self) -> int:
         return len(self._found)
 
     def position(self, place: int) -> tuple[int, int]:
-        ledger, entry = self._found[place, 2:].tolist()
+        ledger, entry = self._found[place, _IDS].tolist()
         return ledger, entry
 
     @property
@@ -287,7 +315,9 @@ class Located:
         """Groups (i, j) of the first `end` entries, each within the limits once unpacked, or one entry."""
         facts = self.facts[:end]
         packed = facts[:, scan.COMPRESSION] != 0
-        sizes = np.where(packed, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), self._found[:end, 1])
+        sizes = np.where(
+            packed, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), self._found[:end, _SIZE]
+        )
         # What a batch says of itself may be anything; its bytes are what it is.
         counts = np.clip(facts[:, scan.COUNT], 1, np.maximum(sizes >> 2, 1))
         size_ends, row_ends = np.cumsum(sizes), np.cumsum(counts)
@@ -306,12 +336,12 @@ class Located:
     def decode(self, pool: Pool, i: int, j: int, *, unpacked_bytes_max: int = MESSAGE_BYTES_MAX) -> Decoded:
         """The messages of the entries from `i` to before `j`; the first that cannot be read raises."""
         found = self._found[i:j]
-        if int(found[:, 1].sum()) > BYTES_MAX:
+        if int(found[:, _SIZE].sum()) > BYTES_MAX:
             raise ValueError(f"more than {BYTES_MAX} bytes of entries at once: cut them smaller")
         none = np.zeros(0, np.int64)
         bounds = np.zeros(j - i + 1, np.int64)
         # The facts are changed on the way.
-        opened = Opened(self.facts[i:j].copy(), found[:, 2:].copy(), none, bounds, [], [self._held])
+        opened = Opened(self.facts[i:j].copy(), found[:, _IDS].copy(), none, bounds, [], [self._held])
         for place in np.flatnonzero(odd_entries(opened.facts)).tolist():
             address, size = found[place, :2].tolist()
             data = self._held.slice(address - self._held.address, size)

@@ -14,9 +14,8 @@ open file outlives its name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,10 +31,10 @@ from anabranch.storage.reader import check_entry
 if TYPE_CHECKING:
     from anabranch.columns import Pool
 
-# What is read at once, unless one record is longer.
+# What is read before it is decoded, unless one record is longer.
 WINDOW_BYTES: Final = 4 << 20
 # Other ledgers' records up to this long are read over rather than around.
-_GAP_BYTES_MAX: Final = 64 << 10
+_GAP_BYTES_MAX: Final = 16 << 10
 _HEADER: Final = 32
 # How often in a row a plan may be out of date before anything of it could be read.
 _PLANS_MAX: Final = 5
@@ -164,47 +163,65 @@ def _follow(
 def plan_batches(
     plan: TopicPlan, pool: Pool, *, bytes_max: int, rows_max: int, root: str | None = None
 ) -> Iterator[Piece]:
-    import numpy as np
-
-    from anabranch.columns.records import Walk, run_of, runs_of
-
-    def located_runs(run: Run) -> Any:
-        if not run.is_indexed:
-            return run_of(run.ledger, run.first, run.last + 1, run.offset, run.offset + run.length)
-        offsets, lengths = files.places(run)
-        return runs_of(run.ledger, run.first, offsets, lengths)
+    from anabranch.columns.records import Walk
 
     buffer = memoryview(bytearray(min(bytes_max, WINDOW_BYTES)))
     with _Files(plan, root) as files:
-        for file, group in _by_file(plan.runs):
-            fd, path = files.opened[file]
-            walk = Walk(np.concatenate([located_runs(run) for run in group]))
-            while not walk.is_done:
-                ledger, entry, base = walk.at
-                size = walk.window_end(len(buffer), _GAP_BYTES_MAX) - base
-                _fill(fd, buffer[:size], base, path)
-                # The disk reads on while this is decoded. Only a hint: what is not wanted is not waited for.
-                os.posix_fadvise(fd, base + size, WINDOW_BYTES, os.POSIX_FADV_WILLNEED)
-                located, is_bad = walk.records(buffer[:size], base)
-                if not len(located) and not is_bad:
-                    buffer = _grown(buffer, size, base, walk.run_stop)
+        walk = Walk(_located_runs(plan, files))
+        while not walk.is_done:
+            size = _read_segments(files, walk.segments(len(buffer), _GAP_BYTES_MAX), buffer)
+            located, is_bad = walk.records(buffer[:size])
+            if not len(located) and not is_bad:
+                left = walk.run_stop - walk.at[3]
+                if left > len(buffer):
+                    buffer = _grown(buffer, left)
                     continue
-                stop = located.unaided
-                for i, j in located.cut(stop, bytes_max, rows_max):
-                    decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
-                    last = located.position(j - 1)
-                    yield Piece(decoded.batch, located.position(i), (last[0], last[1] + 1))
-                if stop < len(located):
-                    raise NeedsClientError(located.position(stop), located.why(stop))
-                if is_bad:
-                    ledger, entry, base = walk.at
-                    raise LogDamagedError(ledger, entry, None, path, base)
+                # All that is left of the run is here, and no record is.
+                is_bad = True
+            stop = located.unaided
+            for i, j in located.cut(stop, bytes_max, rows_max):
+                decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
+                last = located.position(j - 1)
+                yield Piece(decoded.batch, located.position(i), (last[0], last[1] + 1))
+            if stop < len(located):
+                raise NeedsClientError(located.position(stop), located.why(stop))
+            if is_bad:
+                ledger, entry, file, offset = walk.at
+                raise LogDamagedError(ledger, entry, None, files.opened[file][1], offset)
 
 
-def _grown(buffer: memoryview, size: int, base: int, run_stop: int) -> memoryview:
-    """Room for the one record that begins the buffer and goes beyond it."""
-    length = _HEADER + int.from_bytes(buffer[4:8], "little") if size >= _HEADER else 2 * _HEADER
-    return memoryview(bytearray(min(length, run_stop - base)))
+def _located_runs(plan: TopicPlan, files: _Files) -> Any:
+    import numpy as np
+
+    from anabranch.columns import records
+
+    found = [
+        records.runs_of(run.file, run.ledger, run.first, *files.places(run))
+        if run.is_indexed
+        else records.run_of(
+            run.file, run.ledger, run.first, run.last + 1, run.offset, run.offset + run.length
+        )
+        for run in plan.runs
+    ]
+    return np.concatenate(found) if found else np.empty((0, records.RUN_WIDTH), np.int64)
+
+
+def _read_segments(files: _Files, segments: Sequence[tuple[int, int, int]], buffer: memoryview) -> int:
+    """Reads parts of files into the buffer, one behind the other; their bytes."""
+    size = 0
+    for file, start, stop in segments:
+        fd, path = files.opened[file]
+        _fill(fd, buffer[size : size + stop - start], start, path)
+        size += stop - start
+    # The disk reads on while this is decoded. Only a hint: what is not wanted is not waited for.
+    os.posix_fadvise(fd, stop, WINDOW_BYTES, os.POSIX_FADV_WILLNEED)
+    return size
+
+
+def _grown(buffer: memoryview, size_max: int) -> memoryview:
+    """Room for the one record that begins the full buffer and goes beyond it."""
+    length = _HEADER + int.from_bytes(buffer[4:8], "little") if len(buffer) >= _HEADER else 2 * _HEADER
+    return memoryview(bytearray(min(length, size_max)))
 
 
 def plan_entries(plan: TopicPlan, *, root: str | None = None) -> Iterator[Entry]:
@@ -243,10 +260,6 @@ def _records(
         number += 1
     if base + len(view) == stop and number <= last:
         raise LogDamagedError(ledger, number, None, path, base + at)
-
-
-def _by_file(runs: Sequence[Run]) -> Iterator[tuple[int, Iterable[Run]]]:
-    return groupby(runs, key=lambda run: run.file)
 
 
 class _Files:

@@ -444,6 +444,26 @@ def test_a_run_that_is_longer_than_its_entries_is_an_error(tmp_path: Path) -> No
         list(record_batches(plan, (LEDGER, 0), (LEDGER, 4)))
 
 
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 40])
+def test_a_run_without_room_for_its_record_is_an_error(tmp_path: Path, length: int) -> None:
+    log = Log(tmp_path, [single(n) for n in range(5)])
+    whole = log.plan((LEDGER, 0), log.end)
+
+    def plan(start: Position, end: Position) -> TopicPlan:
+        run = Run(LEDGER, 0, 0, 0, whole.runs[0].offset, length)
+        return msgspec.structs.replace(whole, runs=(run,), end=(LEDGER, 1))
+
+    for read in (entries, record_batches):
+        with pytest.raises(LogDamagedError):
+            list(read(plan, (LEDGER, 0), (LEDGER, 1)))
+
+
+def test_batches_are_made_of_runs_that_lie_far_apart(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(64), gaps=[0, 0, 0, 400], cuts=4)
+    (piece,) = record_batches(log.plan, (LEDGER, 0), log.end)
+    assert pa.Table.from_batches([piece.batch]).equals(log.expected())
+
+
 def test_what_is_not_confirmed_cannot_be_asked_for(tmp_path: Path) -> None:
     log = Log(tmp_path, mixed(5))
     found, error = until_raised(entries(log.plan, (LEDGER, 0), (LEDGER, 6)))
