@@ -370,7 +370,9 @@ async def test_a_partitioned_classic_topic_is_read_in_order_by_the_same_client(
     producer = closing(await client.producer(name))
     receipts = await send(producer, range(100))
     assert {(await receipt).segment for receipt in receipts} == {0, 1, 2}
-    assert_in_order(await take(consumer, 100))
+    found = await take(consumer, 100)
+    assert_in_order(found)
+    assert {message.topic for message in found} == {name} == {consumer.topic, producer.topic}
 
 
 async def test_a_missing_topic_is_made_only_when_asked_for(broker: BrokerProcess, topic: str) -> None:

@@ -99,11 +99,14 @@ class CheckpointConsumer(Consumer):
         since_ms = None if begin == "latest" else begin
         while True:
             layout = self._watch.layout
-            async with asyncio.TaskGroup() as asking:
-                asked = [
-                    (place, asking.create_task(self._position_of(place, since_ms)))
-                    for place in unresolved(layout, begin)
-                ]
+            try:
+                async with asyncio.TaskGroup() as asking:
+                    asked = [
+                        (place, asking.create_task(self._position_of(place, since_ms)))
+                        for place in unresolved(layout, begin)
+                    ]
+            except ExceptionGroup as refused:
+                raise refused.exceptions[0] from None
             found = [place.moved(at) for place, task in asked if (at := task.result()) is not None]
             if len(found) == len(asked):
                 return Cut(tuple(found))

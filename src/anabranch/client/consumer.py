@@ -212,7 +212,7 @@ class Consumer(Receiver):
 
     @property
     def topic(self) -> str:
-        return str(self._watch.topic)
+        return self._watch.shown_topic
 
     @property
     def attached(self) -> frozenset[SegmentId]:

@@ -210,7 +210,7 @@ class Flow:
 
     def _layout_changed(self) -> None:
         if self.watch.is_deleted:
-            self.end(TopicDeleted(f"{self.watch.topic} was deleted"))
+            self.end(TopicDeleted(f"{self.watch.shown_topic} was deleted"))
             return
         self.lanes.learned(self.watch.layout)
         for number, one in list(self._segments.items()):
@@ -302,7 +302,7 @@ class Flow:
             self._timer = self._loop.call_later(left_s, self._time_out)
             return
         error = TimedOut(
-            f"no receipt from {self.watch.topic} within {limit_s:g} s: the message may be stored or not; is the broker "
+            f"no receipt from {self.watch.shown_topic} within {limit_s:g} s: the message may be stored or not; is the broker "
             "reachable? send_timeout_s allows more time"
         )
         for run in self.lanes.clear():

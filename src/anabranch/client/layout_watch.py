@@ -18,7 +18,7 @@ from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.segments import HASH_MAX, HashRange, Segment, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -70,6 +70,12 @@ class LayoutWatch:
             await asyncio.gather(self._following, return_exceptions=True)
         if not self._first.done():
             self._first.cancel()
+
+    @property
+    def shown_topic(self) -> str:
+        """The topic as its users call it: a classic one is `persistent://`, whatever the broker calls its layout."""
+        is_classic = bool(self.layout.segments) and bool(self.layout.active[0].legacy_topic)
+        return str(replace(self.topic, domain=Domain.PERSISTENT) if is_classic else self.topic)
 
     def url_of(self, segment: SegmentId) -> str:
         """The broker of an active segment, as far as the watch was told; empty if a lookup is needed."""

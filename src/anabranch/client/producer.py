@@ -94,7 +94,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        return str(self._watch.topic)
+        return self._watch.shown_topic
 
     @property
     def last_sequence_id(self) -> int:
