@@ -302,8 +302,8 @@ class Flow:
             self._timer = self._loop.call_later(left_s, self._time_out)
             return
         error = TimedOut(
-            f"no receipt from {self.watch.shown_topic} within {limit_s:g} s: the message may be stored or not; is the broker "
-            "reachable? send_timeout_s allows more time"
+            f"no receipt from {self.watch.shown_topic} within {limit_s:g} s: the message may be stored or not; "
+            "is the broker reachable? send_timeout_s allows more time"
         )
         for run in self.lanes.clear():
             self._fail(run, error)
