@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from anabranch.client.errors import BadArgument
 from anabranch.client.message import Entry
@@ -45,6 +46,11 @@ class DeadLetter:
     def __post_init__(self) -> None:
         if self.redeliveries_max < 0:
             raise BadArgument("redeliveries_max must not be negative")
+
+
+# Batches remembered that were asked for again; they may have gone to other consumers. Of those that are forgotten,
+# some messages may come twice.
+SHARED_MAX: Final = 10_000
 
 
 class Batch:
@@ -109,7 +115,8 @@ class Redeliveries:
         self._count = 0  # Breaks ties: entries cannot be compared.
         self._nacked: list[tuple[float, int, Entry]] = []
         self._given: deque[tuple[float, Entry, int]] = deque()
-        # Entries asked for again while the application still has some of their messages.
+        # Batches asked for again: what comes may have more than that in it, because the application still has it or
+        # has acknowledged it since.
         self._shared: dict[Place, Batch] = {}
 
     def given(self, entry: Entry, bits: int, now: float) -> None:
@@ -145,8 +152,8 @@ class Redeliveries:
         """As `acked`, for several of its messages."""
         batch = batch_of(entry)
         left = batch.acked(bits)
-        if self._shared and not batch.held:
-            # What comes of it now is news, all of it.
+        if self._shared and not batch.held and not batch.asked:
+            # Nothing of it is under way, so what comes of it now is news, all of it.
             self._shared.pop(place_of(entry), None)
         return left
 
@@ -182,8 +189,10 @@ class Redeliveries:
         """A broker was asked to send those messages again."""
         batch = batch_of(entry)
         batch.asked |= bits
-        if batch.held:
+        if entry.count > 1:
             self._shared[place_of(entry)] = batch
+            if len(self._shared) > SHARED_MAX:
+                del self._shared[next(iter(self._shared))]
 
     def is_wanted(self, entry: Entry) -> bool:
         """Whether an entry that a broker sent again has anything new; messages that are not are taken out."""

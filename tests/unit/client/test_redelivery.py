@@ -103,6 +103,24 @@ def test_a_batch_of_which_nothing_is_held_comes_again_as_the_broker_sends_it() -
     assert copy.wanted == 0b010
 
 
+def test_what_is_acknowledged_while_a_batch_is_on_its_way_again_is_not_given_out_twice() -> None:
+    again = Redeliveries(DELAY)
+    entry = batch()
+    again.take_back(entry, 0b001)
+    again.asked(entry, 0b001)
+    # The broker has sent it already, with all three.
+    again.acked(entry, 1)
+    again.acked(entry, 2)
+    copy = batch(redeliveries=1)
+    assert again.is_wanted(copy)
+    assert copy.wanted == 0b001
+    again.acked(copy, 0)
+    # Nothing is remembered of it: if it comes once more, somebody has sought back.
+    third = batch(redeliveries=2)
+    assert again.is_wanted(third)
+    assert third.wanted == -1
+
+
 def test_a_new_life_of_a_segment_brings_everything_again() -> None:
     again = Redeliveries(DELAY)
     entry = batch()
