@@ -22,7 +22,7 @@ from soak.client.world import (
 
 CLOSE_SECONDS_MAX = 60.0
 RECEIVE_S = 0.05
-NACKED = 0.02
+NACKED = 0.004
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ class Member:
 
     async def _deal_with_queued(self, consumer: Any, sent: Sent, message: Message) -> None:
         world = self._world
-        if world.chance.random() < NACKED and hasattr(consumer, "nack"):
+        if world.chance.random() < NACKED:
             world.counts["given back"] += 1
-            world.history.gave_back(self._id, sent)
+            world.history.gave_back(self._id, sent, place_of(message))
             await consumer.nack(message)
             return
         world.history.acking(self._id, [sent])

@@ -1,8 +1,8 @@
 """What the client's run promises beyond `simulation.history`: no repetition without a reason, nothing left unacked,
 and checkpoints that lose and repeat nothing. Pure: events with their times in, violations out.
 
-* A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it back;
-  in an ordered one also if some other member of it was, as segments move then.
+* A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it or
+  another of its batch back; in an ordered one also if some other member of it was, as segments move then.
 * Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
   again.
 * What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
@@ -26,6 +26,14 @@ Lane = tuple[str, str]
 Progress = dict[Lane, int]
 
 
+# How long it may take until what was given back comes again.
+BACK_AFTER_S = 10.0
+
+
+def entry_of(place: Place) -> Place:
+    return place._replace(index=-1)
+
+
 @dataclass(slots=True)
 class Scope:
     """What a subscription is owed, and how its members disturb each other."""
@@ -39,6 +47,8 @@ class Scope:
     held: dict[Sent, tuple[str, float, str]] = field(default_factory=dict)
     disturbed: dict[str, float] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
+    # When a message of that entry was given back: brokers send whole entries again, to any consumer.
+    disturbed_entries: dict[Place, float] = field(default_factory=dict)
     # What happened to those that came again or were given back.
     trails: dict[Sent, list[str]] = field(default_factory=dict)
 
@@ -115,27 +125,32 @@ class ClientHistory(History):
         name = self._members[consumer]
         scope = self._scopes[name]
         if message in scope.held:
-            self._check_repeat(name, scope, consumer, message, how)
+            self._check_repeat(name, scope, consumer, message, place, how)
         scope.held[message] = (consumer, self._now(), how)
         self.received(name, consumer, message, key, place, keeps_order=scope.keeps_order)
 
     def _is_single(self, producer: str) -> bool:
         return not self._may_double(producer)
 
-    def _check_repeat(self, name: str, scope: Scope, consumer: str, message: Sent, how: str) -> None:
+    def _check_repeat(
+        self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
+    ) -> None:
         holder, since, _ = scope.held[message]
         self.repeats[name] += 1
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
         whose = scope.disturbed.values() if scope.keeps_order else (scope.disturbed.get(holder, -inf),)
         if message in scope.given_back:
             scope.given_back.discard(message)
+        elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
+            pass
         elif max(whose) + scope.echo_s < since:
             self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}")
 
-    def gave_back(self, consumer: str, message: Sent) -> None:
+    def gave_back(self, consumer: str, message: Sent, place: Place) -> None:
         """A negative acknowledgement."""
         scope = self._scopes[self._members[consumer]]
         scope.given_back.add(message)
+        scope.disturbed_entries[entry_of(place)] = self._now()
         scope.trail(message, self._now(), f"given back by {consumer}")
 
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:

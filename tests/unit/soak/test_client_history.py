@@ -42,14 +42,20 @@ def test_a_message_may_not_come_again_for_no_reason() -> None:
     assert "came again to two without a reason" in story.violations[0]
 
 
-def test_a_message_that_was_handed_back_may_come_again_once() -> None:
+def test_a_message_that_was_handed_back_may_come_again_with_its_batch_and_not_much_later() -> None:
     story = Story()
     story.takes("one", FIRST)
-    story.history.gave_back("one", FIRST)
+    story.takes("one", SECOND, HERE._replace(index=1))
+    story.takes("one", THIRD, THERE)
+    story.history.gave_back("one", FIRST, HERE)
     story.takes("two", FIRST)
+    story.takes("two", SECOND, HERE._replace(index=1))
     assert not story.violations
-    story.takes("two", FIRST)
-    assert story.violations
+    story.takes("two", THIRD, THERE)
+    assert len(story.violations) == 1
+    story.now += 11
+    story.takes("two", SECOND, HERE._replace(index=1))
+    assert len(story.violations) == 2
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
