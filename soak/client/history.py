@@ -2,7 +2,7 @@
 and checkpoints that lose and repeat nothing. Pure: events with their times in, violations out.
 
 * A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it or
-  another of its batch back; in an ordered one also if some other member of it was, as segments move then.
+  another of its batch back; in an ordered one also if its segment moved, or some other member was cut off or ended.
 * Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
   again.
 * What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
@@ -143,6 +143,10 @@ class ClientHistory(History):
             scope.given_back.discard(message)
         elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
             pass
+        elif scope.keeps_order and consumer != holder:
+            self.repeats[f"{name}, moved"] += (
+                1  # Its segment was given to another member, perhaps for a new layout.
+            )
         elif max(whose) + scope.echo_s < since:
             self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}")
 
