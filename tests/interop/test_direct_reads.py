@@ -129,6 +129,16 @@ def test_large_entries_are_read_whole(broker: BrokerProcess, client: pulsar.Clie
     assert read(broker, topic) == received(consumer, 4)
 
 
+def test_the_page_about_direct_reads_does_what_it_says(
+    broker: BrokerProcess, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(client.create_producer(named("orders")), 30)
+    page = (Path(__file__).parents[2] / "docs" / "direct-reads.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    exec(program.replace("http://localhost:8080", f"http://127.0.0.1:{broker.http_port}"), {})
+    assert sum(int(line.split()[0]) for line in capsys.readouterr().out.splitlines()) == 30
+
+
 def test_nothing_is_told_where_direct_reads_are_turned_off(tmp_path: Path, connect: Connect) -> None:
     with BrokerProcess(tmp_path, {"logDirectReadsAllowed": False}) as broker:
         connect(broker).create_producer("t").send(b"1")
@@ -211,6 +221,34 @@ def write_until(producer: pulsar.Producer, is_over: threading.Event) -> None:
             continue
         producer.send_async(b"%d" % number + bytes(number % 700), lambda *_: room.release())
         number += 1
+
+
+def test_reading_goes_on_over_a_crash_of_the_broker(tmp_path: Path, connect: Connect) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        client = connect(broker)
+        consumer = client.subscribe("t", "keeps")
+        for turn in range(20):
+            # A producer each, so that there are several commits.
+            producer = client.create_producer("t", batching_enabled=False)
+            publish(producer, 10, tag=f"{turn}.")
+            producer.close()
+        expected = received(consumer, 200)
+        planner = planner_of(broker, "t")
+        known = planner()
+
+        def small_plans(start: Position, end: Position) -> TopicPlan:
+            return planner(start, end, bytes_max=2_000)
+
+        reading = record_batches(small_plans, known.start, known.log_end)
+        pieces = [next(reading)]
+        broker.kill()
+        starting = threading.Thread(target=broker.start)
+        starting.start()
+        pieces += reading
+        starting.join()
+        table = pa.Table.from_batches([piece.batch for piece in pieces])
+        assert rows_of(table) == expected
+        assert len(pieces) > 2
 
 
 @pytest.fixture
