@@ -39,7 +39,8 @@ _HEADER: Final = 32
 # How often in a row a plan may be out of date before anything of it could be read.
 _PLANS_MAX: Final = 5
 
-Planner = Callable[[Position, Position], TopicPlan]
+# From where to before where. None is the first entry kept, and the confirmed end.
+Planner = Callable[[Position | None, Position | None], TopicPlan]
 
 
 class DirectReadError(AnabranchError):
@@ -90,8 +91,8 @@ Entry = tuple[Position, int, memoryview]
 
 def record_batches(
     planner: Planner,
-    start: Position,
-    end: Position,
+    start: Position | None,
+    end: Position | None,
     *,
     pool: Pool | None = None,
     bytes_max: int = WINDOW_BYTES,
@@ -101,6 +102,7 @@ def record_batches(
 ) -> Iterator[Piece]:
     """The messages of [start, end). No batch has more than the limits, except for that of one entry.
 
+    Without a start it is the first entry that is kept, without an end the confirmed end when the reading begins.
     `root` is where the log's folder is found here, if not where the broker has it.
     """
     from anabranch.columns import Pool
@@ -114,7 +116,12 @@ def record_batches(
 
 
 def entries(
-    planner: Planner, start: Position, end: Position, *, may_lose: bool = False, root: str | None = None
+    planner: Planner,
+    start: Position | None,
+    end: Position | None,
+    *,
+    may_lose: bool = False,
+    root: str | None = None,
 ) -> Iterator[Entry]:
     """(position, number of messages, bytes) of each entry of [start, end). Views stay valid while held."""
 
@@ -126,16 +133,17 @@ def entries(
 
 def _follow(
     planner: Planner,
-    start: Position,
-    end: Position,
+    start: Position | None,
+    end: Position | None,
     read: Callable[[TopicPlan], Iterator[Any]],
     behind: Callable[[Any], Position],
     may_lose: bool,
 ) -> Iterator[Any]:
     """Plans, reads, and plans again where a plan ended or its files are gone."""
     plans = 0
-    while start < end:
+    while start is None or end is None or start < end:
         plan = planner(start, end)
+        start, end = plan.start, plan.log_end if end is None else end
         if plan.has_lost and not may_lose:
             raise DataLostError(plan)
         plans += 1

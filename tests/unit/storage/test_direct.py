@@ -79,7 +79,7 @@ class Log:
     ) -> None:
         self.folder = folder
         self.data = list(data)
-        self.asked: list[tuple[Position, Position]] = []
+        self.asked: list[tuple[Position | None, Position | None]] = []
         self.places: list[tuple[int, int, int]] = []
         names = [f"{i}.wal" for i in range(cuts)]
         each = -(-len(data) // cuts) if data else 1
@@ -103,10 +103,11 @@ class Log:
         self.files = tuple(names)
         self.entries_max = len(self.data)
 
-    def plan(self, start: Position, end: Position) -> TopicPlan:
+    def plan(self, start: Position | None, end: Position | None) -> TopicPlan:
         self.asked.append((start, end))
-        first = start[1] if start[0] == LEDGER else 0
         log_end = (LEDGER, len(self.data))
+        start, end = start or (LEDGER, 0), end or log_end
+        first = start[1] if start[0] == LEDGER else 0
         stop = min(end, log_end)[1] if end[0] == LEDGER else len(self.data)
         stop = min(stop, first + self.entries_max)
         runs: list[Run] = []
@@ -191,6 +192,15 @@ def test_an_empty_range_asks_for_no_plan(tmp_path: Path) -> None:
     assert log.raw(2, 2) == []
     assert log.table(2, 2).num_rows == 0
     assert log.asked == []
+
+
+def test_all_there_is_needs_no_positions(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(25))
+    log.entries_max = 10
+    assert [bytes(data) for _, _, data in entries(log.plan, None, None)] == log.data
+    pieces = list(record_batches(log.plan, (LEDGER, 5), None))
+    assert pa.Table.from_batches([piece.batch for piece in pieces]).equals(log.expected(5))
+    assert list(entries(log.plan, log.end, None)) == []
 
 
 @pytest.mark.parametrize("bytes_max", [200, 1000, 10_000])
@@ -282,7 +292,7 @@ def test_a_file_that_is_gone_is_planned_again_from_where_reading_was(tmp_path: P
     log.entries_max = 10
     (tmp_path / "0.wal").rename(tmp_path / "0.led")
 
-    def plan(start: Position, end: Position) -> TopicPlan:
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
         made = log.plan(start, end)
         # The first half was rewritten before it was read, the second while the first was being read.
         if len(log.asked) in (2, 4):
@@ -408,7 +418,7 @@ def test_an_index_that_lacks_entries_is_an_error(tmp_path: Path) -> None:
     log = Log(tmp_path, mixed(5), has_index=True)
     whole = log.plan((LEDGER, 0), log.end)
 
-    def plan(start: Position, end: Position) -> TopicPlan:
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
         return msgspec.structs.replace(whole, runs=(Run(LEDGER, 0, 5, 0, INDEXED, 1),), end=(LEDGER, 6))
 
     with pytest.raises(LogMissingError, match="lacks entries"):
@@ -433,7 +443,7 @@ def test_a_run_that_is_longer_than_its_entries_is_an_error(tmp_path: Path) -> No
     whole = log.plan((LEDGER, 0), log.end)
     (run,) = whole.runs
 
-    def plan(start: Position, end: Position) -> TopicPlan:
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
         return msgspec.structs.replace(
             whole, runs=(Run(LEDGER, 0, 3, 0, run.offset, run.length),), end=(LEDGER, 4)
         )
@@ -449,7 +459,7 @@ def test_a_run_without_room_for_its_record_is_an_error(tmp_path: Path, length: i
     log = Log(tmp_path, [single(n) for n in range(5)])
     whole = log.plan((LEDGER, 0), log.end)
 
-    def plan(start: Position, end: Position) -> TopicPlan:
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
         run = Run(LEDGER, 0, 0, 0, whole.runs[0].offset, length)
         return msgspec.structs.replace(whole, runs=(run,), end=(LEDGER, 1))
 
@@ -475,7 +485,8 @@ def test_what_is_not_confirmed_cannot_be_asked_for(tmp_path: Path) -> None:
 def test_entries_that_were_trimmed_are_an_error_unless_they_may_be_lost(tmp_path: Path) -> None:
     log = Log(tmp_path, mixed(5))
 
-    def plan(start: Position, end: Position) -> TopicPlan:
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
+        assert start is not None
         made = log.plan(max(start, (LEDGER, 2)), end)
         return msgspec.structs.replace(made, start=start, has_lost=start < (LEDGER, 2))
 
@@ -528,7 +539,9 @@ async def test_a_log_of_the_file_store_is_read_while_it_is_written(tmp_path: Pat
     await owners[0].until(len(data))
     loop = asyncio.get_running_loop()
 
-    def planner(start: Position, end: Position) -> TopicPlan:
+    def planner(start: Position | None, end: Position | None) -> TopicPlan:
+        assert start is not None
+        assert end is not None
         plan = asyncio.run_coroutine_threadsafe(
             store.plan(LedgerId(LEDGER), store.incarnation, start[1], end[1]), loop
         ).result(10)
