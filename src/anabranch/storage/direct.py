@@ -173,7 +173,8 @@ def plan_batches(
 ) -> Iterator[Piece]:
     from anabranch.columns.records import Walk
 
-    buffer = memoryview(bytearray(min(bytes_max, WINDOW_BYTES)))
+    # Small slices need no large buffer.
+    buffer = memoryview(bytearray(max(_HEADER, min(bytes_max, WINDOW_BYTES, plan.size_bytes))))
     with _Files(plan, root) as files:
         walk = Walk(_located_runs(plan, files))
         while not walk.is_done:

@@ -203,7 +203,7 @@ def test_all_there_is_needs_no_positions(tmp_path: Path) -> None:
     assert list(entries(log.plan, log.end, None)) == []
 
 
-@pytest.mark.parametrize("bytes_max", [200, 1000, 10_000])
+@pytest.mark.parametrize("bytes_max", [0, 1, 200, 1000, 10_000])
 def test_records_longer_than_what_is_read_at_once_come_whole(tmp_path: Path, bytes_max: int) -> None:
     log = Log(tmp_path, [single(n, (n % 7) * 900) for n in range(30)], gaps=[0, 0, 1])
     assert log.table(bytes_max=bytes_max).equals(log.expected())
