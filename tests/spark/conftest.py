@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import random
 import shutil
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,18 @@ class River:
 
     def merge(self, one: int, other: int) -> None:
         self.broker.post(f"{self.path}/merge/{one}/{other}")
+
+    def change(self, chance: random.Random) -> None:
+        """Splits a segment or merges two."""
+        found = self.broker.get(self.path)["segments"].items()
+        active = sorted(
+            (one["hashRange"]["start"], int(number)) for number, one in found if one["state"] == "ACTIVE"
+        )
+        at = chance.randrange(len(active))
+        if at + 1 < len(active) and chance.random() < 0.5:
+            self.merge(active[at][1], active[at + 1][1])
+        else:
+            self.split(active[at][1])
 
     def options(self, **more: object) -> dict[str, str]:
         given = {"serviceUrl": self.broker.url, "topic": self.topic, **more}

@@ -11,10 +11,9 @@ from typing import Any
 
 from anabranch.client.checkpoint import Begin, unresolved
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.connections import Backoff, Connections
 from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted
 from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.message import signed
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
@@ -22,14 +21,13 @@ from anabranch.model.cut import BEGINNING, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import resume
 from anabranch.model.segments import SegmentId
+from anabranch.spark.ends import Ends, Probe
 from anabranch.spark.meter import Meters
 from anabranch.spark.options import Options
 from anabranch.spark.plan import Known, Limit, runs
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-C = pb.BaseCommand
 
 
 class TopicFeed:
@@ -40,6 +38,7 @@ class TopicFeed:
         self._chance = random.Random()
         self._connections = Connections(options.service_url)
         self._watch = LayoutWatch(self._connections, options.topic, Backoff(self._chance))
+        self._ends = Ends(self._connections, self._chance)
         self._sealed_ends: dict[SegmentId, Position] = {}
         self._released: dict[SegmentId, Place] = {}
         self._meters = Meters(
@@ -63,6 +62,7 @@ class TopicFeed:
 
     async def close(self) -> None:
         await self._meters.close()
+        await self._ends.keep(())
         await self._watch.close()
         await self._connections.close()
 
@@ -116,13 +116,15 @@ class TopicFeed:
         wanted = [n for n, place in places.items() if place is None or not place.is_over]
         async with self._in_time("where its segments end"):
             found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
+            growing = {n for n in wanted if n not in self._sealed_ends and n in self.layout.segments}
+            await self._ends.keep({self.topic_of(number) for number in growing})
         return Known({n: at for n, at in zip(wanted, found, strict=True) if at is not None})
 
     async def _end(self, layout: SegmentLayout, number: SegmentId) -> Position | None:
         if number not in self._sealed_ends:
             if number not in self.layout.segments:
                 return None
-            end = await self._position(number, None)
+            end = await self._ends.of(self.topic_of(number))
             if end is None or not layout.segments[number].is_sealed:
                 return end
             self._sealed_ends[number] = end
@@ -179,59 +181,29 @@ class TopicFeed:
         self, connection: ClientConnection, topic: str, place: Place | None, from_earliest: bool
     ) -> None:
         """Subscribes, acknowledges up to a place if there is one, and leaves the cursor there."""
-        kind = pb.CommandSubscribe
-        part = connection.attach(PartKind.CONSUMER, _Silent)
+        assert self._options.subscription is not None
+        probe = connection.attach(PartKind.CONSUMER, lambda number: Probe(connection, number))
         try:
-            await ask(
-                connection,
-                C.SUBSCRIBE,
-                "subscribe",
-                topic=topic,
-                subscription=self._options.subscription,
-                subType=kind.Exclusive,
-                consumer_id=part.number,
-                consumer_name="spark",
-                initialPosition=kind.Earliest if from_earliest else kind.Latest,
-                durable=True,
-                force_topic_creation=False,
+            await probe.subscribe(
+                topic, self._options.subscription, is_durable=True, from_earliest=from_earliest
             )
-            last = None if place is None else await self._last(connection, part.number, place)
+            last = None if place is None else await _last_read(probe, place)
             if last is not None:
-                await ask(
-                    connection,
-                    C.ACK,
-                    "ack",
-                    consumer_id=part.number,
-                    ack_type=pb.CommandAck.Cumulative,
-                    message_id=[pb.MessageIdData(ledgerId=last[0], entryId=last[1])],
-                )
-            await ask(connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=part.number)
+                await probe.ack_until(*last)
+            await probe.close()
         finally:
-            connection.detach(PartKind.CONSUMER, part.number)
+            probe.detach()
 
-    async def _last(self, connection: ClientConnection, number: int, place: Place) -> tuple[int, int] | None:
-        """The last entry that was read as a whole; None if there is none, or it is in another ledger."""
-        if not place.is_over:
-            ledger, entry, _ = place.at[0]
-            # Chunks that are not whole yet are read again.
-            ledger, entry = min((ledger, entry), place.chunks_from or (ledger, entry))
-            return (ledger, entry - 1) if entry else None
-        answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
-        last = signed(answer.last_message_id.ledgerId), signed(answer.last_message_id.entryId)
+
+async def _last_read(probe: Probe, place: Place) -> tuple[int, int] | None:
+    """The last entry that was read as a whole; None if there is none, or it is in another ledger."""
+    if place.is_over:
+        last = await probe.last()
         return last if min(last) >= 0 else None
-
-
-class _Silent:
-    """A consumer that never asks for messages."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
-        pass
-
-    def lost(self, error: Exception) -> None:
-        pass
+    ledger, entry, _ = place.at[0]
+    # Chunks that are not whole yet are read again.
+    ledger, entry = min((ledger, entry), place.chunks_from or (ledger, entry))
+    return (ledger, entry - 1) if entry else None
 
 
 class _InTime:

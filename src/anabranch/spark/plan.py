@@ -148,9 +148,10 @@ def _run(
     aim = goal.places[segment.id]
     if aim is None:
         return None
-    return (
-        Run(segment, place, end, segment.is_sealed) if aim.is_over else Run(segment, place, aim.at[0], False)
-    )
+    if aim.is_over:
+        return Run(segment, place, end, segment.is_sealed)
+    # "Latest" may be the first position of a ledger that nothing is written to yet.
+    return Run(segment, place, min(end, aim.at[0]), False)
 
 
 def reach(

@@ -21,12 +21,12 @@ from anabranch.client.connections import Connections
 from anabranch.client.errors import DataLost, TimedOut
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Entry
-from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
+from anabranch.spark.ends import Ends
 from anabranch.spark.plan import SegmentSlice
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -57,8 +57,8 @@ def read(task: Task) -> Iterator[Any]:
     """The record batches of a slice."""
     with asyncio.Runner() as runner:
         reader = SliceReader(task)
-        runner.run(reader.open())
         try:
+            runner.run(reader.open())
             while (batch := runner.run(reader.next())) is not None:
                 yield batch
         finally:
@@ -82,22 +82,24 @@ class SliceReader:
 
     async def open(self) -> None:
         """Finds the end of a slice that goes to its segment's, and starts to read."""
-        end = self._slice.end
-        if end is None:
-            end = await self._found_end()
-        if end is None:
+        last = await self._found_end()
+        if last is None:
             self._lost(self._slice.start)
             return
-        self._end = end
-        if end > (self._slice.start or BEGINNING):
+        # An end that is further on is a position that nothing was written to: all before it is there.
+        self._end = last if self._slice.end is None else min(last, self._slice.end)
+        if self._slice.end is None or self._slice.end > (self._slice.start or BEGINNING):
             chunks_from = self._slice.chunks_from
             await self._read_from(self._slice.start if chunks_from is None else (*chunks_from, 0))
 
     async def _found_end(self) -> Position | None:
-        """Of a sealed segment, which does not change any more; None if it is gone."""
+        """Behind the segment's last message; None if it is gone."""
+        ends = Ends(self._connections, self._chance)
         try:
             async with asyncio.timeout(self._task.timeout_s):
-                return await position_of(self._connections, self._task.segment_topic, None, self._chance)
+                end = await ends.of(self._task.segment_topic)
+                await ends.keep(())
+                return end
         except TimeoutError:
             raise self._too_slow() from None
 
@@ -133,8 +135,9 @@ class SliceReader:
 
         silent_since = time.monotonic()
         while (segment := self._segment) is not None:
-            # Looked at first: nothing that has arrived by then is missed below.
-            has_all = (segment.position or BEGINNING) >= self._end
+            # Looked at first: nothing that has arrived by then is missed below. Unless it is subscribed, what it is to
+            # read may be gone.
+            has_all = segment.is_attached and (segment.position or BEGINNING) >= self._end
             if segment.orphan is not None:
                 await self._go_back(segment.orphan)
             elif (has_all or segment.has_ended) and not segment.queued:

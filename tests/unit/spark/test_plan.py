@@ -281,3 +281,11 @@ def test_a_layout_that_is_older_than_the_offset_is_refused() -> None:
     end = reach(RIVER, reach(RIVER, Cut(), known), known)
     with pytest.raises(BadCheckpoint):
         plan(SegmentLayout.initial(1, 0), Cut(), end)
+
+
+def test_a_target_behind_the_last_message_is_reached_with_that() -> None:
+    layout = SegmentLayout.initial(1, 0)
+    target = Cut((Place.of(layout.segments[SegmentId(0)]).moved((9, 0, 0)),))
+    assert reach(layout, Cut(), ends(s0=BEGINNING), target=target) == Cut()
+    end = reach(layout, Cut(), ends(s0=(5, 3, 0)), target=target)
+    assert plan(layout, Cut(), end) == [SegmentSlice(SegmentId(0), None, (5, 3, 0))]

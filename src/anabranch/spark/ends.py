@@ -1,0 +1,141 @@
+"""Where segments end, asked before every batch: by readers that stay subscribed and never ask for messages.
+
+One request for each segment, all at once. A reader whose broker went away is made again with the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection
+from typing import Any
+
+from anabranch.client.connection import ClientConnection, PartKind
+from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.errors import RequestRefused
+from anabranch.client.message import signed
+from anabranch.client.segment_consumer import FINAL_ERRORS
+from anabranch.errors import AnabranchError
+from anabranch.model.cut import BEGINNING, Position
+from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+C = pb.BaseCommand
+
+
+class Ends:
+    """By the names of segments' topics. `keep` lets go of the others."""
+
+    def __init__(self, connections: Connections, chance: random.Random) -> None:
+        self._connections = connections
+        self._chance = chance
+        self._probes: dict[str, Probe] = {}
+
+    async def of(self, topic: str) -> Position | None:
+        """Behind the last message; None if the segment is gone. Goes on trying until it is cancelled."""
+        backoff = Backoff(self._chance)
+        while True:
+            try:
+                probe = await self._probe(topic)
+                return await probe.end()
+            except RequestRefused as refused:
+                if refused.error == pb.TopicNotFound:
+                    return None
+                if refused.error in FINAL_ERRORS:
+                    raise
+                log.debug("the end of %s refused, asked again: %s", topic, refused)
+            except AnabranchError as error:
+                log.debug("the end of %s asked again: %s", topic, error)
+            self._probes.pop(topic, None)
+            await backoff.wait()
+
+    async def _probe(self, topic: str) -> Probe:
+        probe = self._probes.get(topic)
+        if probe is None or probe.is_lost:
+            connection = await self._connections.owner(topic)
+            probe = connection.attach(PartKind.CONSUMER, lambda number: Probe(connection, number))
+            name = f"spark-end-{self._chance.getrandbits(32):08x}"
+            try:
+                await probe.subscribe(topic, name, is_durable=False, from_earliest=False)
+            except BaseException:
+                probe.detach()
+                raise
+            self._probes[topic] = probe
+        return probe
+
+    async def keep(self, topics: Collection[str]) -> None:
+        """Closes all that are of other segments."""
+        leaving = [self._probes.pop(topic) for topic in list(self._probes) if topic not in topics]
+        await asyncio.gather(*(probe.close() for probe in leaving))
+
+
+class Probe:
+    """A consumer of one segment, on one connection, that never asks for messages."""
+
+    def __init__(self, connection: ClientConnection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+        self.is_lost = False
+
+    async def subscribe(
+        self, topic: str, subscription: str, *, is_durable: bool, from_earliest: bool
+    ) -> None:
+        kind = pb.CommandSubscribe
+        await ask(
+            self._connection,
+            C.SUBSCRIBE,
+            "subscribe",
+            topic=topic,
+            subscription=subscription,
+            subType=kind.Exclusive,
+            consumer_id=self._number,
+            consumer_name="spark",
+            initialPosition=kind.Earliest if from_earliest else kind.Latest,
+            durable=is_durable,
+            force_topic_creation=False,
+        )
+
+    async def last(self) -> tuple[int, int]:
+        """The last entry of the segment; negative numbers if it has none."""
+        number = self._number
+        answer = await ask(self._connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
+        return signed(answer.last_message_id.ledgerId), signed(answer.last_message_id.entryId)
+
+    async def end(self) -> Position:
+        ledger, entry = await self.last()
+        return BEGINNING if ledger < 0 else (ledger, entry + 1, 0)
+
+    async def ack_until(self, ledger: int, entry: int) -> None:
+        """Returns once that is stored."""
+        await ask(
+            self._connection,
+            C.ACK,
+            "ack",
+            consumer_id=self._number,
+            ack_type=pb.CommandAck.Cumulative,
+            message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry)],
+        )
+
+    async def close(self) -> None:
+        """Its connection may be gone: then there is nothing to say."""
+        self.detach()
+        if not self.is_lost and not self._connection.is_closed:
+            try:
+                await ask(self._connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=self._number)
+            except AnabranchError as error:
+                log.debug("closing a reader: %s", error)
+
+    def detach(self) -> None:
+        self._connection.detach(PartKind.CONSUMER, self._number)
+
+    # -- what the connection says
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.CLOSE_CONSUMER:
+            self.is_lost = True
+            self.detach()
+
+    def lost(self, error: Exception) -> None:
+        self.is_lost = True
