@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from anabranch.client.errors import Closed
 from anabranch.client.handover import Outbox, Taken, closed
@@ -59,13 +58,16 @@ class Portal:
             if self.is_stopped or self._is_over:
                 work.close()
                 raise closed()
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            calling = _Calling(self.loop, work)
+            self.loop.call_soon_threadsafe(calling.begin)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
+            return calling.result()
+        except asyncio.CancelledError:
             raise Closed("the client was closed meanwhile") from None
         finally:
-            future.cancel()  # Does something only if the wait was interrupted.
+            if not calling.is_over:  # The wait was interrupted.
+                with contextlib.suppress(RuntimeError):
+                    self.loop.call_soon_threadsafe(calling.cancel)
 
     def take(self, taking: Callable[[], Awaitable[T]], put_back: Callable[[T], None]) -> T:
         """As `call`; what a call that is interrupted has taken is put back."""
@@ -96,6 +98,40 @@ class Portal:
         self.is_stopped = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(within_s)
+
+
+class _Calling(Generic[T]):
+    """A coroutine in the loop that a thread waits for.
+
+    Unlike a future it has no lock that the loop must take, and that the thread may hold when a signal interrupts it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._turn = threading.Lock()
+        self._turn.acquire()
+        self.is_over = False
+
+    def begin(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self.is_over = True
+        if not task.cancelled():
+            task.exception()  # If the thread has gone, nobody asks.
+        self._turn.release()
+
+    def cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    def result(self) -> T:
+        self._turn.acquire()
+        assert self._task is not None
+        return self._task.result()
 
 
 async def _cancel_all() -> None:
