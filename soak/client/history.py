@@ -26,8 +26,8 @@ Lane = tuple[str, str]
 Progress = dict[Lane, int]
 
 
-# How long it may take until what was given back comes again.
-BACK_AFTER_S = 10.0
+# How long it may take until what was given back comes again: it may lie in an inbox for a while.
+BACK_AFTER_S = 60.0
 
 
 def entry_of(place: Place) -> Place:

@@ -53,7 +53,7 @@ def test_a_message_that_was_handed_back_may_come_again_with_its_batch_and_not_mu
     assert not story.violations
     story.takes("two", THIRD, THERE)
     assert len(story.violations) == 1
-    story.now += 11
+    story.now += 61
     story.takes("two", SECOND, HERE._replace(index=1))
     assert len(story.violations) == 2
 
