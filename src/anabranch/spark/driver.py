@@ -84,6 +84,7 @@ class Driver:
         layout = await self.feed.layout_of(max(epoch_of(start), epoch_of(self._target or Cut())))
         self._check(resume(layout, start).gaps)
         known = await self.feed.known(layout, start)
+        self._check(await self.feed.emptied(layout, start, known))
         if limit.is_set:
             known = await self.feed.measured(layout, start, known, self._target, limit)
         ordering = self.options.ordering

@@ -19,6 +19,7 @@ from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +59,40 @@ class Ends:
             probe = connection.attach(PartKind.CONSUMER, lambda number: Probe(connection, number))
             name = f"spark-end-{self._chance.getrandbits(32):08x}"
             try:
-                await probe.subscribe(topic, name, is_durable=False, from_earliest=False)
+                await probe.subscribe(topic, name)
             except BaseException:
                 probe.detach()
                 raise
             self._probes[topic] = probe
         return probe
+
+    async def has_lost(self, topic: str, since: Position) -> bool:
+        """Whether any message from a position on was given up. A log that lost all it had looks like an empty one."""
+        backoff = Backoff(self._chance)
+        while True:
+            try:
+                await self._look(topic, since)
+                return False
+            except RequestRefused as refused:
+                if DATA_LOST in str(refused):
+                    return True
+                if refused.error == pb.TopicNotFound:
+                    return False
+                if refused.error in FINAL_ERRORS:
+                    raise
+            except AnabranchError as error:
+                log.debug("what %s has lost is asked again: %s", topic, error)
+            await backoff.wait()
+
+    async def _look(self, topic: str, since: Position) -> None:
+        connection = await self._connections.owner(topic)
+        probe = connection.attach(PartKind.CONSUMER, lambda number: Probe(connection, number))
+        try:
+            await probe.subscribe(topic, f"spark-look-{self._chance.getrandbits(32):08x}", owed_from=since)
+        except BaseException:
+            probe.detach()
+            raise
+        await probe.close()
 
     async def keep(self, topics: Collection[str]) -> None:
         """Closes all that are of other segments."""
@@ -80,9 +109,17 @@ class Probe:
         self.is_lost = False
 
     async def subscribe(
-        self, topic: str, subscription: str, *, is_durable: bool, from_earliest: bool
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        is_durable: bool = False,
+        from_earliest: bool = False,
+        owed_from: Position | None = None,
     ) -> None:
+        """Refused, with DATA_LOST, if anything from `owed_from` on is gone."""
         kind = pb.CommandSubscribe
+        owed = [] if owed_from is None else [pb.KeyValue(key=OWED_FROM, value=position_text(*owed_from[:2]))]
         await ask(
             self._connection,
             C.SUBSCRIBE,
@@ -95,6 +132,7 @@ class Probe:
             initialPosition=kind.Earliest if from_earliest else kind.Latest,
             durable=is_durable,
             force_topic_creation=False,
+            metadata=owed,
         )
 
     async def last(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.resuming import resume
+from anabranch.model.resuming import Gap, resume
 from anabranch.model.segments import SegmentId
 from anabranch.spark.ends import Ends, Probe
 from anabranch.spark.meter import Meters
@@ -129,6 +129,21 @@ class TopicFeed:
                 return end
             self._sealed_ends[number] = end
         return self._sealed_ends[number]
+
+    async def emptied(self, layout: SegmentLayout, start: Cut, known: Known) -> tuple[Gap, ...]:
+        """What was to be read in segments that have nothing left at all, and is gone."""
+        looked_at = [
+            place
+            for number, place in resume(layout, start).places.items()
+            if place is not None and not place.is_over and known.ends.get(number, place.at[0]) < place.at[0]
+        ]
+        async with self._in_time("whether messages are gone"):
+            found = await asyncio.gather(
+                *(self._ends.has_lost(self.topic_of(p.segment), p.at[0]) for p in looked_at)
+            )
+        return tuple(
+            Gap(p.segment, p.range, p.at[0]) for p, is_lost in zip(looked_at, found, strict=True) if is_lost
+        )
 
     async def measured(
         self, layout: SegmentLayout, start: Cut, known: Known, target: Cut | None, limit: Limit
