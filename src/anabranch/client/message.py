@@ -22,15 +22,15 @@ from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import decompress
 from anabranch.wire.entry import metadata_span
-from anabranch.wire.frames import MAGIC_CHECKSUM, MESSAGE_BYTES_MAX, strip_broker_metadata, verify
+from anabranch.wire.frames import MAGIC_CHECKSUM, strip_broker_metadata, verify
 
 # The sizes of a message in a batch: that of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
 _ENTRY_HEAD: Final = Struct(">HII").unpack_from
 _PAYLOAD_SIZE: Final = 0x18
 _BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
-# What a message sent in chunks may unpack to.
-CHUNKED_BYTES_MAX: Final = 256 << 20
+# What an entry may unpack to. Brokers limit what is sent, which says nothing of that.
+UNPACKED_BYTES_MAX: Final = 256 << 20
 _parse_metadata = pb.MessageMetadata.FromString
 _parse_single = pb.SingleMessageMetadata.FromString
 
@@ -53,7 +53,7 @@ class Decryption(Protocol):
 class Origin:
     """Where entries come from and how they are read: what those of one segment share."""
 
-    __slots__ = ("decryption", "message_bytes_max", "partition", "schema", "segment", "topic")
+    __slots__ = ("decryption", "partition", "schema", "segment", "topic")
 
     def __init__(
         self,
@@ -63,14 +63,12 @@ class Origin:
         partition: int = -1,
         schema: Schema | None = None,
         decryption: Decryption | None = None,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.topic = topic
         self.segment = segment
         self.partition = partition
         self.schema = schema
         self.decryption = decryption
-        self.message_bytes_max = message_bytes_max
 
 
 class Entry:
@@ -185,8 +183,8 @@ class Entry:
         """Its bytes as they were before they were compressed and encrypted."""
         data, metadata = self.decrypted(), self.metadata
         if metadata.compression:
-            limit = CHUNKED_BYTES_MAX if self.chunks else self.origin.message_bytes_max
-            self.data = decompress(metadata.compression, data, metadata.uncompressed_size, size_max=limit)
+            size = metadata.uncompressed_size
+            self.data = decompress(metadata.compression, data, size, size_max=UNPACKED_BYTES_MAX)
             self.start = 0
             metadata.compression = pb.NONE
         return self._payload()
