@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim fmt lint types check proto lock bench soak interop clean
+.PHONY: help setup demo test sim fmt lint types check proto lock bench soak spark interop clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ demo: setup  ## start a broker, produce and consume with Pulsar's own client, sh
 test: setup  ## format, types and every test that needs nothing but Python
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q
+	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -31,6 +31,10 @@ bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one
 
 soak: setup  ## kill -9 fifty times under load and check every history (about 15 minutes; SOAK="--rounds 5")
 	@$(BIN)/python -m soak kill $(SOAK)
+
+spark: setup  ## the Spark source on a real session (needs a JRE 17 or later; installs pyspark)
+	@$(BIN)/python -c 'import pyspark' 2>/dev/null || $(BIN)/pip install --quiet 'pyspark==4.3.0'
+	@$(BIN)/pytest -q tests/spark -m spark
 
 interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven)
 	@$(BIN)/pytest -q tests/interop -m java --override-ini addopts=""
