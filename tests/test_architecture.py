@@ -55,6 +55,7 @@ PURE_MODULES = [
     "spark/plan.py",
     "spark/rows.py",
     "storage/format.py",
+    "storage/read_plan.py",
     "storage/spans.py",
     "storage/topic_record.py",
 ]
