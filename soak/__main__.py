@@ -102,6 +102,10 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--behind", help="where it really listens, host:port: its advertised address is the relay's then"
     )
+    parser.add_argument(
+        "--grace", type=float, default=60.0, help="its grace period for consumers, in seconds"
+    )
+    parser.add_argument("--message-kb", type=int, default=5120, help="its limit of a message's size, in KB")
     parser.add_argument("--routing", choices=["high", "low"], default="high", help="low for Pulsar 5.0.0-M1")
     parser.add_argument(
         "--sabotage", choices=[one.value for one in Sabotage], help="do that wrong now and then: it must fail"
@@ -112,7 +116,13 @@ def _client_options(args: argparse.Namespace, seed: int, folder: Path) -> client
     target = None
     if args.url:
         host, _, port = (args.behind or "").rpartition(":")
-        target = Target(args.url, args.admin, Address(host, int(port)) if port else None)
+        target = Target(
+            args.url,
+            args.admin,
+            Address(host, int(port)) if port else None,
+            grace_s=args.grace,
+            message_bytes_max=args.message_kb << 10,
+        )
     return client.Options(
         args.operations,
         seed,
