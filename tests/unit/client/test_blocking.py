@@ -189,7 +189,9 @@ def test_a_closed_client_and_wrong_options_raise_without_a_thread(broker: Script
 
 
 PROGRAM = """
-import sys
+import signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell in the background ignores it for its children.
 from anabranch import blocking
 
 client = blocking.connect(sys.argv[1])
