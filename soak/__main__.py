@@ -106,7 +106,7 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
         "--grace", type=float, default=60.0, help="its grace period for consumers, in seconds"
     )
     parser.add_argument("--message-kb", type=int, default=5120, help="its limit of a message's size, in KB")
-    parser.add_argument("--routing", choices=["high", "low"], default="high", help="low for Pulsar 5.0.0-M1")
+    parser.add_argument("--m1", action="store_true", help="it is a Pulsar 5.0.0-M1: less what that cannot do")
     parser.add_argument(
         "--sabotage", choices=[one.value for one in Sabotage], help="do that wrong now and then: it must fail"
     )
@@ -129,9 +129,10 @@ def _client_options(args: argparse.Namespace, seed: int, folder: Path) -> client
         folder,
         kinds=tuple(args.kinds.split(",")),
         target=target,
-        routing=Routing.LOW if args.routing == "low" else Routing.HIGH,
+        routing=Routing.LOW if args.m1 else Routing.HIGH,
         pace=Pace(fault_s=args.fault_every, kill_s=args.kill_every),
         per_second=args.rate,
+        is_m1=args.m1,
         sabotage=Sabotage(args.sabotage) if args.sabotage else None,
     )
 

@@ -49,7 +49,6 @@ class Figures:
 class Conductor:
     def __init__(self, target: Target, world: World, relay: Relay | None, pace: Pace, seed: int) -> None:
         self.figures = Figures()
-        self.has_brooks = False
         self._target = target
         self._world = world
         self._relay = relay
@@ -57,6 +56,7 @@ class Conductor:
         self._chance = random.Random(f"{seed} conductor")
         # The topics of the namespace that its consumers read now.
         self._brooks: dict[str, bool] = {}
+        self._wide: dict[str, str] = {}
 
     async def prepare(self) -> None:
         namespace, rest = self._world.namespace, self._target.rest
@@ -71,11 +71,16 @@ class Conductor:
         await self._target.rest("PUT", f"{path}?numInitialSegments={segments}", JOINED)
         # Its layout changes when this run says so, however many consumers join.
         await self._target.rest("POST", f"{path}/autoScalePolicy", {"enabled": False})
+        for subscription, kind in self._wide.items():
+            await self._target.rest("PUT", f"{path}/subscriptions/{subscription}?type={kind}")
 
     def _path(self, topic: str) -> str:
         return f"scalable/{self._world.namespace}/{topic}"
 
-    async def subscribe(self, name: str, kind: str) -> None:
+    async def subscribe(self, name: str, kind: str, *, is_wide: bool) -> None:
+        """Makes a subscription before its consumers come, with `is_wide` also of topics that are made later."""
+        if is_wide:
+            self._wide[name] = kind
         await self._target.rest("PUT", f"{self._path(MAIN)}/subscriptions/{name}?type={kind}")
 
     # -- splits and merges

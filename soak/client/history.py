@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from anabranch.simulation.history import History, Place, Sent
 
@@ -34,17 +35,26 @@ def entry_of(place: Place) -> Place:
     return place._replace(index=-1)
 
 
+class Held(NamedTuple):
+    consumer: str
+    since: float
+    place: Place
+    how: str
+
+
 @dataclass(slots=True)
 class Scope:
     """What a subscription is owed, and how its members disturb each other."""
 
     producers: Callable[[str], bool]
     keeps_order: bool
+    # Whether each segment has one reader, and goes from member to member.
+    has_moves: bool
     # How long the effects of a member's end, or of a cut, may still show.
     echo_s: float
     acked: set[Sent] = field(default_factory=set)
     # Who had it last, and when.
-    held: dict[Sent, tuple[str, float, str]] = field(default_factory=dict)
+    held: dict[Sent, Held] = field(default_factory=dict)
     disturbed: dict[str, float] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
     # When a message of that entry was given back: brokers send whole entries again, to any consumer.
@@ -54,8 +64,8 @@ class Scope:
 
     def trail(self, message: Sent, now: float, what: str) -> str:
         if message not in self.trails:
-            holder, since, how = self.held[message]
-            self.trails[message] = [f"{since:.3f} {holder} {how}"]
+            held = self.held[message]
+            self.trails[message] = [f"{held.since:.3f} {held.consumer} {held.how}"]
         self.trails[message].append(f"{now:.3f} {what}")
         return ", ".join(self.trails[message])
 
@@ -91,16 +101,24 @@ class ClientHistory(History):
     # -- subscriptions
 
     def expect(
-        self, name: str, producers: Callable[[str], bool], *, keeps_order: bool, echo_s: float
+        self,
+        name: str,
+        producers: Callable[[str], bool],
+        *,
+        keeps_order: bool,
+        echo_s: float,
+        has_moves: bool | None = None,
     ) -> None:
         """From now on that subscription is owed everything of those producers."""
-        self._scopes[name] = Scope(producers, keeps_order, echo_s)
+        self._scopes[name] = Scope(
+            producers, keeps_order, keeps_order if has_moves is None else has_moves, echo_s
+        )
         self.subscribed(name, keeps_order=keeps_order)
 
     def joined(self, name: str, consumer: str) -> None:
         self.opened(consumer)
         self._members[consumer] = name
-        if self._scopes[name].keeps_order:
+        if self._scopes[name].has_moves:
             self._disturb(consumer, self._now())  # Segments move to it.
 
     def ended(self, consumer: str) -> None:
@@ -126,7 +144,7 @@ class ClientHistory(History):
         scope = self._scopes[name]
         if message in scope.held:
             self._check_repeat(name, scope, consumer, message, place, how)
-        scope.held[message] = (consumer, self._now(), how)
+        scope.held[message] = Held(consumer, self._now(), place, how)
         self.received(name, consumer, message, key, place, keeps_order=scope.keeps_order)
 
     def _is_single(self, producer: str) -> bool:
@@ -135,15 +153,17 @@ class ClientHistory(History):
     def _check_repeat(
         self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
     ) -> None:
-        holder, since, _ = scope.held[message]
+        holder, since, before, _ = scope.held[message]
         self.repeats[name] += 1
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
-        whose = scope.disturbed.values() if scope.keeps_order else (scope.disturbed.get(holder, -inf),)
+        whose = scope.disturbed.values() if scope.has_moves else (scope.disturbed.get(holder, -inf),)
         if message in scope.given_back:
             scope.given_back.discard(message)
+        elif place != before and self._may_double(message.producer):
+            pass  # Another copy.
         elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
             pass
-        elif scope.keeps_order and consumer != holder:
+        elif scope.has_moves and consumer != holder:
             self.repeats[f"{name}, moved"] += (
                 1  # Its segment was given to another member, perhaps for a new layout.
             )
