@@ -118,8 +118,8 @@ def rows(rounds: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
         ),
         against("blocking `post` 100 B in a loop, batched", "our-blocking-send", "wheel-send", "≥ 2x"),
         against("blocking `receive` one by one, 100 B", "our-blocking-receive", "wheel-receive", "≥ 1.5x"),
-        alone("`send_batch` from Arrow, 100 B", "our-send-batch-100", "≥ 3 M msg/s"),
-        alone("`send_batch` from Arrow, 1 KB", "our-send-batch-1024", "≥ 400 MB/s"),
+        alone("tables of Arrow (`post_batch`, then `flush`), 100 B", "our-send-batch-100", "≥ 3 M msg/s"),
+        alone("tables of Arrow (`post_batch`, then `flush`), 1 KB", "our-send-batch-1024", "≥ 400 MB/s"),
         alone("`receive_arrow`, 100 B", "our-receive-arrow-100", "≥ 3 M msg/s"),
         alone("`receive_arrow`, 1 KB", "our-receive-arrow-1024", "≥ 600 MB/s"),
         {

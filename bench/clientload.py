@@ -206,6 +206,8 @@ async def our_send_batch(args: argparse.Namespace) -> dict[str, float]:
         }
     )
     async with anabranch.connect(args.url) as client, client.producer(args.topic) as producer:
+        # What nobody has subscribed to is not kept for long.
+        await (await client.stream_consumer(args.topic, f"{SUBSCRIPTION}-ours", start="earliest")).close()
 
         async def post(count: int) -> None:
             for _ in range(max(1, count // ROWS)):
