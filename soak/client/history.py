@@ -142,6 +142,9 @@ class ClientHistory(History):
         """A member of a subscription received a message; `how` is for people."""
         name = self._members[consumer]
         scope = self._scopes[name]
+        if self._is_copy(scope, message, place):
+            self.repeats[f"{name}, copies"] += 1
+            return
         if message in scope.held:
             self._check_repeat(name, scope, consumer, message, place, how)
         scope.held[message] = Held(consumer, self._now(), place, how)
@@ -150,17 +153,20 @@ class ClientHistory(History):
     def _is_single(self, producer: str) -> bool:
         return not self._may_double(producer)
 
+    def _is_copy(self, scope: Scope, message: Sent, place: Place) -> bool:
+        """Whether it was stored twice, which is to be expected of its producer."""
+        held = scope.held.get(message)
+        return held is not None and held.place != place and self._may_double(message.producer)
+
     def _check_repeat(
         self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
     ) -> None:
-        holder, since, before, _ = scope.held[message]
+        holder, since, _, _ = scope.held[message]
         self.repeats[name] += 1
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
         whose = scope.disturbed.values() if scope.has_moves else (scope.disturbed.get(holder, -inf),)
         if message in scope.given_back:
             scope.given_back.discard(message)
-        elif place != before and self._may_double(message.producer):
-            pass  # Another copy.
         elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
             pass
         elif scope.has_moves and consumer != holder:

@@ -189,20 +189,7 @@ class BrokerProcess:
 
     def rest(self, method: str, path: str, body: object = None) -> Any:
         """The JSON answer (or text) of a path below /admin/v2/."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=15)
-        try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, f"/admin/v2/{path}", text, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            content = answer.read().decode()
-        finally:
-            connection.close()
-        if answer.status >= 400:
-            raise RestFailed(answer.status, content)
-        try:
-            return json.loads(content) if content else None
-        except ValueError:
-            return content
+        return rest_call(self.http_port, method, path, body)
 
     def get(self, path: str) -> Any:
         return self.rest("GET", path)
@@ -222,3 +209,21 @@ def rest_path(topic: str) -> str:
     """`persistent/tenant/namespace/name` of a topic in any of its spellings."""
     name = topic.removeprefix("persistent://")
     return "persistent/" + (name if "/" in name else f"public/default/{name}")
+
+
+def rest_call(port: int, method: str, path: str, body: object = None) -> Any:
+    """The JSON answer (or text) of a path below /admin/v2/."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+    try:
+        text = None if body is None else json.dumps(body)
+        connection.request(method, f"/admin/v2/{path}", text, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read().decode()
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise RestFailed(answer.status, content)
+    try:
+        return json.loads(content) if content else None
+    except ValueError:
+        return content
