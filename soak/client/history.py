@@ -59,6 +59,7 @@ class Scope:
     given_back: set[Sent] = field(default_factory=set)
     # When a message of that entry was given back: brokers send whole entries again, to any consumer.
     disturbed_entries: dict[Place, float] = field(default_factory=dict)
+    copied: set[Sent] = field(default_factory=set)
     # What happened to those that came again or were given back.
     trails: dict[Sent, list[str]] = field(default_factory=dict)
 
@@ -148,7 +149,10 @@ class ClientHistory(History):
         if message in scope.held:
             self._check_repeat(name, scope, consumer, message, place, how)
         scope.held[message] = Held(consumer, self._now(), place, how)
+        known = len(self.violations)
         self.received(name, consumer, message, key, place, keeps_order=scope.keeps_order)
+        for at in range(known, len(self.violations)):
+            self.violations[at] += f"; {self.story(name, message)}"
 
     def _is_single(self, producer: str) -> bool:
         return not self._may_double(producer)
@@ -156,7 +160,10 @@ class ClientHistory(History):
     def _is_copy(self, scope: Scope, message: Sent, place: Place) -> bool:
         """Whether it was stored twice, which is to be expected of its producer."""
         held = scope.held.get(message)
-        return held is not None and held.place != place and self._may_double(message.producer)
+        if held is not None and held.place != place and self._may_double(message.producer):
+            scope.copied.add(message)
+        # From then on nobody can tell which of them was acknowledged.
+        return message in scope.copied
 
     def _check_repeat(
         self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
