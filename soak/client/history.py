@@ -1,7 +1,7 @@
 """What the client's run promises beyond `simulation.history`: no repetition without a reason, nothing left unacked,
 and checkpoints that lose and repeat nothing. Pure: events with their times in, violations out.
 
-* A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it or
+* A message comes again to a subscription only if a consumer that had it was cut off or ended since, or gave it or
   another of its batch back; in an ordered one also if its segment moved, or some other member was cut off or ended.
 * Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
   again.
@@ -171,7 +171,9 @@ class ClientHistory(History):
         holder, since, _, _ = scope.held[message]
         self.repeats[name] += 1
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
-        whose = scope.disturbed.values() if scope.has_moves else (scope.disturbed.get(holder, -inf),)
+        # One that was cut off may give out what a broker has sent to others since.
+        both = [scope.disturbed.get(one, -inf) for one in (holder, consumer)]
+        whose = scope.disturbed.values() if scope.has_moves else both
         if message in scope.given_back:
             scope.given_back.discard(message)
         elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
