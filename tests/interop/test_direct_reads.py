@@ -128,12 +128,13 @@ def test_large_entries_are_read_whole(broker: BrokerProcess, client: pulsar.Clie
 
 
 def test_the_page_about_direct_reads_does_what_it_says(
-    broker: BrokerProcess, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish(client.create_producer(named("orders")), 30)
     page = (Path(__file__).parents[2] / "docs" / "direct-reads.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
-    exec(program.replace("http://localhost:8080", f"http://127.0.0.1:{broker.http_port}"), {})
+    with BrokerProcess(tmp_path) as broker:
+        publish(connect(broker).create_producer(named("orders")), 30)
+        exec(program.replace("http://localhost:8080", f"http://127.0.0.1:{broker.http_port}"), {})
     assert sum(int(line.split()[0]) for line in capsys.readouterr().out.splitlines()) == 30
 
 

@@ -2,7 +2,7 @@
 
 Needs the peers folder and a JDK of 21 or later.
 
-What M1 cannot do is left out, test by test: `harness.against_m1` has the list, docs/client/known-peer-limits.md says
+What M1 cannot do is left out, test by test: `harness.m1_limits` has the list, docs/client/known-peer-limits.md says
 what was seen.
 """
 
@@ -20,7 +20,7 @@ from soak.client.conductor import Pace
 from soak.client.target import Target
 
 from anabranch.client import Routing
-from harness import against_m1, pulsar_peer
+from harness import m1_limits, pulsar_peer
 from harness.pulsar_peer import PulsarPeer
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -50,8 +50,8 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarPeer]:
 @pytest.mark.parametrize("module", MODULES)
 def test_the_tests_of_our_client_pass_less_what_m1_cannot_do(peer: PulsarPeer, module: str) -> None:
     environment = os.environ | {
-        against_m1.URL: peer.url,
-        against_m1.HTTP_PORT: str(peer.http_port),
+        m1_limits.URL: peer.url,
+        m1_limits.HTTP_PORT: str(peer.http_port),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "harness.against_m1", "-p", "no:cacheprovider"]
@@ -64,7 +64,7 @@ def test_the_tests_of_our_client_pass_less_what_m1_cannot_do(peer: PulsarPeer, m
 
 def test_every_limit_is_described_and_is_about_a_test_that_exists() -> None:
     described = (ROOT / "docs" / "client" / "known-peer-limits.md").read_text()
-    for module, limits in against_m1.LIMITS.items():
+    for module, limits in m1_limits.LIMITS.items():
         text = (HERE / f"{module}.py").read_text()
         for test, limit in limits.items():
             assert f"def {test}(" in text
