@@ -87,7 +87,10 @@ class Requests:
             # otherwise.
             supports_tc_metadata_discovery=True,
         )
-        session.write((session.connection.accept(self._broker.server_version, features),))
+        accepted = session.connection.accept(
+            self._broker.server_version, features, http_url=self._broker.http_url
+        )
+        session.write((accepted,))
 
     # -- finding topics
 

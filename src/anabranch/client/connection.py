@@ -190,6 +190,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._wire.peer_name
 
     @property
+    def http_url(self) -> str:
+        """Where the broker answers admin requests; "" if it does not say so."""
+        return self._wire.peer_http_url
+
+    @property
     def supports_scalable_topics(self) -> bool:
         """Whether the broker knows layouts and watches of them."""
         return bool(self._wire.peer_features.supports_scalable_topics)

@@ -111,6 +111,7 @@ class Connection:
         self.state = State.START
         self.version = 0  # The lower of both ends' protocol versions, once known.
         self.peer_name = ""  # What the peer calls itself and its release.
+        self.peer_http_url = ""  # Where a broker answers admin requests, if it says so.
         self.peer_features = pb.FeatureFlags()
         self.message_bytes_max = message_bytes_max
         self._keep_alive_s = keep_alive_s
@@ -161,7 +162,9 @@ class Connection:
         connect = pb.CommandConnect(client_version=client_version, **fields)
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=connect))
 
-    def accept(self, server_version: str, features: pb.FeatureFlags | None = None) -> bytes:
+    def accept(
+        self, server_version: str, features: pb.FeatureFlags | None = None, http_url: str | None = None
+    ) -> bytes:
         """A broker's answer to CONNECT. From here on every command is legal."""
         self._enter(State.READY)
         connected = pb.CommandConnected(
@@ -169,6 +172,7 @@ class Connection:
             protocol_version=self.version,
             max_message_size=self.message_bytes_max,
             feature_flags=features,
+            anabranch_http_url=http_url,
         )
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
 
@@ -223,6 +227,7 @@ class Connection:
                 connected = frame[1].connected
                 self._enter(State.READY)
                 self._meet(connected.protocol_version, connected.server_version, connected.feature_flags)
+                self.peer_http_url = connected.anabranch_http_url
                 if connected.max_message_size > 0:
                     self.message_bytes_max = connected.max_message_size
                     self._decoder.frame_bytes_max = connected.max_message_size + FRAME_OVERHEAD_BYTES

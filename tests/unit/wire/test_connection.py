@@ -43,7 +43,7 @@ def test_a_handshake_makes_both_ends_ready_and_tells_each_about_the_other() -> N
     ((kind, _, _),) = broker.feed(hello, 1)
     assert kind == pb.BaseCommand.CONNECT
     assert broker.state is State.HANDSHAKE
-    answer = broker.accept("server 1", pb.FeatureFlags(supports_topic_watchers=True))
+    answer = broker.accept("server 1", pb.FeatureFlags(supports_topic_watchers=True), "http://one:8080")
     list(client.feed(answer, 2))
     assert (client.state, broker.state) == (State.READY, State.READY)
     assert (client.version, broker.version) == (PROTOCOL_VERSION, PROTOCOL_VERSION)
@@ -51,6 +51,7 @@ def test_a_handshake_makes_both_ends_ready_and_tells_each_about_the_other() -> N
     assert client.peer_features.supports_topic_watchers
     assert broker.peer_features.supports_auth_refresh
     assert client.message_bytes_max == 1000
+    assert client.peer_http_url == "http://one:8080"
     with pytest.raises(OversizeFrame):
         list(client.feed(b"\x00\x01\x00\x00\x00\x00\x00\x00", 3))
 
