@@ -18,10 +18,12 @@ $(STAMP): requirements/dev.txt pyproject.toml bin/setup
 demo: setup  ## start a broker, produce and consume with Pulsar's own client, show what happened
 	@$(BIN)/anabranch demo
 
-test: setup  ## format, types and every test that needs nothing but Python
+test: setup  ## format, types and tests; those of Spark too, with a Java runtime (installed where missing and possible)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -n 2 --dist loadfile
+	@bin/jre || echo "test: the tests of Spark are left out"
+	@$(BIN)/pytest -q tests/spark -m spark
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -32,8 +34,8 @@ bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one
 soak: setup  ## kill -9 fifty times under load and check every history (about 15 minutes; SOAK="--rounds 5")
 	@$(BIN)/python -m soak kill $(SOAK)
 
-spark: setup  ## the Spark source on a real session (needs a JRE 17 or later; installs pyspark)
-	@$(BIN)/python -c 'import pyspark' 2>/dev/null || $(BIN)/pip install --quiet 'pyspark==4.3.0'
+spark: setup  ## only the tests of Spark, on a real session
+	@bin/jre
 	@$(BIN)/pytest -q tests/spark -m spark
 
 interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven)
