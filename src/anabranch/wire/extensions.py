@@ -17,6 +17,15 @@ ASK_SEQUENCE_ID: Final = "anabranch.last-sequence-id"
 OWED_FROM: Final = "anabranch.owed-from"
 DATA_LOST: Final = "anabranch.data-lost"
 
+# In the metadata of a PRODUCER request, all three: its entries stay hidden from readers until the write is decided. A
+# write is a name and a batch's number, an attempt the 32 hexadecimal digits of a UUID, whose halves each entry's
+# metadata has as txnid_most_bits and txnid_least_bits. Refusals, of producers and of sends, begin with the words below.
+WRITE: Final = "anabranch.write"
+WRITE_BATCH: Final = "anabranch.batch"
+WRITE_ATTEMPT: Final = "anabranch.attempt"
+WRITE_DECIDED: Final = "anabranch.write-decided"
+ATTEMPT_DROPPED: Final = "anabranch.attempt-dropped"
+
 
 def position_text(ledger: int, entry: int) -> str:
     return f"{ledger}:{entry}"
