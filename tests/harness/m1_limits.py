@@ -25,6 +25,7 @@ MADE_AHEAD = {
 }
 
 ORDER = "Order is kept from one generation of segments to the next only"
+GROUPS = "A group of checkpoint consumers is given everything at once"
 CLASSIC_STREAMS = "Stream consumers cannot read classic topics"
 NOT_MADE = "Topics are not made on first use"
 LEAVING = "Consumers cannot say that they leave"
@@ -37,6 +38,7 @@ LIMITS = {
         "test_a_producer_that_comes_back_asks_sealed_ancestors_what_they_hold": (
             "A sealed segment does not tell what it holds of a producer"
         ),
+        "test_a_checkpoint_group_gets_children_once_a_member_has_finished_their_parent": GROUPS,
         "test_a_consumer_that_leaves_hands_its_segments_over_at_once": LEAVING,
         "test_a_second_consumer_of_the_same_name_takes_the_session_over": (
             "A second consumer of one name does not take over"
@@ -51,7 +53,7 @@ LIMITS = {
         "test_a_checkpoint_outlives_splits_merges_and_the_deletion_of_what_was_read": KEEPS,
         "test_a_gap_in_a_living_segment_is_named": KEEPS,
         "test_a_reader_that_is_too_slow_is_told": KEEPS,
-        "test_a_group_goes_on_from_a_lone_checkpoint_and_a_lone_reader_from_the_groups": ORDER,
+        "test_a_group_goes_on_from_a_lone_checkpoint_and_a_lone_reader_from_the_groups": GROUPS,
         "test_a_checkpoint_of_a_classic_topic_is_good_once_it_was_migrated": (
             "A migrated topic says that its partitions were sealed in epoch 0"
         ),

@@ -27,6 +27,9 @@ FINAL_ERRORS: Final = frozenset(
     {pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName, pb.NotAllowedError}
 )
 
+# A report without an answer is sent again after that.
+REPORT_MAX_S = 30.0
+
 # Segment id -> the topic that holds its messages.
 Assigned = Mapping[SegmentId, str]
 
@@ -139,15 +142,17 @@ class ControllerSession:
         if registered is None or registered.over.done():
             return False
         try:
-            await ask(
-                registered.connection,
-                C.ACK,
-                "ack",
-                consumer_id=registered.number,
-                ack_type=pb.CommandAck.Individual,
-                message_id=[pb.MessageIdData(ledgerId=segment, entryId=0) for segment in segments],
-            )
-        except AnabranchError as error:
+            # A controller of Pulsar's, which hands children out without being told, never answers. That is no reason to
+            # give the connection up, as `ask` would.
+            async with asyncio.timeout(REPORT_MAX_S):
+                await registered.connection.request(
+                    C.ACK,
+                    "ack",
+                    consumer_id=registered.number,
+                    ack_type=pb.CommandAck.Individual,
+                    message_id=[pb.MessageIdData(ledgerId=segment, entryId=0) for segment in segments],
+                )
+        except (AnabranchError, TimeoutError) as error:
             log.debug("finished segments not reported: %s", error)
             return False
         return True

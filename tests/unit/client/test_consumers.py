@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Client, Message, StreamConsumer, TopicDeleted
+from anabranch.client import Client, Message, StreamConsumer, TopicDeleted, controller_session
 from anabranch.model.cut import Cut
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -212,6 +212,22 @@ async def test_a_group_member_reports_a_segment_once_its_application_comes_back_
         (place,) = Cut.decode(consumer.checkpoint()).places
         assert place.segment == 0
         assert place.is_over
+        coming_back.cancel()
+
+
+async def test_a_controller_that_does_not_answer_reports_is_told_again_over_the_same_connection(
+    script: ScriptedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_session, "REPORT_MAX_S", 0.01)
+    script.answers_acks = False
+    script.assigned = (0, [0])
+    async with client.checkpoint_consumer(TOPIC, group="g", start="earliest") as consumer:
+        await script.until(lambda: script.consumers)
+        link, number = script.consumers[segment_topic(0)]
+        coming_back = asyncio.create_task(consumer.receive())
+        link.send(pb.BaseCommand.REACHED_END_OF_TOPIC, "reachedEndOfTopic", consumer_id=number)
+        await script.until(lambda: script.acks.count(("session", 0, 0, False)) >= 2)
+        assert len(script.sessions) == 1
         coming_back.cancel()
 
 
