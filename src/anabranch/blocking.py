@@ -247,6 +247,11 @@ class Producer(_Face):
             self._portal.call(self._outbox.passed())
         return self._inner.last_sequence_id  # type: ignore[no-any-return]
 
+    @property
+    def topics_written(self) -> frozenset[str]:
+        """The segments or partitions that may hold something this producer sent; a hidden write is decided there."""
+        return self._inner.topics_written  # type: ignore[no-any-return]
+
 
 def _fail(posted: Posted, error: Exception) -> None:
     if not posted[1].done():

@@ -39,6 +39,7 @@ from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.client.traced import traced
 from anabranch.client.tracing import OpenTelemetry
+from anabranch.client.writes import Write
 from anabranch.model.names import NamespaceName, TopicName
 
 OPERATION_TIMEOUT_S: Final = 30.0
@@ -241,6 +242,7 @@ class Client:
         send_timeout_s: float | None = SEND_TIMEOUT_S,
         create: bool = True,
         properties: Mapping[str, str] | None = None,
+        write: Write | None = None,
     ) -> Opening[Producer]:
         """With a name, sequence ids go on behind what the topic holds of it, and nothing of that is stored again.
 
@@ -252,8 +254,13 @@ class Client:
           keep the order. None waits for ever.
         - `routing`: `Routing.LOW` for topics shared with producers of Pulsar 5.0.0-M1.
         - `properties`: of the producer, shown in the topic's stats.
+        - `write`: what it sends is hidden from readers until that write is decided; see `anabranch.client.writes`.
         """
         check_seconds("send_timeout_s", send_timeout_s)
+        if write is not None and name is not None:
+            raise BadArgument(
+                f"name={name!r}: a producer of a hidden write has no name; another attempt is another producer"
+            )
         if encryption is not None:
             encryption.check_can_encrypt()
         settings = ProducerSettings(
@@ -267,6 +274,7 @@ class Client:
             send_timeout_s=send_timeout_s,
             properties=properties or {},
             is_named=name is not None,
+            write=write,
         )
 
         async def open_() -> Producer:

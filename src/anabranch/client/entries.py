@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from anabranch.client.errors import BadArgument
 from anabranch.client.runs import BatchRun, BlockRun, Run, WholeRun
+from anabranch.client.writes import Write
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import compress, split_batch
 from anabranch.wire.encode import encode_payload_header
@@ -52,8 +53,10 @@ class Entries:
         compression: int = pb.NONE,
         encryption: Encrypts | None = None,
         is_chunking: bool = False,
+        write: Write | None = None,
     ) -> None:
         self._name = name
+        self._halves = None if write is None else write.halves
         self._now_ms = now_ms
         self._compression = compression
         self._encryption = encryption
@@ -65,6 +68,8 @@ class Entries:
         metadata = pb.MessageMetadata(
             producer_name=self._name, sequence_id=run.first, publish_time=self._now_ms()
         )
+        if self._halves is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = self._halves
         if target.schema_version:
             metadata.schema_version = target.schema_version
         if isinstance(run, WholeRun):

@@ -5,6 +5,9 @@
     ├── TimedOut               something took longer than its time-out allows          retryable
     ├── MemoryFull             the client's memory budget is used up (`when_full="refuse"`)  retryable
     ├── RequestRefused         the broker's answer is an error; `error` is its number
+    │   ├── WriteDecided       a hidden write is decided: what it is to have is written
+    │   └── AttemptDropped     this attempt of a hidden write was given up: start another      retryable
+    ├── AttemptInDoubt         what was stored of this attempt of a hidden write is not known  retryable
     ├── TopicDeleted           the topic is gone
     ├── Closed                 the client, producer or consumer was closed
     ├── Unsupported            the broker, or this installation, cannot do that
@@ -27,6 +30,7 @@ from anabranch.errors import AnabranchError
 from anabranch.model.cut import BadCheckpoint as BadCheckpoint
 from anabranch.model.resuming import DataLost as DataLost
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE_DECIDED
 
 
 class ConnectionLost(AnabranchError):
@@ -71,8 +75,30 @@ class RequestRefused(AnabranchError):
         self.retryable = error in _PASSING  # type: ignore[misc]  # Of the answer, not of the class.
 
 
+class WriteDecided(RequestRefused):
+    """The hidden write is decided, by an earlier run of it: there is nothing left to write."""
+
+
+class AttemptDropped(RequestRefused):
+    """The attempt of a hidden write was given up, since nothing was heard of it: start another one."""
+
+    def __init__(self, error: int, message: str) -> None:
+        super().__init__(error, message)
+        self.retryable = True  # type: ignore[misc]  # By another attempt, whatever the number says.
+
+
+class AttemptInDoubt(AnabranchError):
+    """The connection of a hidden producer was lost with sends unanswered: send all of it again in another attempt."""
+
+    retryable = True
+
+
 def refusal(error: int, message: str) -> RequestRefused:
     """The broker's error answer, as the kind of error that it is."""
+    if message.startswith(WRITE_DECIDED):
+        return WriteDecided(error, message)
+    if message.startswith(ATTEMPT_DROPPED):
+        return AttemptDropped(error, message)
     kind = SchemaRefused if error == pb.IncompatibleSchema else RequestRefused
     return kind(error, message)
 

@@ -25,6 +25,7 @@ from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.receipts import fail, store
 from anabranch.client.runs import Limits, Run
 from anabranch.client.segment_producer import Attaching, SegmentProducer
+from anabranch.client.writes import Write
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -56,6 +57,7 @@ class ProducerSettings:
     send_timeout_s: float | None = SEND_TIMEOUT_S
     properties: Mapping[str, str] = field(default_factory=dict)
     is_named: bool = False
+    write: Write | None = None
 
     @property
     def limits(self) -> Limits:
@@ -91,13 +93,17 @@ class Flow:
             compression=settings.compression,
             encryption=settings.encryption,
             is_chunking=settings.is_chunking,
+            write=settings.write,
         )
         self.attaching = Attaching(
             settings.access_mode,
             settings.schema.info() if settings.schema is not None else None,
             tuple(settings.properties.items()),
             settings.encryption is not None,
+            settings.write,
         )
+        # The segments that may hold something of this producer.
+        self.topics_written: set[str] = set()
         self.error: Exception | None = None
         self._budget = budget
         self._timeout_s = settings.send_timeout_s

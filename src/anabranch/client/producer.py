@@ -88,8 +88,8 @@ class Producer:
             # One after the other, in one order: two producers that wait must not each hold what the other waits for.
             for segment in active:
                 await self._flow.segment(segment.id).last_sequence_id()
-        elif self._flow.attaching.schema is not None:
-            # A schema that does not fit shows now, not with the first message.
+        elif self._flow.attaching.schema is not None or self._settings.write is not None:
+            # A schema that does not fit, or a write that is decided, shows now, not with the first message.
             await self._flow.segment(active[0].id).last_sequence_id()
 
     @property
@@ -100,6 +100,11 @@ class Producer:
     def last_sequence_id(self) -> int:
         """The highest one given out, or found in the topic when the producer was opened; -1 for none."""
         return self._next_sequence - 1
+
+    @property
+    def topics_written(self) -> frozenset[str]:
+        """The segments or partitions that may hold something this producer sent; a hidden write is decided there."""
+        return frozenset(self._flow.topics_written)
 
     # -- sending
 

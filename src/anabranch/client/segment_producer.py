@@ -12,11 +12,19 @@ from typing import Any, Final, NamedTuple, Protocol
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.entries import Entries, Target
-from anabranch.client.errors import ConnectionLost, RequestRefused
+from anabranch.client.errors import (
+    AttemptDropped,
+    AttemptInDoubt,
+    ConnectionLost,
+    RequestRefused,
+    WriteDecided,
+    refusal,
+)
 from anabranch.client.lanes import Lanes
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import signed
 from anabranch.client.runs import Run
+from anabranch.client.writes import Write
 from anabranch.errors import AnabranchError
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -42,6 +50,10 @@ FINAL_ERRORS: Final = frozenset(
 )
 
 
+# The same for a hidden producer.
+HIDDEN_ERRORS: Final = (WriteDecided, AttemptDropped)
+
+
 class Attaching(NamedTuple):
     """What a producer says of itself to every segment."""
 
@@ -49,13 +61,15 @@ class Attaching(NamedTuple):
     schema: pb.Schema | None = None
     properties: tuple[tuple[str, str], ...] = ()
     is_encrypted: bool = False
+    write: Write | None = None
 
     def fields(self, topic_epoch: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {"producer_access_mode": self.access_mode, "encrypted": self.is_encrypted}
         if self.schema is not None:
             fields["schema"] = self.schema
-        if self.properties:
-            fields["metadata"] = [pb.KeyValue(key=name, value=value) for name, value in self.properties]
+        told = self.properties if self.write is None else (*self.properties, *self.write.metadata)
+        if told:
+            fields["metadata"] = [pb.KeyValue(key=name, value=value) for name, value in told]
         if topic_epoch is not None and self.access_mode != pb.Shared:
             fields["topic_epoch"] = topic_epoch
         return fields
@@ -71,6 +85,7 @@ class Owner(Protocol):
     lanes: Lanes
     entries: Entries
     attaching: Attaching
+    topics_written: set[str]
 
     def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
         """The segment holds everything up to a sequence id; the last run of it lies at that place, if one is given."""
@@ -156,6 +171,7 @@ class SegmentProducer:
             self._owner.refused(self._segment, run.first, error)
             return
         self._sent = max(self._sent, run.last)
+        self._owner.topics_written.add(self._topic)
         self._flying.append((run, len(frames)))
         # A connection that is closing says so soon, and then the lane is sent again.
         if not attached.connection.is_closed:
@@ -182,7 +198,7 @@ class SegmentProducer:
                 if refused.error == pb.TopicTerminatedError:
                     await self._settle_doubt()
                     break
-                if refused.error in FINAL_ERRORS:
+                if refused.error in FINAL_ERRORS or isinstance(refused, HIDDEN_ERRORS):
                     self._give_up(_explained(refused, self._topic))
                     break
                 if self._is_over(refused.error, connection):
@@ -328,8 +344,10 @@ class SegmentProducer:
     def send_error(self, attached: _Attached, body: pb.CommandSendError) -> None:
         if attached is not self._attached:
             return
-        error = RequestRefused(body.error, body.message)
-        if body.error == pb.TopicTerminatedError:
+        error = refusal(body.error, body.message)
+        if isinstance(error, HIDDEN_ERRORS):
+            self._give_up(error)
+        elif body.error == pb.TopicTerminatedError:
             # Everything after it is refused too. Everything before it has its receipt; Pulsar may still owe some.
             self._doubt = max(self._doubt, body.sequence_id - 1)
             self._attached = None
@@ -347,6 +365,13 @@ class SegmentProducer:
         if attached is not self._attached:
             return
         self._attached = None
+        if self._flying and self._owner.attaching.write is not None:
+            self._give_up(
+                AttemptInDoubt(
+                    f"{self._topic} may or may not hold what was sent last ({error}): send all in another attempt"
+                )
+            )
+            return
         self._doubt = max(self._doubt, self._sent)
         if self._owner.lanes.first_number(self._segment) is not None:
             self.open()

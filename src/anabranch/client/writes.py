@@ -1,0 +1,53 @@
+"""Which hidden write a producer belongs to.
+
+    write = Write("nightly-report", batch=0, attempt=uuid4())
+    producer = await client.producer(topic, write=write)
+
+What such a producer sends is stored in its place, and nobody reads it until the write is decided: then the entries of
+the attempts that won appear, and those of all others never do. `anabranch.client.write_records` decides.
+
+A broker cannot tell a message that is sent again from another one of the same attempt, so a hidden producer that loses
+its connection with sends unanswered fails with AttemptInDoubt: send everything again, in another attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from anabranch.client.errors import BadArgument
+from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
+
+ID_MAX: Final = 200
+_HALF: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """`id` and `batch` name the write, `attempt` one try to make it, or to make a part of it."""
+
+    id: str
+    batch: int
+    attempt: UUID
+
+    def __post_init__(self) -> None:
+        check_write(self.id, self.batch)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a PRODUCER request says of it."""
+        return ((WRITE, self.id), (WRITE_BATCH, str(self.batch)), (WRITE_ATTEMPT, self.attempt.hex))
+
+    @property
+    def halves(self) -> tuple[int, int]:
+        """The most and the least significant half of the attempt, which each entry carries."""
+        return self.attempt.int >> 64, self.attempt.int & _HALF
+
+
+def check_write(write: str, batch: int) -> None:
+    """BadArgument for what no broker would take."""
+    if not (1 <= len(write) <= ID_MAX and write.isprintable()):
+        raise BadArgument(f"a write is named {write!r}: give 1 to {ID_MAX} printable characters")
+    if batch < 0:
+        raise BadArgument(f"batch={batch}: give a number from 0 on")
