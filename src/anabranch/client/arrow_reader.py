@@ -57,14 +57,18 @@ class ArrowReader:
         if rows_max < 1:
             raise BadArgument(f"rows_max={rows_max!r}: give a number above 0")
         while True:
-            if self._errors:
-                raise self._errors.pop(0)
+            self.check()
             await self._inbox.rows(rows_max, timeout_s)
             # From here on nothing waits: a read that is cancelled has taken nothing.
             entries = self._inbox.take_whole(rows_max)
             batch, given = self._decode(entries)
             if given:
                 return self._tagged(batch, given), given
+
+    def check(self) -> None:
+        """Raises what the next `read` would begin with: an entry behind the last batch that could not be read."""
+        if self._errors:
+            raise self._errors.pop(0)
 
     def _decode(self, entries: list[Entry]) -> tuple[Any, list[Entry]]:
         sources: list[columns.Entry] = []

@@ -18,7 +18,7 @@ from anabranch.model.resuming import DataLost, Gap, epoch_of, resume
 from anabranch.spark.feed import TopicFeed
 from anabranch.spark.options import Options
 from anabranch.spark.plan import Known, Limit, lost, plan, reach
-from anabranch.spark.slice_reader import Task
+from anabranch.spark.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ class Driver:
             return []
         layout = await self.feed.layout_of(max(epoch_of(start), epoch_of(end)))
         self._check(lost(layout, start, end))
+        admin_url = await self.feed.admin_url()
         return [
             Task(
                 self.options.service_url,
@@ -110,6 +111,9 @@ class Driver:
                 one,
                 self.options.fail_on_data_loss,
                 self.options.timeout_s,
+                self.options.read_mode,
+                admin_url,
+                columns=self.options.columns,
             )
             for one in plan(layout, start, end)
         ]

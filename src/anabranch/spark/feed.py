@@ -88,6 +88,19 @@ class TopicFeed:
             raise TopicDeleted(f"{self.topic} was deleted")
         return self._watch.layout
 
+    async def admin_url(self) -> str:
+        """Where a broker answers admin requests; "" if that is not known, or of no use."""
+        if self._options.read_mode == "broker" or self._options.admin_url is not None:
+            return self._options.admin_url or ""
+        async with self._in_time("where its brokers answer"):
+            backoff = Backoff(self._chance)
+            while True:
+                try:
+                    return (await self._connections.service()).http_url
+                except (AnabranchError, OSError) as error:
+                    log.debug("a broker's address is asked for again: %s", error)
+                await backoff.wait()
+
     # -- positions
 
     async def resolved(self, begin: Begin) -> Cut:

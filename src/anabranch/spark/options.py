@@ -5,6 +5,7 @@ Names are found whatever their case, as Spark's own are. A mistake is told with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +16,23 @@ from anabranch.client.options import check_service_url
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.spark.plan import UNLIMITED, Limit, Ordering
+from anabranch.spark.task import ReadMode
 
 WHERE: Final = (
     "'earliest', 'latest', a time with a zone such as 2026-05-01T12:00:00Z, or the text of a checkpoint"
 )
+# The columns of the source's rows, each with its type as Spark writes it.
+COLUMNS: Final[Mapping[str, str]] = {
+    "key": "binary",
+    "value": "binary",
+    "properties": "map<string, string>",
+    "topic": "string",
+    "segment": "bigint",
+    "message_id": "struct<ledger: bigint, entry: bigint, index: int>",
+    "publish_time": "timestamp",
+    "event_time": "timestamp",
+    "position": "struct<segment: bigint, ledger: bigint, entry: bigint, index: int>",
+}
 
 
 class BadOption(AnabranchError, ValueError):
@@ -36,6 +50,9 @@ class Options:
     subscription: str | None = None
     fail_on_data_loss: bool = True
     timeout_s: float = 60.0
+    read_mode: ReadMode = "auto"
+    admin_url: str | None = None  # None: what the brokers say of themselves.
+    columns: tuple[str, ...] | None = None  # None: all.
 
 
 # -- single values
@@ -102,6 +119,19 @@ def _name(text: str) -> str:
     return text
 
 
+def _admin_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+/?", text):
+        raise ValueError("where brokers answer admin requests, such as http://localhost:8080")
+    return text
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in text.split(","))
+    if len(set(names)) < len(names) or not set(names) <= set(COLUMNS):
+        raise ValueError(f"some of {', '.join(COLUMNS)}, each once and with commas between them")
+    return names
+
+
 def _truth(text: str) -> bool:
     return _one_of("true", "false")(text) == "true"
 
@@ -116,7 +146,9 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "maxBytesPerTrigger": _count,
     "subscription": _name,
     "failOnDataLoss": _truth,
-    "readMode": _one_of("broker"),
+    "readMode": _one_of("auto", "direct", "broker"),
+    "adminUrl": _admin_url,
+    "columns": _columns,
     "timeoutSeconds": _seconds,
 }
 _CANONICAL: Final = {name.lower(): name for name in _READERS}
@@ -154,6 +186,9 @@ def parse(given: Mapping[str, str]) -> Options:
         subscription=found.get("subscription"),
         fail_on_data_loss=found.get("failOnDataLoss", True),
         timeout_s=found.get("timeoutSeconds", 60.0),
+        read_mode=found.get("readMode", "auto"),
+        admin_url=found.get("adminUrl"),
+        columns=found.get("columns"),
     )
 
 

@@ -6,6 +6,7 @@ ids. Its fields are those of `message_id` and the segment, and share their memor
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -64,22 +65,31 @@ def _position(batch: Any, row: int) -> Position:
     return (ledger, entry, max(0, index))
 
 
-def for_spark(batch: Any, topic: str, segment: int) -> Any:
-    """The same rows as `COLUMNS`."""
-    rows = batch.num_rows
-    segments = pa.array(np.full(rows, segment, np.int64))
-    ids = [batch.column(name) for name in ("ledger_id", "entry_id", "batch_index")]
-    return pa.RecordBatch.from_arrays(
-        [
-            batch.column("key"),
-            batch.column("value"),
-            batch.column("properties"),
-            pa.repeat(pa.scalar(topic, pa.string()), rows),
-            segments,
-            pa.StructArray.from_arrays(ids, fields=list(_MESSAGE_ID)),
-            pc.cast(batch.column("publish_time"), _TIME),
-            pc.cast(batch.column("event_time"), _TIME),
-            pa.StructArray.from_arrays([segments, *ids], fields=list(_POSITION)),
-        ],
-        schema=COLUMNS,
-    )
+def for_spark(batch: Any, topic: str, segment: int, columns: Sequence[str] | None = None) -> Any:
+    """The same rows as `COLUMNS`, or those of them that are named, in that order."""
+    schema = COLUMNS if columns is None else pa.schema([COLUMNS.field(name) for name in columns])
+    made = [_BUILT[name](batch, topic, segment) for name in schema.names]
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _ids(batch: Any) -> list[Any]:
+    return [batch.column(name) for name in ("ledger_id", "entry_id", "batch_index")]
+
+
+def _segments(batch: Any, _: str, segment: int) -> Any:
+    return pa.array(np.full(batch.num_rows, segment, np.int64))
+
+
+_BUILT: Final[Mapping[str, Callable[[Any, str, int], Any]]] = {
+    "key": lambda batch, *_: batch.column("key"),
+    "value": lambda batch, *_: batch.column("value"),
+    "properties": lambda batch, *_: batch.column("properties"),
+    "topic": lambda batch, topic, _: pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
+    "segment": _segments,
+    "message_id": lambda batch, *_: pa.StructArray.from_arrays(_ids(batch), fields=list(_MESSAGE_ID)),
+    "publish_time": lambda batch, *_: pc.cast(batch.column("publish_time"), _TIME),
+    "event_time": lambda batch, *_: pc.cast(batch.column("event_time"), _TIME),
+    "position": lambda batch, *origin: pa.StructArray.from_arrays(
+        [_segments(batch, *origin), *_ids(batch)], fields=list(_POSITION)
+    ),
+}

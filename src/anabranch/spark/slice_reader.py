@@ -1,226 +1,86 @@
-"""Reads one slice of a segment through its broker, as record batches for Spark. Runs in a task, on a loop of its own.
+"""Reads one slice of a segment as record batches for Spark: from the log's files where that is possible, else through
+its broker. Runs in a task.
 
-It is over when everything before the slice's end has arrived, whether or not there were messages in it. A broker that
-goes away is waited for; one that is silent for too long fails the task, which Spark runs again.
+Files are left at the first thing that they cannot give, and the broker is asked from exactly there on. Where it is only
+some entries that need a client (encrypted ones, and pieces of messages), the files are tried again a while behind them,
+and the while grows: a topic full of such entries is read by the client, one with a few of them from files.
 
-A message that was sent in chunks belongs to the slice that has its last chunk. Whoever chose the slices did not look at
-messages, so the first chunks may lie before the slice: then reading begins again further back.
+What is damaged or missing in files fails the task: the broker has the same files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
-from anabranch.client.connections import Connections
-from anabranch.client.errors import DataLost, TimedOut
-from anabranch.client.inbox import Inbox
-from anabranch.client.message import Entry
-from anabranch.client.segment_consumer import SegmentConsumer, Subscription
+from anabranch.client.read_plans import NoPlanError, PlanRefusedError
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, Position
-from anabranch.model.resuming import Gap
-from anabranch.model.segments import HashRange
-from anabranch.spark.ends import Ends
-from anabranch.spark.plan import SegmentSlice
-from anabranch.wire import pulsar_pb2 as pb
+from anabranch.model.cut import Position
+from anabranch.spark import broker_reader
+from anabranch.spark.direct_reader import DirectReader
+from anabranch.spark.task import Task
+from anabranch.storage.direct import FilesUnreachableError, NeedsClientError, PlanOutdatedError
+
+__all__ = ["NotDirect", "Task", "read"]
 
 log = logging.getLogger(__name__)
 
-# Of a record batch: Spark does not cut them again.
-ROWS_MAX: Final = 65_536
-# How often to look whether all has arrived, if the last of it holds no messages.
-LOOK_S: Final = 0.2
-# How far before a slice the chunks of a message are looked for first, in entries.
-FIRST_BACK: Final = 64
+# How many entries a client reads before files are tried again, and by how much that grows each time.
+FIRST_STRETCH: Final = 64
+GROWTH: Final = 8
+_OTHERWISE: Final = (PlanRefusedError, NoPlanError, FilesUnreachableError, PlanOutdatedError)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """All that a task needs to know."""
-
-    service_url: str
-    topic: str  # As users name it.
-    segment_topic: str
-    range: HashRange
-    slice: SegmentSlice
-    fail_on_data_loss: bool = True
-    timeout_s: float = 60.0
+class NotDirect(AnabranchError):
+    """Messages are to be read from files only, and cannot be."""
 
 
 def read(task: Task) -> Iterator[Any]:
-    """The record batches of a slice."""
-    with asyncio.Runner() as runner:
-        reader = SliceReader(task)
+    """The record batches of a slice, with the columns that the task wants."""
+    from anabranch.spark.rows import for_spark
+
+    for batch in _batches(task):
+        yield for_spark(batch, task.topic, task.slice.segment, task.columns)
+
+
+def _batches(task: Task) -> Iterator[Any]:
+    if task.read_mode == "broker" or (task.read_mode == "auto" and not task.admin_url):
+        yield from broker_reader.read(task)
+        return
+    if not task.admin_url:
+        raise _not_direct(task, "no broker has told where it answers admin requests: set adminUrl")
+    start, stretch = task.slice.start, FIRST_STRETCH
+    chunks_from = task.slice.chunks_from
+    while True:
+        files = DirectReader(task, start)
+        until: Position | None = None
         try:
-            runner.run(reader.open())
-            while (batch := runner.run(reader.next())) is not None:
-                yield batch
-        finally:
-            runner.run(reader.close())
-
-
-class SliceReader:
-    """`open`, `next` until it gives None, `close`."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._slice = task.slice
-        self._wanted = task.slice.start  # Rows before it are not given: it moves with what was given.
-        self._end: Position = BEGINNING
-        self._chance = random.Random()
-        self._connections = Connections(task.service_url)
-        self._inbox = Inbox()
-        self._segment: _SliceConsumer | None = None
-        self._arrow: Any = None
-        self._back = 0  # How many entries before the slice it began to read.
-
-    async def open(self) -> None:
-        """Finds the end of a slice that goes to its segment's, and starts to read."""
-        last = await self._found_end()
-        if last is None:
-            self._lost(self._slice.start)
+            yield from files.batches()
             return
-        # An end that is further on is a position that nothing was written to: all before it is there.
-        self._end = last if self._slice.end is None else min(last, self._slice.end)
-        if self._slice.end is None or self._slice.end > (self._slice.start or BEGINNING):
-            chunks_from = self._slice.chunks_from
-            await self._read_from(self._slice.start if chunks_from is None else (*chunks_from, 0))
-
-    async def _found_end(self) -> Position | None:
-        """Behind the segment's last message; None if it is gone."""
-        ends = Ends(self._connections, self._chance)
-        try:
-            async with asyncio.timeout(self._task.timeout_s):
-                end = await ends.of(self._task.segment_topic)
-                await ends.keep(())
-                return end
-        except TimeoutError:
-            raise self._too_slow() from None
-
-    async def _read_from(self, start: Position | None) -> None:
-        """None: from the earliest message that is there."""
-        from anabranch.client.arrow_reader import ArrowReader
-
-        if self._segment is not None:
-            await self._segment.close()
-        name = f"spark-{self._chance.getrandbits(32):08x}"
-        self._inbox = Inbox()
-        self._arrow = ArrowReader(self._inbox, keeps=False)
-        self._segment = _SliceConsumer(
-            self._connections,
-            self._slice.segment,
-            self._task.segment_topic,
-            self._task.topic,
-            Subscription(name, pb.CommandSubscribe.Exclusive, name, is_durable=False),
-            self._inbox,
-            chance=self._chance,
-            start=start,
-            may_be_gone=lambda _: True,
-            lost=lambda reader, _: self._loss(reader.position),
-        )
-        self._segment.whole_from = self._slice.start
-        self._segment.open()
-
-    # -- rows
-
-    async def next(self) -> Any:
-        """A record batch with at least a row; None at the end."""
-        from anabranch.spark.rows import between, for_spark
-
-        silent_since = time.monotonic()
-        while (segment := self._segment) is not None:
-            # Looked at first: nothing that has arrived by then is missed below. Unless it is subscribed, what it is to
-            # read may be gone.
-            has_all = segment.is_attached and (segment.position or BEGINNING) >= self._end
-            if segment.orphan is not None:
-                await self._go_back(segment.orphan)
-            elif (has_all or segment.has_ended) and not segment.queued:
-                if not has_all:
-                    self._lost(segment.position)
-                return None
-            try:
-                batch, entries = await self._arrow.read(ROWS_MAX, LOOK_S)
-            except TimedOut:
-                if time.monotonic() - silent_since > self._task.timeout_s:
-                    raise self._too_slow() from None
-                continue
-            except DataLost:
-                if not self._back:
-                    self._lost(segment.position)
-                await self._read_from(None)
-                continue
-            # What lies behind a chunk that needs another look comes again with it.
-            until = self._end if segment.orphan is None else min(self._end, (*segment.orphan, 0))
-            rows = between(batch, self._wanted, until)
-            behind = (entries[-1].ledger, entries[-1].entry + 1, 0)
-            self._wanted = max(self._wanted or BEGINNING, min(behind, until))
-            if rows.num_rows:
-                return for_spark(rows, self._task.topic, self._slice.segment)
-        return None
-
-    async def _go_back(self, orphan: tuple[int, int]) -> None:
-        """Begins to read further back, for the sake of a chunk whose message began before the slice."""
-        assert self._slice.start is not None
-        assert self._segment is not None
-        ledger, entry, _ = self._slice.start
-        if self._back >= entry:
-            self._lost((*orphan, 0))
-            self._segment.whole_from = None
-            self._segment.orphan = None
+        except NeedsClientError as error:
+            if task.read_mode == "direct":
+                raise _not_direct(task, str(error)) from error
+            ledger, entry = error.position
+            until, stretch = (ledger, entry + stretch, 0), stretch * GROWTH
+        except _OTHERWISE as error:
+            if task.read_mode == "direct" and not broker_reader.is_gone(task):
+                raise _not_direct(task, str(error)) from error
+            log.info("%s is read through its broker: %s", task.segment_topic, error)
+        end = _first(until, task.slice.end)
+        rest = replace(task.slice, start=files.at, end=end, chunks_from=chunks_from)
+        yield from broker_reader.read(replace(task, slice=rest))
+        if end == task.slice.end:
             return
-        self._back = min(entry, self._back * 8 or FIRST_BACK)
-        await self._read_from((ledger, entry - self._back, 0))
-
-    # -- what goes wrong
-
-    def _loss(self, position: Position | None) -> DataLost:
-        at = position or self._slice.start or BEGINNING
-        gaps = [Gap(self._slice.segment, self._task.range, at)]
-        text = f"{DataLost.of(self._task.topic, gaps)}. Or, to go on without them, set failOnDataLoss=false"
-        return DataLost(text, gaps)
-
-    def _lost(self, position: Position | None) -> None:
-        """Raises, unless the user wants to go on with what there still is."""
-        error = self._loss(position)
-        if self._task.fail_on_data_loss:
-            raise error
-        log.warning("%s", error)
-
-    def _too_slow(self) -> AnabranchError:
-        return TimedOut(
-            f"{self._task.segment_topic}: nothing came for {self._task.timeout_s:g} s before "
-            f"{self._end}; are the brokers at {self._task.service_url} up? timeoutSeconds allows more time"
-        )
-
-    async def close(self) -> None:
-        if self._segment is not None:
-            await self._segment.close()
-        await self._connections.close()
+        start, chunks_from = end, None
 
 
-class _SliceConsumer(SegmentConsumer):
-    """Notices chunks at or behind `whole_from` whose message began before anything that was read."""
+def _first(one: Position | None, other: Position | None) -> Position | None:
+    return one if other is None else other if one is None else min(one, other)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.whole_from: Position | None = None
-        self.orphan: tuple[int, int] | None = None
-        self._begun: set[str] = set()
 
-    def _put_together(self, chunk: Entry) -> Entry | None:
-        at = (chunk.ledger, chunk.entry)
-        if chunk.metadata.chunk_id == 0:
-            self._begun.add(chunk.metadata.uuid)
-        elif (
-            self.whole_from is not None
-            and at >= self.whole_from[:2]
-            and chunk.metadata.uuid not in self._begun
-        ):
-            self.orphan = self.orphan or at
-        return super()._put_together(chunk)
+def _not_direct(task: Task, why: str) -> NotDirect:
+    return NotDirect(
+        f"readMode=direct: {task.segment_topic} cannot be read from files: {why}. Or set readMode=auto"
+    )

@@ -23,21 +23,12 @@ from anabranch.model.cut import Cut
 from anabranch.spark import offsets
 from anabranch.spark.driver import Driver
 from anabranch.spark.loop_thread import LoopThread
-from anabranch.spark.options import Options, check_kind, parse
+from anabranch.spark.options import COLUMNS, Options, check_kind, parse
 from anabranch.spark.plan import UNLIMITED, Limit
-from anabranch.spark.slice_reader import Task, read
+from anabranch.spark.slice_reader import read
+from anabranch.spark.task import Task
 
-SCHEMA: Final = """
-    key binary,
-    value binary,
-    properties map<string, string>,
-    topic string,
-    segment bigint,
-    message_id struct<ledger: bigint, entry: bigint, index: int>,
-    publish_time timestamp,
-    event_time timestamp,
-    position struct<segment: bigint, ledger: bigint, entry: bigint, index: int>
-"""
+SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
 class SlicePartition(InputPartition):
@@ -55,8 +46,8 @@ class AnabranchSource(DataSource):
         return "anabranch"
 
     def schema(self) -> str:
-        parse(self._given)
-        return SCHEMA
+        wanted = parse(self._given).columns
+        return SCHEMA if wanted is None else ", ".join(f"{name} {COLUMNS[name]}" for name in wanted)
 
     @property
     def _given(self) -> Mapping[str, str]:

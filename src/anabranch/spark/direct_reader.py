@@ -1,0 +1,93 @@
+"""Data plane. Reads one slice of a segment from the log's files, as Arrow record batches. Blocking; runs in a task.
+
+The segment's owner says where the entries lie and takes no further part. What files cannot give raises the errors of
+`anabranch.storage.direct` and `anabranch.client.read_plans`; `at` is then where to go on by other means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+from anabranch.client.read_plans import Planner
+from anabranch.model import position
+from anabranch.model.cut import BEGINNING, Position
+from anabranch.spark.task import Task
+from anabranch.storage.direct import NeedsClientError, record_batches
+from anabranch.storage.read_plan import TopicPlan
+
+# Of a record batch. Spark does not cut them again.
+BATCH_BYTES: Final = 4 << 20
+ROWS_MAX: Final = 1 << 17
+# How long to go on asking for a plan while brokers are away: a client waits better, and goes on where it was.
+PLAN_RETRY_S: Final = 10.0
+POOL_BYTES: Final = 64 << 20
+
+
+@cache
+def _pool() -> Any:
+    """Memory for columns, used again by the process's next tasks."""
+    from anabranch.columns import Pool
+
+    return Pool(POOL_BYTES)
+
+
+class DirectReader:
+    """Reads from a position (None: the earliest there is) to the slice's end."""
+
+    def __init__(self, task: Task, start: Position | None) -> None:
+        self._task = task
+        self._planner = Planner(
+            task.admin_url,
+            task.segment_topic,
+            dict(task.admin_headers),
+            timeout_s=task.timeout_s,
+            retry_s=min(PLAN_RETRY_S, task.timeout_s),
+        )
+        self._next_plan: TopicPlan | None = None
+        self.at = start
+        """Everything before it has been given."""
+
+    def batches(self) -> Iterator[Any]:
+        """With the columns of `anabranch.columns.SCHEMA`; none is empty."""
+        from anabranch.spark.rows import between
+
+        start, end = self.at, self._task.slice.end
+        first = start and start[:2]
+        self._next_plan = plan = self._planner(first, None if end is None else _behind(end))
+        # An end that is further on is a position that nothing was written to: all before it is there.
+        stop = plan.log_end if end is None else min(plan.log_end, _behind(end))
+        try:
+            for piece in record_batches(
+                self._plan,
+                first,
+                stop,
+                pool=_pool(),
+                bytes_max=BATCH_BYTES,
+                rows_max=ROWS_MAX,
+                may_lose=True,  # Looked at below.
+            ):
+                rows = between(piece.batch, start, end)
+                self._reach(piece.end)
+                if rows.num_rows:
+                    yield rows
+        except NeedsClientError as error:
+            self._reach(error.position)
+            raise
+        self._reach(stop)
+
+    def _plan(self, start: position.Position | None, end: position.Position | None) -> TopicPlan:
+        plan, self._next_plan = self._next_plan or self._planner(start, end), None
+        if plan.has_lost:
+            self._task.lost(start and (*start, 0))
+        return plan
+
+    def _reach(self, behind: position.Position) -> None:
+        self.at = max(self.at or BEGINNING, (*behind, 0))
+
+
+def _behind(end: Position) -> position.Position:
+    """One past the last entry that has any message before `end`."""
+    ledger, entry, index = end
+    return (ledger, entry + 1) if index else (ledger, entry)

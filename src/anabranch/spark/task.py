@@ -1,0 +1,52 @@
+"""What a task is told: which messages to read, and how. Light to import and to pickle."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from anabranch.client.errors import DataLost
+from anabranch.model.cut import BEGINNING, Position
+from anabranch.model.resuming import Gap
+from anabranch.model.segments import HashRange
+from anabranch.spark.plan import SegmentSlice
+
+log = logging.getLogger(__name__)
+
+# From files where that is possible; from files or not at all; through brokers.
+ReadMode = Literal["auto", "direct", "broker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """All that a task needs to know."""
+
+    service_url: str
+    topic: str  # As users name it.
+    segment_topic: str
+    range: HashRange
+    slice: SegmentSlice
+    fail_on_data_loss: bool = True
+    timeout_s: float = 60.0
+    read_mode: ReadMode = "auto"
+    # Where a broker answers admin requests; "" if none has said so, and nothing can be read directly then.
+    admin_url: str = ""
+    # For admin requests.
+    admin_headers: tuple[tuple[str, str], ...] = ()
+    # Of the rows, by name; None for all there are.
+    columns: tuple[str, ...] | None = None
+
+    def loss(self, position: Position | None) -> DataLost:
+        """That messages from there on are gone."""
+        at = position or self.slice.start or BEGINNING
+        gaps = [Gap(self.slice.segment, self.range, at)]
+        text = f"{DataLost.of(self.topic, gaps)}. Or, to go on without them, set failOnDataLoss=false"
+        return DataLost(text, gaps)
+
+    def lost(self, position: Position | None) -> None:
+        """Raises, unless the user wants to go on with what there still is."""
+        error = self.loss(position)
+        if self.fail_on_data_loss:
+            raise error
+        log.warning("%s", error)
