@@ -1,49 +1,47 @@
 """A query's side on the driver: decides what each batch reads, and lets go of what was read.
 
-Batches are planned here and read elsewhere, by the tasks of `anabranch.spark.slice_reader`.
+Batches are planned here and read elsewhere, by the tasks of `anabranch.spark.slice_reader`. Topics that join are read
+from their beginning. Those that leave are not in the next offset any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.client.checkpoint import Begin
+from anabranch.client.errors import TopicDeleted
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut
-from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import DataLost, Gap, epoch_of, resume
 from anabranch.spark.feed import TopicFeed
+from anabranch.spark.feeds import Feeds
+from anabranch.spark.offsets import Offset, initial
 from anabranch.spark.options import Options
-from anabranch.spark.plan import Known, Limit, lost, plan, reach
+from anabranch.spark.plan import View, lost, plan, reach_all
+from anabranch.spark.spending import Limit
 from anabranch.spark.task import Task
 
 log = logging.getLogger(__name__)
 
+GO_ON = "Or, to go on without them, set failOnDataLoss=false"
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """What a batch was ended with: for people who look at the query's progress."""
 
-    layout: SegmentLayout
-    known: Known
-    cut: Cut
-
-    def lag(self) -> dict[str, Any]:
-        """Where each segment ends that is not over, and how many entries of it are still to be read."""
-        places = resume(self.layout, self.cut).places
-        found: dict[str, Any] = {}
-        for number, end in self.known.ends.items():
-            place = places.get(number)
-            if place is not None and place.is_over:
-                continue
-            at = BEGINNING if place is None else place.at[0]
-            # Across ledgers their number is not known here.
-            behind = end[1] - at[1] if end[0] == at[0] else (0 if end <= at else None)
-            found[str(number)] = {"end": list(end), "entriesBehind": behind, "read": list(at)}
-        return found
+def lag(view: View, cut: Cut) -> dict[str, Any]:
+    """For people: where each segment ends that is not over, and how many entries of it are still to be read."""
+    places = resume(view.layout, cut).places
+    found: dict[str, Any] = {}
+    for number, end in view.known.ends.items():
+        place = places.get(number)
+        if place is not None and place.is_over:
+            continue
+        at = BEGINNING if place is None else place.at[0]
+        # Across ledgers their number is not known here.
+        behind = end[1] - at[1] if end[0] == at[0] else (0 if end <= at else None)
+        found[str(number)] = {"end": list(end), "entriesBehind": behind, "read": list(at)}
+    return found
 
 
 @dataclass
@@ -51,62 +49,145 @@ class Driver:
     """Of one query. All of it runs on one event loop."""
 
     options: Options
-    feed: TopicFeed = field(init=False)
-    reached: Reached | None = None
-    _target: Cut | None = None
-    _release_next: Cut | None = None
+    feeds: Feeds = field(init=False)
+    lags: Mapping[str, Any] | None = None  # As of the last batch, by topic.
+    _target: Mapping[str, Cut] | None = None
+    _release_next: Mapping[str, Cut] | None = None
     _releasing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        self.feed = TopicFeed(self.options)
-        await self.feed.open()
+        self.feeds = Feeds(self.options)
+        await self.feeds.open()
 
     async def close(self) -> None:
         if self._releasing is not None:
             await asyncio.gather(self._releasing, return_exceptions=True)
-        await self.feed.close()
+        await self.feeds.close()
 
     # -- a stream
 
-    async def hold(self, begin: Begin) -> None:
+    async def hold(self, start: Offset) -> None:
         """Before anything is read or resolved: from here on nothing is deleted that the query is to read."""
-        await self.feed.hold(from_earliest=begin != "latest")
+        await asyncio.gather(
+            *(
+                feed.hold(from_earliest=start.begin_of(name) != "latest")
+                for name, feed in self.feeds.current.items()
+            )
+        )
 
     async def fix_target(self) -> None:
-        """From here on the stream ends where the topic ends now."""
-        self._target = await self.feed.resolved("latest")
+        """From here on the stream ends where its topics end now."""
+        await self._settle()
+        self._target = await self._resolved(Offset(wish="latest"))
 
-    async def next_end(self, start: Begin, limit: Limit) -> Cut:
+    async def next_end(self, start: Offset, limit: Limit) -> Offset:
         """The end of the batch that starts there."""
-        if not isinstance(start, Cut):
+        await self._settle()
+        if not start.is_resolved:
             # A batch of its own, without rows: its end is in Spark's log before the first row is read.
-            return await self.feed.resolved(start)
-        layout = await self.feed.layout_of(max(epoch_of(start), epoch_of(self._target or Cut())))
-        self._check(resume(layout, start).gaps)
-        known = await self.feed.known(layout, start)
-        self._check(await self.feed.emptied(layout, start, known))
+            return Offset(await self._resolved(start))
+        views = await self._views(start.cuts)
         if limit.is_set:
-            known = await self.feed.measured(layout, start, known, self._target, limit)
-        ordering = self.options.ordering
-        end = reach(layout, start, known, target=self._target, limit=limit, ordering=ordering)
-        self.reached = Reached(layout, known, end)
+            views = await self._measured(views, limit)
+        ends = reach_all(views, limit=limit, ordering=self.options.ordering)
+        self.lags = {name: {"segments": lag(view, ends[name])} for name, view in views.items()}
+        end = Offset(ends)
         if end == start:
             # Spark commits a batch when the next one is planned, and there is none.
-            self.release(start)
+            self.release(start.cuts)
         return end
 
-    async def tasks(self, start: Begin, end: Begin) -> list[Task]:
+    async def _settle(self) -> None:
+        joined = await self.feeds.settle()
+        await asyncio.gather(*(self.feeds.current[name].hold(from_earliest=True) for name in joined))
+
+    async def _resolved(self, start: Offset) -> dict[str, Cut]:
+        """A cut of each topic that there is. Every one that is named must be."""
+        feeds = self.feeds.current
+        missing = sorted(set(self.options.choice.names) - feeds.keys())
+        if missing:
+            raise TopicDeleted(
+                f"{', '.join(missing)}: there is no such topic; make it first, or do not name it"
+            )
+        found = await asyncio.gather(*(feed.resolved(start.begin_of(name)) for name, feed in feeds.items()))
+        return dict(zip(feeds, found, strict=True))
+
+    async def _still_there(self, cuts: Mapping[str, Cut]) -> dict[str, Cut]:
+        """Without the topics that left, and with those that joined."""
+        for name in cuts:
+            if name not in self.feeds.current or name in self.feeds.left:
+                await self._let_go(name, cuts[name])
+        for name in self.feeds.left - cuts.keys():
+            self.feeds.forget(name)
+        there = {name: cut for name, cut in cuts.items() if name in self.feeds.current}
+        joined = {name: Cut() for name in self.feeds.current if name not in cuts and self._is_in_target(name)}
+        return there | joined
+
+    def _is_in_target(self, name: str) -> bool:
+        return self._target is None or name in self._target
+
+    async def _let_go(self, name: str, cut: Cut) -> None:
+        feed = self.feeds.forget(name)
+        if not self.options.choice.has(name) or (feed is not None and not feed.may_have_more(cut)):
+            log.info("%s is read no more", name)
+        elif await self.feeds.exists(name):
+            log.info("%s is not among %s any more", name, self.options.choice)
+        else:
+            self._lost(DataLost(f"{name} was deleted, and what was not read of it is gone with it"))
+
+    async def _views(self, start: Mapping[str, Cut]) -> dict[str, View]:
+        while True:
+            cuts = await self._still_there(start)
+            try:
+                found = await asyncio.gather(*(self._view(name, cut) for name, cut in cuts.items()))
+                return dict(zip(cuts, found, strict=True))
+            except TopicDeleted:
+                # In this moment. What is left of the others is a batch, too.
+                if len(self.options.choice.names) == 1:
+                    raise
+            await self._settle()
+
+    async def _view(self, name: str, start: Cut) -> View:
+        feed, target = self.feeds.current[name], self._target
+        aim = None if target is None else target.get(name, start)
+        layout = await feed.layout_of(max(epoch_of(start), epoch_of(aim or Cut())))
+        self._check(feed, resume(layout, start).gaps)
+        known = await feed.known(layout, start)
+        self._check(feed, await feed.emptied(layout, start, known))
+        return View(layout, start, known, aim)
+
+    async def _measured(self, views: Mapping[str, View], limit: Limit) -> dict[str, View]:
+        feeds = self.feeds.current
+        found = await asyncio.gather(*(feeds[name].measured(view, limit) for name, view in views.items()))
+        return dict(zip(views, found, strict=True))
+
+    # -- what a batch reads
+
+    async def tasks(self, start: Offset, end: Offset) -> list[Task]:
         """What is to be read between two offsets. The first one may be a wish that the second resolved."""
-        if not isinstance(start, Cut) or not isinstance(end, Cut):
+        if not start.is_resolved or not end.is_resolved:
             return []
-        layout = await self.feed.layout_of(max(epoch_of(start), epoch_of(end)))
-        self._check(lost(layout, start, end))
-        admin_url = await self.feed.admin_url()
+        found = await asyncio.gather(
+            *(self._tasks(name, start.cuts.get(name, Cut()), cut) for name, cut in end.cuts.items())
+        )
+        return [task for tasks in found for task in tasks]
+
+    async def _tasks(self, name: str, start: Cut, end: Cut) -> list[Task]:
+        if start == end:
+            return []
+        try:
+            feed = await self.feeds.of(name)
+            layout = await feed.layout_of(max(epoch_of(start), epoch_of(end)))
+        except TopicDeleted:
+            self._lost(DataLost(f"{name} was deleted, and this batch has messages of it"))
+            return []
+        self._check(feed, lost(layout, start, end))
+        admin_url = await feed.admin_url()
         return [
             Task(
                 self.options.service_url,
-                self.feed.topic,
-                self.feed.topic_of(one.segment),
+                feed.topic,
+                feed.topic_of(one.segment),
                 layout.segments[one.segment].range,
                 one,
                 self.options.fail_on_data_loss,
@@ -116,37 +197,46 @@ class Driver:
                 columns=self.options.columns,
             )
             for one in plan(layout, start, end)
+            if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])
         ]
 
-    def _check(self, gaps: tuple[Gap, ...]) -> None:
-        if not gaps:
-            return
-        error = DataLost.of(self.feed.topic, gaps)
+    def _check(self, feed: TopicFeed, gaps: Iterable[Gap]) -> None:
+        if gaps := tuple(gaps):
+            self._lost(DataLost.of(feed.topic, gaps))
+
+    def _lost(self, error: DataLost) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLost(f"{error}. Or, to go on without them, set failOnDataLoss=false", gaps)
+            raise DataLost(f"{error}. {GO_ON}", error.gaps)
         log.warning("%s", error)
 
     # -- what was read
 
-    def release(self, cut: Cut) -> None:
-        """Moves the cursor there, in the background: nothing depends on when."""
+    def release(self, cuts: Mapping[str, Cut]) -> None:
+        """Moves the cursors there, in the background: nothing depends on when."""
         if self.options.subscription is not None:
-            self._release_next = cut
+            self._release_next = cuts
             if self._releasing is None or self._releasing.done():
                 self._releasing = asyncio.create_task(self._go_on_releasing())  # Awaited by `close`.
 
     async def _go_on_releasing(self) -> None:
-        while (cut := self._release_next) is not None:
+        while (cuts := self._release_next) is not None:
             self._release_next = None
-            try:
-                await self.feed.release(cut)
-            except AnabranchError as error:
-                log.warning("subscription %s is not moved yet: %s", self.options.subscription, error)
+            await asyncio.gather(*(self._release(name, cut) for name, cut in cuts.items()))
+
+    async def _release(self, name: str, cut: Cut) -> None:
+        feed = self.feeds.current.get(name)
+        try:
+            if feed is not None:
+                await feed.release(cut)
+        except AnabranchError as error:
+            log.warning("subscription %s of %s is not moved yet: %s", self.options.subscription, name, error)
 
     # -- a batch
 
     async def batch(self) -> list[Task]:
         """What `spark.read` reads: from the start to the end that the options say."""
-        start = await self.feed.resolved(Cut() if self.options.start is None else self.options.start)
-        end = await self.feed.resolved("latest" if self.options.end is None else self.options.end)
-        return await self.tasks(start, end)
+        choice = self.options.choice
+        start = initial(choice, Cut() if self.options.start is None else self.options.start)
+        end = initial(choice, "latest" if self.options.end is None else self.options.end)
+        cuts, ends = await asyncio.gather(self._resolved(start), self._resolved(end))
+        return await self.tasks(Offset(cuts), Offset(ends))

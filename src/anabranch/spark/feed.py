@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 from typing import Any
 
 from anabranch.client.checkpoint import Begin, unresolved
@@ -24,7 +25,8 @@ from anabranch.model.segments import SegmentId
 from anabranch.spark.ends import Ends, Probe
 from anabranch.spark.meter import Meters
 from anabranch.spark.options import Options
-from anabranch.spark.plan import Known, Limit, runs
+from anabranch.spark.plan import Known, View, runs
+from anabranch.spark.spending import Limit, Steps
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -33,17 +35,17 @@ log = logging.getLogger(__name__)
 class TopicFeed:
     """`open` first, `close` in the end. Every wait is bounded by the option timeoutSeconds."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, connections: Connections, topic: str, chance: random.Random) -> None:
         self._options = options
-        self._chance = random.Random()
-        self._connections = Connections(options.service_url)
-        self._watch = LayoutWatch(self._connections, options.topic, Backoff(self._chance))
-        self._ends = Ends(self._connections, self._chance)
+        self._name = topic
+        self._chance = chance
+        self._connections = connections
+        self._watch = LayoutWatch(connections, topic, Backoff(chance))
+        self._ends = Ends(connections, chance)
         self._sealed_ends: dict[SegmentId, Position] = {}
+        self._seen: tuple[SegmentLayout, Known] | None = None
         self._released: dict[SegmentId, Place] = {}
-        self._meters = Meters(
-            self._connections, self._watch, self._chance, fails_on_data_loss=options.fail_on_data_loss
-        )
+        self._meters = Meters(connections, self._watch, chance, fails_on_data_loss=options.fail_on_data_loss)
 
     @property
     def layout(self) -> SegmentLayout:
@@ -51,12 +53,18 @@ class TopicFeed:
 
     @property
     def topic(self) -> str:
-        return str(self._watch.topic)
+        """As its rows name it."""
+        return self._watch.shown_topic
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._watch.is_deleted
 
     def topic_of(self, number: SegmentId) -> str:
         return self._watch.topic_of(number)
 
     async def open(self) -> None:
+        """TopicDeleted if there is no such topic."""
         async with self._in_time("its layout"):
             await self._watch.open(create=False)
 
@@ -64,14 +72,9 @@ class TopicFeed:
         await self._meters.close()
         await self._ends.keep(())
         await self._watch.close()
-        await self._connections.close()
 
-    def _in_time(self, what: str) -> _InTime:
-        return _InTime(
-            self._options.timeout_s,
-            f"{self._options.topic}: {what} was not told within {self._options.timeout_s:g} s; are the brokers at "
-            f"{self._options.service_url} up? timeoutSeconds allows more time",
-        )
+    def _in_time(self, what: str) -> InTime:
+        return InTime(self._options, f"{self._name}: {what}")
 
     async def layout_of(self, epoch: int) -> SegmentLayout:
         """A layout that is not older: a broker may be behind for a moment."""
@@ -131,7 +134,20 @@ class TopicFeed:
             found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
             growing = {n for n in wanted if n not in self._sealed_ends and n in self.layout.segments}
             await self._ends.keep({self.topic_of(number) for number in growing})
-        return Known({n: at for n, at in zip(wanted, found, strict=True) if at is not None})
+        known = Known({n: at for n, at in zip(wanted, found, strict=True) if at is not None})
+        self._seen = layout, known
+        return known
+
+    def may_have_more(self, cut: Cut) -> bool:
+        """Whether there may be messages behind a cut, as far as is known. For topics that cannot be asked any more."""
+        if self._seen is None:
+            return True
+        layout, known = self._seen
+        return any(
+            (place is None or not place.is_over)
+            and known.ends.get(number, BEGINNING) > (BEGINNING if place is None else place.at[0])
+            for number, place in resume(layout, cut).places.items()
+        )
 
     async def _end(self, layout: SegmentLayout, number: SegmentId) -> Position | None:
         if number not in self._sealed_ends:
@@ -158,13 +174,15 @@ class TopicFeed:
             Gap(p.segment, p.range, p.at[0]) for p, is_lost in zip(looked_at, found, strict=True) if is_lost
         )
 
-    async def measured(
-        self, layout: SegmentLayout, start: Cut, known: Known, target: Cut | None, limit: Limit
-    ) -> Known:
-        """With the rows that a limited batch may take."""
-        _, possible = runs(layout, start, known, target, self._options.ordering)
+    async def measured(self, view: View, limit: Limit) -> View:
+        """With the rows that a limited batch may take. Segments without any that is wanted cost nothing."""
+        _, possible = runs(view.layout, view.start, view.known, view.target, self._options.ordering)
+        ranges = self._options.ranges
+        wanted = [run for run in possible if ranges.may_be_in(self.topic, run.segment)]
+        steps = {run.segment.id: Steps((), run.bound) for run in possible}
         async with self._in_time("how many rows there are"):
-            return Known(known.ends, await self._meters.measure(possible, limit))
+            steps |= await self._meters.measure(wanted, limit)
+        return replace(view, known=Known(view.known.ends, steps))
 
     # -- the cursor that holds messages
 
@@ -234,12 +252,15 @@ async def _last_read(probe: Probe, place: Place) -> tuple[int, int] | None:
     return (ledger, entry - 1) if entry else None
 
 
-class _InTime:
-    """`async with`: TimedOut with that text once the seconds have passed."""
+class InTime:
+    """`async with`: TimedOut, once the seconds have passed that the options allow, naming what was not told."""
 
-    def __init__(self, seconds: float, text: str) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._text = text
+    def __init__(self, options: Options, what: str) -> None:
+        self._timeout = asyncio.timeout(options.timeout_s)
+        self._text = (
+            f"{what} was not told within {options.timeout_s:g} s; are the brokers at {options.service_url} up? "
+            "timeoutSeconds allows more time"
+        )
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()

@@ -22,7 +22,8 @@ from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import SegmentId
-from anabranch.spark.plan import Limit, Run, Step, Steps
+from anabranch.spark.plan import Run
+from anabranch.spark.spending import Limit, Step, Steps
 from anabranch.wire import pulsar_pb2 as pb
 
 _ALL: Final = 1 << 40

@@ -5,22 +5,23 @@ Names are found whatever their case, as Spark's own are. A mistake is told with 
 
 from __future__ import annotations
 
-import re
+import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from anabranch.client.checkpoint import Begin, Start, begin_of
-from anabranch.client.options import check_service_url
 from anabranch.errors import AnabranchError
-from anabranch.model.names import TopicName
-from anabranch.spark.plan import UNLIMITED, Limit, Ordering
+from anabranch.model.cut import Cut
+from anabranch.spark import option_values as values
+from anabranch.spark.choice import Choice
+from anabranch.spark.option_values import Places
+from anabranch.spark.plan import Ordering
+from anabranch.spark.ranges import ANY, Ranges
+from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import ReadMode
 
-WHERE: Final = (
-    "'earliest', 'latest', a time with a zone such as 2026-05-01T12:00:00Z, or the text of a checkpoint"
-)
+Kind = Literal["batch", "stream"]
+
 # The columns of the source's rows, each with its type as Spark writes it.
 COLUMNS: Final[Mapping[str, str]] = {
     "key": "binary",
@@ -33,6 +34,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "event_time": "timestamp",
     "position": "struct<segment: bigint, ledger: bigint, entry: bigint, index: int>",
 }
+# As Spark's source for Kafka has it.
+DELAY_MS: Final = 15 * 60_000
 
 
 class BadOption(AnabranchError, ValueError):
@@ -42,11 +45,16 @@ class BadOption(AnabranchError, ValueError):
 @dataclass(frozen=True, slots=True)
 class Options:
     service_url: str
-    topic: str
-    start: Begin | None = None  # None: the earliest for a batch, the latest for a stream.
-    end: Begin | None = None  # None: the latest. For batches only.
+    choice: Choice
+    start: Places | None = None  # None: the earliest for a batch, the latest for a stream.
+    end: Places | None = None  # None: the latest. For batches only.
+    ranges: Ranges = ANY
     ordering: Ordering = "key"
+    min_partitions: int = 1
     limit: Limit = UNLIMITED
+    rows_min: int = 1  # What a batch waits for,
+    delay_ms: int = DELAY_MS  # but not longer than this.
+    skew_ms: int | None = None
     subscription: str | None = None
     fail_on_data_loss: bool = True
     timeout_s: float = 60.0
@@ -55,134 +63,76 @@ class Options:
     columns: tuple[str, ...] | None = None  # None: all.
 
 
-# -- single values
+@dataclass(frozen=True, slots=True)
+class _Option:
+    read: Callable[[str], Any]
+    # Of no use to the other kind of query, where it would be a misunderstanding.
+    only: Kind | None = None
 
 
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text.lower() not in allowed:
-            raise ValueError(" or ".join(map(repr, allowed)))
-        return text.lower()
-
-    return read
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ValueError("a whole number from 1 on")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise ValueError("a number of seconds above 0")
-    return value
-
-
-def _service_url(text: str) -> str:
-    try:
-        check_service_url(text)
-    except AnabranchError as error:
-        raise ValueError(f"pulsar://host:port, or several as pulsar://one:6650,two:6650 ({error})") from None
-    return text
-
-
-def _topic(text: str) -> str:
-    try:
-        return str(TopicName.parse(text))
-    except AnabranchError as error:
-        raise ValueError(f"a topic's name such as topic://public/default/orders ({error})") from None
-
-
-def _where(text: str) -> Begin:
-    text = text.strip()
-    start: Start
-    try:
-        if text.lower() in ("earliest", "latest"):
-            start = "earliest" if text.lower() == "earliest" else "latest"
-        elif text.startswith("{"):
-            start = text.encode()
-        else:
-            start = datetime.fromisoformat(text)
-        return begin_of(start)
-    except (AnabranchError, ValueError) as error:
-        raise ValueError(f"{WHERE} ({error})") from None
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the name of a subscription")
-    return text
-
-
-def _admin_url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+/?", text):
-        raise ValueError("where brokers answer admin requests, such as http://localhost:8080")
-    return text
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip().lower() for name in text.split(","))
-    if len(set(names)) < len(names) or not set(names) <= set(COLUMNS):
-        raise ValueError(f"some of {', '.join(COLUMNS)}, each once and with commas between them")
-    return names
-
-
-def _truth(text: str) -> bool:
-    return _one_of("true", "false")(text) == "true"
-
-
-_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "serviceUrl": _service_url,
-    "topic": _topic,
-    "start": _where,
-    "end": _where,
-    "ordering": _one_of("key", "none"),
-    "maxRowsPerTrigger": _count,
-    "maxBytesPerTrigger": _count,
-    "subscription": _name,
-    "failOnDataLoss": _truth,
-    "readMode": _one_of("auto", "direct", "broker"),
-    "adminUrl": _admin_url,
-    "columns": _columns,
-    "timeoutSeconds": _seconds,
+_OPTIONS: Final[Mapping[str, _Option]] = {
+    "serviceUrl": _Option(values.service_url),
+    "topic": _Option(lambda text: Choice.of(values.topic(text))),
+    "topics": _Option(values.topics),
+    "topicsPattern": _Option(values.topics_pattern),
+    "namespace": _Option(values.namespace),
+    "propertyFilters": _Option(values.property_filters),
+    "start": _Option(values.where),
+    "end": _Option(values.where, "batch"),
+    "startTime": _Option(values.time_ms),
+    "endTime": _Option(values.time_ms),
+    "keys": _Option(values.keys),
+    "keyRange": _Option(values.key_range),
+    "segments": _Option(values.segments),
+    "ordering": _Option(values.one_of("key", "none")),
+    "minPartitions": _Option(values.count),
+    "maxRowsPerTrigger": _Option(values.count, "stream"),
+    "maxBytesPerTrigger": _Option(values.count, "stream"),
+    "minRowsPerTrigger": _Option(values.count, "stream"),
+    "maxTriggerDelay": _Option(values.duration_ms, "stream"),
+    "maxTimeSkew": _Option(values.duration_ms, "stream"),
+    "subscription": _Option(values.subscription, "stream"),
+    "failOnDataLoss": _Option(values.truth),
+    "readMode": _Option(values.one_of("auto", "direct", "broker")),
+    "adminUrl": _Option(values.admin_url),
+    "columns": _Option(values.some_of(COLUMNS)),
+    "timeoutSeconds": _Option(values.seconds),
 }
-_CANONICAL: Final = {name.lower(): name for name in _READERS}
-_REQUIRED: Final = ("serviceUrl", "topic")
-# Of no use to the other kind of query, where they would be a misunderstanding.
-_ONLY: Final[Mapping[str, Literal["batch", "stream"]]] = {
-    "end": "batch",
-    "maxRowsPerTrigger": "stream",
-    "maxBytesPerTrigger": "stream",
-    "subscription": "stream",
-}
+_CANONICAL: Final = {name.lower(): name for name in _OPTIONS}
+_CHOICES: Final = ("topic", "topics", "topicsPattern", "namespace")
 
 
-def parse(given: Mapping[str, str]) -> Options:
-    """BadOption for the first mistake."""
+def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
+    """BadOption for the first mistake. The kind of query is not known yet where Spark asks for the schema."""
     found: dict[str, Any] = {}
     for name, text in sorted(given.items()):
         known = _CANONICAL.get(name.lower())
         if known is None:
-            raise BadOption(f"option {name!r} is unknown; there are {', '.join(sorted(_READERS))}")
+            raise BadOption(_unknown(name))
         try:
-            found[known] = _READERS[known](str(text))
+            found[known] = _OPTIONS[known].read(str(text))
         except ValueError as error:
             raise BadOption(f"option {known}={text!r}: give {error}") from None
-    for name in _REQUIRED:
-        if name not in found:
-            raise BadOption(f'option {name} is missing: .option("{name}", …)')
-    return Options(
+    if "serviceUrl" not in found:
+        raise BadOption('option serviceUrl is missing: .option("serviceUrl", "pulsar://host:6650")')
+    options = Options(
         service_url=found["serviceUrl"],
-        topic=found["topic"],
+        choice=_choice(found),
         start=found.get("start"),
         end=found.get("end"),
+        ranges=Ranges(
+            found.get("startTime"),
+            found.get("endTime"),
+            found.get("keys"),
+            found.get("keyRange"),
+            found.get("segments"),
+        ),
         ordering=found.get("ordering", "key"),
+        min_partitions=found.get("minPartitions", 1),
         limit=Limit(found.get("maxRowsPerTrigger"), found.get("maxBytesPerTrigger")),
+        rows_min=found.get("minRowsPerTrigger", 1),
+        delay_ms=found.get("maxTriggerDelay", DELAY_MS),
+        skew_ms=found.get("maxTimeSkew"),
         subscription=found.get("subscription"),
         fail_on_data_loss=found.get("failOnDataLoss", True),
         timeout_s=found.get("timeoutSeconds", 60.0),
@@ -190,14 +140,76 @@ def parse(given: Mapping[str, str]) -> Options:
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
     )
+    _check_together(options, found)
+    if kind is not None:
+        _check_kind(options, found, kind)
+    return options
 
 
-def check_kind(given: Mapping[str, str], kind: Literal["batch", "stream"]) -> None:
-    """BadOption for what only the other kind of query has."""
-    for name in given:
-        known = _CANONICAL.get(name.lower(), name)
-        only = _ONLY.get(known, kind)
-        if only != kind:
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _CANONICAL, n=1)
+    meant = f"; did you mean {_CANONICAL[near[0]]}?" if near else ";"
+    return f"option {name!r} is unknown{meant} There are {', '.join(sorted(_OPTIONS))}"
+
+
+def _choice(found: Mapping[str, Any]) -> Choice:
+    named = [name for name in _CHOICES if name in found]
+    if len(named) != 1:
+        wrong = f"options {' and '.join(named)} exclude each other" if named else "no topic is named"
+        raise BadOption(
+            f"{wrong}: give exactly one of {', '.join(_CHOICES)}, as in "
+            '.option("topic", "topic://public/default/orders")'
+        )
+    choice: Choice = found[named[0]]
+    if "propertyFilters" not in found:
+        return choice
+    if choice.is_named:
+        raise BadOption(f"option propertyFilters is for namespace and topicsPattern, and {named[0]} is given")
+    return replace(choice, filters=found["propertyFilters"])
+
+
+# -- what goes together
+
+
+def _check_together(options: Options, found: Mapping[str, Any]) -> None:
+    for name in ("start", "end"):
+        _check_places(name, found.get(name), options.choice)
+    ranges, limit = options.ranges, options.limit
+    if ranges.since_ms is not None and ranges.until_ms is not None and ranges.since_ms >= ranges.until_ms:
+        raise BadOption("option endTime: give a time after startTime")
+    if ranges.segments is not None and len(options.choice.names) != 1:
+        raise BadOption(
+            "option segments: numbers of segments are those of one topic: give topic, and no more"
+        )
+    if "maxTriggerDelay" in found and "minRowsPerTrigger" not in found:
+        raise BadOption("option maxTriggerDelay is for minRowsPerTrigger, which is not given")
+    if limit.rows is not None and options.rows_min > limit.rows:
+        raise BadOption(
+            f"option minRowsPerTrigger={options.rows_min}: give at most maxRowsPerTrigger, {limit.rows}"
+        )
+
+
+def _check_places(name: str, places: Places | None, choice: Choice) -> None:
+    if isinstance(places, Cut) and places.places and len(choice.names) != 1:
+        raise BadOption(
+            f"option {name}: a checkpoint is of one topic, and the query reads {choice}: give a JSON object with a "
+            "checkpoint for each"
+        )
+    if isinstance(places, Mapping):
+        for topic in places:
+            if not choice.has(topic):
+                raise BadOption(f"option {name} names {topic}, and the query reads {choice}")
+
+
+def _check_kind(options: Options, found: Mapping[str, Any], kind: Kind) -> None:
+    for name in found:
+        only = _OPTIONS[name].only
+        if only is not None and only != kind:
             raise BadOption(
-                f"option {known} is for {'spark.read' if only == 'batch' else 'spark.readStream'} only"
+                f"option {name} is for {'spark.read' if only == 'batch' else 'spark.readStream'} only"
             )
+    if kind == "stream" and options.min_partitions > 1 and options.ordering == "key":
+        raise BadOption(
+            "option minPartitions: a segment is one task where rows come in the order of their keys: give "
+            "ordering=none with it, or leave it out"
+        )

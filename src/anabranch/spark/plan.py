@@ -8,21 +8,20 @@ With `ordering="key"` a child is begun in a later batch than the last messages o
 all that a batch takes of a segment. A key's messages lie in segments that follow each other, with rising ids, so the
 order by batch, segment and position is the order in which they were published. With "none" children do not wait.
 
-A limit is spent on the oldest messages first, whichever segment they are in: segments that are read at once stay
-together in time. Rows and bytes are both kept, to the message; one message is always taken.
+A limit is shared by all topics of a query: `anabranch.spark.spending`.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, Resumption, resume
 from anabranch.model.segments import Segment, SegmentId
+from anabranch.spark.spending import UNLIMITED, Limit, Steps, Stretch, spend
 
 Ordering = Literal["key", "none"]
 
@@ -40,49 +39,11 @@ class SegmentSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The messages of one entry from a position on."""
-
-    at: Position
-    rows: int
-    bytes: int
-    time_ms: int = 0
-
-    def behind(self, rows: int) -> Position:
-        """The position once so many of them are read."""
-        ledger, entry, index = self.at
-        return (ledger, entry + 1, 0) if rows >= self.rows else (ledger, entry, index + rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """All that a segment has from where it is to be read on, as far as `until`."""
-
-    steps: Sequence[Step] = ()
-    until: Position = BEGINNING
-
-
-@dataclass(frozen=True, slots=True)
 class Known:
     """What brokers have told. A segment without an end is not read yet."""
 
     ends: Mapping[SegmentId, Position]  # Behind the last message of each.
     steps: Mapping[SegmentId, Steps] = field(default_factory=dict)  # Needed where there is a limit.
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """None: as much as there is."""
-
-    rows: int | None = None
-    bytes: int | None = None
-
-    @property
-    def is_set(self) -> bool:
-        return self.rows is not None or self.bytes is not None
-
-
-UNLIMITED: Final = Limit()
 
 
 # -- the end of a batch
@@ -154,6 +115,53 @@ def _run(
     return Run(segment, place, min(end, aim.at[0]), False)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A topic as it is seen when a batch is planned, and where the batch starts in it."""
+
+    layout: SegmentLayout
+    start: Cut
+    known: Known
+    target: Cut | None = None  # Nothing behind it is read.
+
+
+def stretches(view: View, ordering: Ordering) -> dict[SegmentId, Stretch]:
+    """What the next batch may read of a topic, for `spend`."""
+    _, possible = runs(view.layout, view.start, view.known, view.target, ordering)
+    return {run.segment.id: _stretch(run, view.known, ordering) for run in possible}
+
+
+def _stretch(run: Run, known: Known, ordering: Ordering) -> Stretch:
+    steps = known.steps.get(run.segment.id, Steps())
+    return Stretch(run.place.at[0], run.bound, steps, has_waiting=run.closes and ordering == "key")
+
+
+def reach_all(
+    views: Mapping[str, View],
+    *,
+    limit: Limit = UNLIMITED,
+    ordering: Ordering = "key",
+    skew_ms: int | None = None,
+) -> dict[str, Cut]:
+    """The end of the next batch in each topic; its start there if there is nothing to read."""
+    found = {name: runs(v.layout, v.start, v.known, v.target, ordering) for name, v in views.items()}
+    ends = {(name, run.segment.id): run.bound for name, (_, possible) in found.items() for run in possible}
+    if limit.is_set or skew_ms is not None:
+        paths = {
+            (name, run.segment.id): _stretch(run, views[name].known, ordering)
+            for name, (_, possible) in found.items()
+            for run in possible
+        }
+        ends = spend(paths, limit, skew_ms)
+    return {
+        name: moved(
+            begin,
+            [run.to(min(ends[at], run.bound)) for run in possible if (at := (name, run.segment.id)) in ends],
+        )
+        for name, (begin, possible) in found.items()
+    }
+
+
 def reach(
     layout: SegmentLayout,
     start: Cut,
@@ -162,74 +170,16 @@ def reach(
     target: Cut | None = None,
     limit: Limit = UNLIMITED,
     ordering: Ordering = "key",
+    skew_ms: int | None = None,
 ) -> Cut:
-    """The end of the next batch; `start` itself if there is nothing to read."""
-    begin, possible = runs(layout, start, known, target, ordering)
-    ends = {run.segment.id: run.bound for run in possible}
-    if limit.is_set:
-        ends = _spend(possible, known, limit)
-    news = [run.to(min(ends[n], run.bound)) for run in possible if (n := run.segment.id) in ends]
-    return moved(begin, news)
+    """The end of the next batch of a query that reads one topic."""
+    view = View(layout, start, known, target)
+    return reach_all({"": view}, limit=limit, ordering=ordering, skew_ms=skew_ms)[""]
 
 
 def moved(cut: Cut, places: Iterable[Place]) -> Cut:
     """With those places instead of its own for the same segments."""
     return Cut(tuple({**{p.segment: p for p in cut.places}, **{p.segment: p for p in places}}.values()))
-
-
-def _spend(possible: Sequence[Run], known: Known, limit: Limit) -> dict[SegmentId, Position]:
-    """How far each segment is read, if it is: the oldest messages of all of them that the limit allows."""
-    rows_left = limit.rows if limit.rows is not None else 1 << 62
-    bytes_left = limit.bytes if limit.bytes is not None else 1 << 62
-    ends: dict[SegmentId, Position] = {}
-    has_taken = False
-    paths = {run.segment.id: _path(run, known.steps.get(run.segment.id, Steps())) for run in possible}
-    next_of = dict.fromkeys(paths, 0)
-    # Times may fall within a segment, so it is the latest of all up to a step that counts.
-    heap = [(path[0][1], number) for number, path in paths.items() if path]
-    heapq.heapify(heap)
-    while heap:
-        _, number = heapq.heappop(heap)
-        path, at = paths[number], next_of[number]
-        step, _ = path[at]
-        rows = min(step.rows, rows_left)
-        if step.bytes > bytes_left:
-            rows = max(0, min(rows, bytes_left * step.rows // step.bytes))
-        if not rows and step.rows and not has_taken:
-            rows = 1
-        if rows or not step.rows:
-            ends[number] = step.behind(rows)
-            has_taken = has_taken or rows > 0
-        if rows < step.rows:
-            break
-        rows_left -= rows
-        bytes_left -= step.bytes
-        next_of[number] = at = at + 1
-        if at < len(path):
-            heapq.heappush(heap, (path[at][1], number))
-    for run in possible:
-        number = run.segment.id
-        steps = known.steps.get(number, Steps())
-        if next_of[number] == len(paths[number]) and steps.until >= run.bound:
-            ends[number] = run.bound
-    return ends
-
-
-def _path(run: Run, known: Steps) -> list[tuple[Step, int]]:
-    """The steps within a run, each with the latest time up to it."""
-    path: list[tuple[Step, int]] = []
-    latest = 0
-    for step in known.steps:
-        ledger, entry, index = step.at
-        start, bound = run.place.at[0], run.bound
-        first = start[2] if start[:2] == (ledger, entry) else index
-        last = bound[2] if bound[:2] == (ledger, entry) else index + step.rows
-        if step.at[:2] < start[:2] or step.at >= bound or (first >= last and step.rows):
-            continue
-        latest = max(latest, step.time_ms)
-        share = step.bytes * (last - first) // step.rows if step.rows else step.bytes
-        path.append((Step((ledger, entry, first), last - first, share, step.time_ms), latest))
-    return path
 
 
 # -- what lies between two cuts

@@ -18,14 +18,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from anabranch.client.checkpoint import Begin
-from anabranch.model.cut import Cut
-from anabranch.spark import offsets
 from anabranch.spark.driver import Driver
 from anabranch.spark.loop_thread import LoopThread
-from anabranch.spark.options import COLUMNS, Options, check_kind, parse
-from anabranch.spark.plan import UNLIMITED, Limit
+from anabranch.spark.offsets import Offset, check_is_of, initial
+from anabranch.spark.options import COLUMNS, Options, parse
 from anabranch.spark.slice_reader import read
+from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import Task
 
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -54,12 +52,10 @@ class AnabranchSource(DataSource):
         return dict(self.options)
 
     def reader(self, schema: Any) -> BatchReader:
-        check_kind(self._given, "batch")
-        return BatchReader(parse(self._given))
+        return BatchReader(parse(self._given, "batch"))
 
     def streamReader(self, schema: Any) -> StreamReader:
-        check_kind(self._given, "stream")
-        return StreamReader(parse(self._given))
+        return StreamReader(parse(self._given, "stream"))
 
 
 class BatchReader(DataSourceReader):
@@ -101,17 +97,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             loop, driver = LoopThread(), Driver(self._options)
             loop.call(driver.open())
             self._loop, self._driver = loop, driver
-            loop.call(driver.hold(self._begin))
+            loop.call(driver.hold(self._initial))
         return self._loop, self._driver
 
     @property
-    def _begin(self) -> Begin:
-        return "latest" if self._options.start is None else self._options.start
+    def _initial(self) -> Offset:
+        start = self._options.start
+        return initial(self._options.choice, "latest" if start is None else start)
+
+    def _read(self, offset: dict[str, Any]) -> Offset:
+        read = Offset.decode(offset)
+        check_is_of(self._options.choice, read)
+        return read
 
     # -- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        return offsets.encode(self._begin, self._options.topic)
+        return self._initial.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark knows of one limit only; the other is added below.
@@ -122,10 +124,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         loop, driver = self._opened()
-        begin = offsets.decode(start, self._options.topic)
+        begin = self._read(start)
         end = loop.call(driver.next_end(begin, self._limit(limit)))
         # The same text if nothing is new.
-        return start if end == begin else offsets.encode(end, self._options.topic)
+        return start if end == begin else end.encode()
 
     def _limit(self, limit: ReadLimit) -> Limit:
         if isinstance(limit, ReadAllAvailable):
@@ -136,10 +138,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Limit(rows, size)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        reached = None if self._driver is None else self._driver.reached
-        if reached is None:
-            return None
-        return {"topics": {self._options.topic: {"segments": reached.lag()}}}
+        lags = None if self._driver is None else self._driver.lags
+        return None if lags is None else {"topics": dict(sorted(lags.items()))}
 
     def prepareForTriggerAvailableNow(self) -> None:
         loop, driver = self._opened()
@@ -149,8 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         loop, driver = self._opened()
-        topic = self._options.topic
-        tasks = loop.call(driver.tasks(offsets.decode(start, topic), offsets.decode(end, topic)))
+        tasks = loop.call(driver.tasks(self._read(start), self._read(end)))
         return [SlicePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -158,13 +157,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         loop, driver = self._opened()
-        cut = offsets.decode(end, self._options.topic)
-        if isinstance(cut, Cut):
+        cuts = self._read(end).cuts
 
-            async def release() -> None:
-                driver.release(cut)
+        async def release() -> None:
+            driver.release(cuts)
 
-            loop.call(release())
+        loop.call(release())
 
     def stop(self) -> None:
         if self._loop is not None and self._driver is not None:

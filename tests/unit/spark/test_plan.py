@@ -14,18 +14,8 @@ from hypothesis import strategies as st
 from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
-from anabranch.spark.plan import (
-    UNLIMITED,
-    Known,
-    Limit,
-    Ordering,
-    SegmentSlice,
-    Step,
-    Steps,
-    lost,
-    plan,
-    reach,
-)
+from anabranch.spark.plan import Known, Ordering, SegmentSlice, lost, plan, reach
+from anabranch.spark.spending import UNLIMITED, Limit, Step, Steps
 from unit.model.readings import Message, Topic
 
 # Not Hypothesis's own, which is slow: a failure names its seed.

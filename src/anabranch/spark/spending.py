@@ -1,0 +1,150 @@
+"""How far a limited batch goes: the oldest messages of all segments of all topics, as many as are allowed. Pure.
+
+A limit is spent on the oldest messages first, whichever segment they are in: segments that are read at once stay
+together in time. Rows and bytes are both kept, to the message; one message is always taken.
+
+Where children wait for their parents, a batch ends at a segment's end while others could go on: rows that come in later
+batches would then be much older than those of this one, and a watermark would drop them. So with `skew_ms` nothing is
+taken that is newer than the last message of such a segment by more than that. What comes behind it is newer than it is,
+so no row of a later batch is older than one of this by more than the skew (as far as times rise within a segment).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from anabranch.model.cut import BEGINNING, Position
+
+Key = TypeVar("Key", bound=Any)  # Of a stretch. They have an order, which ends ties.
+
+_ALL: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """None: as much as there is."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self.rows is not None or self.bytes is not None
+
+
+UNLIMITED: Final = Limit()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The messages of one entry from a position on."""
+
+    at: Position
+    rows: int
+    bytes: int
+    time_ms: int = 0
+
+    def behind(self, rows: int) -> Position:
+        """The position once so many of them are read."""
+        ledger, entry, index = self.at
+        return (ledger, entry + 1, 0) if rows >= self.rows else (ledger, entry, index + rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All that a segment has from where it is to be read on, as far as `until`."""
+
+    steps: Sequence[Step] = ()
+    until: Position = BEGINNING
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What may be read of a segment: from a position up to another."""
+
+    start: Position
+    bound: Position
+    steps: Steps
+    has_waiting: bool = False  # Behind its bound is more, and that comes in a later batch.
+
+    def path(self) -> list[tuple[Step, int]]:
+        """The steps within it, each with the latest time up to it."""
+        path: list[tuple[Step, int]] = []
+        latest = 0
+        for step in self.steps.steps:
+            ledger, entry, index = step.at
+            first = self.start[2] if self.start[:2] == (ledger, entry) else index
+            last = self.bound[2] if self.bound[:2] == (ledger, entry) else index + step.rows
+            if step.at[:2] < self.start[:2] or step.at >= self.bound or (first >= last and step.rows):
+                continue
+            latest = max(latest, step.time_ms)
+            share = step.bytes * (last - first) // step.rows if step.rows else step.bytes
+            path.append((Step((ledger, entry, first), last - first, share, step.time_ms), latest))
+        return path
+
+    @property
+    def is_measured(self) -> bool:
+        return self.steps.until >= self.bound
+
+    @property
+    def rows(self) -> int:
+        """As far as that is known."""
+        return sum(step.rows for step, _ in self.path())
+
+
+def spend(stretches: Mapping[Key, Stretch], limit: Limit, skew_ms: int | None = None) -> dict[Key, Position]:
+    """How far each is read, if it is."""
+    return _Spending(stretches, limit, skew_ms).run()
+
+
+class _Spending:
+    def __init__(self, stretches: Mapping[Key, Stretch], limit: Limit, skew_ms: int | None) -> None:
+        self._stretches = stretches
+        self._rows_left = _ALL if limit.rows is None else limit.rows
+        self._bytes_left = _ALL if limit.bytes is None else limit.bytes
+        self._skew_ms = skew_ms
+        self._latest_allowed: float = float("inf")
+        self._has_taken = False
+        self._ends: dict[Any, Position] = {}
+
+    def run(self) -> dict[Any, Position]:
+        paths = {key: one.path() for key, one in self._stretches.items()}
+        next_of = dict.fromkeys(paths, 0)
+        # Times may fall within a segment, so it is the latest of all up to a step that counts.
+        heap = [(path[0][1], key) for key, path in paths.items() if path]
+        heapq.heapify(heap)
+        while heap:
+            time_ms, key = heapq.heappop(heap)
+            path, at = paths[key], next_of[key]
+            if time_ms > self._latest_allowed or not self._takes_all(key, path[at][0]):
+                break
+            next_of[key] = at = at + 1
+            if at < len(path):
+                heapq.heappush(heap, (path[at][1], key))
+            elif self._stretches[key].has_waiting or not self._stretches[key].is_measured:
+                self._leaves_more_behind(time_ms)
+        for key, one in self._stretches.items():
+            if next_of[key] == len(paths[key]) and one.is_measured:
+                self._ends[key] = one.bound
+        return self._ends
+
+    def _takes_all(self, key: Any, step: Step) -> bool:
+        """Takes what is left of the limit; False if that is less than the step."""
+        rows = min(step.rows, self._rows_left)
+        if step.bytes > self._bytes_left:
+            rows = max(0, min(rows, self._bytes_left * step.rows // step.bytes))
+        if not rows and step.rows and not self._has_taken:
+            rows = 1
+        if rows or not step.rows:
+            self._ends[key] = step.behind(rows)
+            self._has_taken = self._has_taken or rows > 0
+        self._rows_left -= rows
+        self._bytes_left -= step.bytes
+        return rows >= step.rows
+
+    def _leaves_more_behind(self, time_ms: int) -> None:
+        if self._skew_ms is not None:
+            self._latest_allowed = min(self._latest_allowed, time_ms + self._skew_ms)
