@@ -13,9 +13,11 @@ from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.message import Message, Origin, read_entry
 from anabranch.errors import AnabranchError
+from anabranch.model.hidden_writes import attempt_bits
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_message, encode_send
+from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 
 C = pb.BaseCommand
 
@@ -73,11 +75,13 @@ class Client:
             authoritative = answer.authoritative
         raise ConnectionLost(f"{LOOKUPS_MAX} lookups did not find the owner of {topic}")
 
-    async def producer(self, topic: str, name: str | None = None) -> Producer:
+    async def producer(self, topic: str, name: str | None = None, hidden: Hidden | None = None) -> Producer:
         """A producer to one topic that is not partitioned, or to one partition."""
         topic = str(TopicName.parse(topic))
         connection = await self._owner(topic)
-        producer = connection.attach(PartKind.PRODUCER, lambda number: Producer(connection, number, topic))
+        producer = connection.attach(
+            PartKind.PRODUCER, lambda number: Producer(connection, number, topic, hidden)
+        )
         await producer.open(name)
         return producer
 
@@ -100,11 +104,28 @@ class Client:
         return consumer
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Whose entries a producer's are, that nobody sees until their write is decided."""
+
+    write: str
+    batch: int
+    attempt: str
+
+    @property
+    def metadata(self) -> list[pb.KeyValue]:
+        named = {WRITE: self.write, WRITE_BATCH: str(self.batch), WRITE_ATTEMPT: self.attempt}
+        return [pb.KeyValue(key=key, value=value) for key, value in named.items()]
+
+
 class Producer:
     """Sends messages one by one; receipts come back in order."""
 
-    def __init__(self, connection: ClientConnection, number: int, topic: str) -> None:
+    def __init__(
+        self, connection: ClientConnection, number: int, topic: str, hidden: Hidden | None = None
+    ) -> None:
         self.topic = topic
+        self._hidden = hidden
         self.name = ""
         self._connection = connection
         self._number = number
@@ -116,7 +137,12 @@ class Producer:
     async def open(self, name: str | None) -> None:
         try:
             answer = await self._connection.request(
-                C.PRODUCER, "producer", topic=self.topic, producer_id=self._number, producer_name=name
+                C.PRODUCER,
+                "producer",
+                topic=self.topic,
+                producer_id=self._number,
+                producer_name=name,
+                metadata=[] if self._hidden is None else self._hidden.metadata,
             )
         except BaseException:
             self._connection.detach(PartKind.PRODUCER, self._number)
@@ -146,6 +172,8 @@ class Producer:
         )
         for item in (properties or {}).items():
             metadata.properties.add(key=item[0], value=item[1])
+        if self._hidden is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = attempt_bits(self._hidden.attempt)
         receipt: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         self._pending.append((sequence, receipt))
         frame = encode_send(

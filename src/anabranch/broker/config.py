@@ -83,6 +83,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # -- deduplication
     broker_deduplication_enabled: bool = False
 
+    # -- hidden writes
+    # An attempt that has no producer and is not decided for so long is dropped; batches that take longer fail.
+    hidden_writes_timeout_seconds: int = 3600
+    # How often an owner looks whether something open was decided without it being told.
+    hidden_writes_check_interval_seconds: float = 5.0
+    # How long it is known which attempts won: a batch that is run again after that is written again.
+    hidden_writes_retention_seconds: int = 7 * 86_400
+
     # -- keeping and expiring
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
@@ -190,6 +198,8 @@ _AT_LEAST: Mapping[str, float] = {
     "connectionWriteBufferBytes": 4096,
     "maxPendingPublishBytes": MIB,
     "retentionCheckIntervalInSeconds": 1,
+    "hiddenWritesTimeoutSeconds": 1,
+    "hiddenWritesCheckIntervalSeconds": 0.05,
     "logFileBytes": MIB,
     "logCacheBytes": MIB,
     "scalableTopicDefaultSegments": 1,

@@ -56,6 +56,8 @@ class Producer:
     claimed_epoch: int | None = None
     schema_version: bytes = b""
     metadata: dict[str, str] = field(default_factory=dict)
+    # Of a hidden write: readers see what it publishes once that attempt has won.
+    attempt: str | None = None
     created_ms: int = 0
     is_closed: bool = False
     topic: Topic | None = None

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 from anabranch.broker.dedup import Deduplication, counts
 from anabranch.broker.producer import Producer
-from anabranch.storage.port import LogError, LogFullError
+from anabranch.errors import MalformedFrame
+from anabranch.model.hidden_writes import attempt_of_bits
+from anabranch.storage.port import Buffer, LogError, LogFullError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command, encode_receipt_run, encode_receipts
@@ -36,6 +38,7 @@ class Publishing:
         "_is_plain",
         "_log",
         "_on_full",
+        "_on_hidden",
         "bytes_in",
         "dedup",
         "entries_in",
@@ -46,11 +49,19 @@ class Publishing:
     )
 
     def __init__(
-        self, log: TopicLog, dedup: Deduplication, *, is_sealed: bool, on_full: Callable[[], None]
+        self,
+        log: TopicLog,
+        dedup: Deduplication,
+        *,
+        is_sealed: bool,
+        on_full: Callable[[], None],
+        on_hidden: Callable[[str, int, int], None] | None = None,
     ) -> None:
+        """`on_hidden` is told attempt, ledger and entry of what a hidden producer has appended."""
         self._log = log
         self._answers: deque[_Answer] = deque()
         self._on_full = on_full
+        self._on_hidden = on_hidden
         self.dedup = dedup
         self.is_deduplicating = False
         self.is_sealed = is_sealed
@@ -77,6 +88,10 @@ class Publishing:
 
     def publish(self, producer: Producer, sends: Sequence[Frame]) -> None:
         """Takes a run of SENDs of one producer. Their entries are copied before this returns."""
+        if producer.attempt is not None:
+            for send in sends:
+                self._publish_hidden(producer, producer.attempt, send)
+            return
         if not self._is_plain or any([send[5] & _JUDGED for send in sends]):
             for send in sends:
                 self._publish_judged(producer, send)
@@ -117,15 +132,9 @@ class Publishing:
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
         if self.is_stopped:
             return
-        refusal: tuple[int, str] | None = None
+        refusal = self._refusal(flags)
         is_last = False
-        if flags & BAD_CHECKSUM:
-            refusal = (pb.ChecksumError, "the message's checksum does not match its bytes")
-        elif flags & EXTENDED:
-            refusal = (pb.NotAllowedError, "transactions are not supported by this broker")
-        elif self.is_sealed:
-            refusal = (pb.TopicTerminatedError, "the topic was already terminated")
-        elif self.is_deduplicating:
+        if refusal is None and self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
             # Ids of a batch rise, so it covers at least one for each message: some clients name only the first.
             highest_id = max(highest_id, sequence_id + messages - 1)
@@ -141,11 +150,46 @@ class Publishing:
             if is_last:
                 self.dedup.push(producer.name, highest_id)
             self._count(producer, 1, messages, len(entry))
+            self._answers.append((number, producer, [(sequence_id, highest_id)], None))
         else:
-            number = self._log.next_entry - 1
-        self._answers.append((number, producer, [(sequence_id, highest_id)], refusal))
+            self._refuse(producer, (sequence_id, highest_id), refusal)
+
+    def _publish_hidden(self, producer: Producer, attempt: str, send: Frame) -> None:
+        """Every entry must say whose it is: after a crash the log itself tells what is hidden."""
+        _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
+        if self.is_stopped:
+            return
+        refusal = self._refusal(flags)
+        if refusal is None and _attempt_in(entry) != attempt:
+            refusal = (
+                pb.NotAllowedError,
+                f"each entry's transaction id must be that of its attempt, {attempt}",
+            )
         if refusal is not None:
-            self.confirmed(self._log.confirmed_end)
+            self._refuse(producer, (sequence_id, highest_id), refusal)
+            return
+        try:
+            number = self._log.append(entry, messages)
+        except LogError as error:
+            self._append_failed(error)
+            return
+        assert self._on_hidden is not None
+        self._on_hidden(attempt, self._log.ledger, number)
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        self._count(producer, 1, messages, len(entry))
+
+    def _refusal(self, flags: int) -> tuple[int, str] | None:
+        if flags & BAD_CHECKSUM:
+            return (pb.ChecksumError, "the message's checksum does not match its bytes")
+        if flags & EXTENDED:
+            return (pb.NotAllowedError, "transactions are not supported by this broker")
+        if self.is_sealed:
+            return (pb.TopicTerminatedError, "the topic was already terminated")
+        return None
+
+    def _refuse(self, producer: Producer, ids: tuple[int, int], refusal: tuple[int, str]) -> None:
+        self._answers.append((self._log.next_entry - 1, producer, [ids], refusal))
+        self.confirmed(self._log.confirmed_end)
 
     def _append_failed(self, error: LogError) -> None:
         # The client keeps the message and sends it again once its producer is back: a send error would make some
@@ -177,6 +221,16 @@ class Publishing:
     def abandon(self) -> None:
         """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
         self._answers.clear()
+
+
+def _attempt_in(entry: Buffer) -> str | None:
+    try:
+        metadata = parse_metadata(entry)
+    except MalformedFrame:
+        return None
+    if not (metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits")):
+        return None
+    return attempt_of_bits(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
 def _write(producer: Producer | None, frames: list[bytes]) -> None:

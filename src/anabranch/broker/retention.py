@@ -40,7 +40,7 @@ def keep_of(minutes: int, megabytes: int, linger: Keep) -> Keep:
 async def trim_target(log: TopicLog, consumed: Position, keep: Keep, now_ms: int) -> Position:
     """The position below which everything may go; `log.first` or less if nothing may."""
     consumed = min(log.normalise(consumed), log.end)
-    if consumed <= log.first or (keep.seconds is None and keep.bytes is None):
+    if consumed <= log.kept_first or (keep.seconds is None and keep.bytes is None):
         return log.first
     if keep.seconds == 0 or keep.bytes == 0:
         return consumed

@@ -1,8 +1,8 @@
 """A topic's durable state: how it is written in full (snapshots) and in steps (deltas), and how both fold. Pure.
 
-State is its subscriptions' cursors, the deduplication table and whether the topic is sealed. Deltas go into the same
-commits as the entries. Folding uses the very cursor operations the live subscription uses, so the two cannot disagree,
-and acknowledgements may appear both in a snapshot and in a delta after it.
+State is its subscriptions' cursors, the deduplication table, what is hidden and whether the topic is sealed. Deltas go
+into the same commits as the entries. Folding uses the very cursor operations the live subscription uses, so the two
+cannot disagree, and acknowledgements may appear both in a snapshot and in a delta after it.
 
 Both forms are one version byte and a msgpack value. A snapshot is a map: keys this version does not know are kept and
 written again. A delta is an array that starts with its kind; an unknown kind is refused, because state that is only
@@ -18,7 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from anabranch.broker.cursor import Cursor
+from anabranch.broker.hidden import Decision, HiddenEntries, flat, unflat
 from anabranch.errors import AnabranchError
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import BEFORE_ALL, Position
 
 _VERSION: Final = b"\x01"
@@ -32,6 +34,8 @@ _ACKED: Final = 5
 _RESET: Final = 6
 _SEALED: Final = 7
 _PRODUCER_FORGOTTEN: Final = 8
+_ATTEMPT_ATTACHED: Final = 9
+_ATTEMPTS_DECIDED: Final = 10
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -58,6 +62,8 @@ class TopicState:
     producers: dict[str, Any] = field(default_factory=dict)
     producers_as_of: Position = BEFORE_ALL
     is_sealed: bool = False
+    # Of the same entries: what an attempt has written since is in the log.
+    hidden: HiddenEntries = field(default_factory=HiddenEntries)
     # What a later version stored and this one does not know.
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -67,6 +73,7 @@ class TopicState:
             producers=self.producers,
             producers_as_of=self.producers_as_of,
             is_sealed=self.is_sealed,
+            hidden=self.hidden,
             extra=self.extra,
         )
 
@@ -80,6 +87,7 @@ def encode_snapshot(
     producers: Mapping[str, Any],
     producers_as_of: Position,
     is_sealed: bool,
+    hidden: HiddenEntries | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> bytes:
     value = {
@@ -97,6 +105,8 @@ def encode_snapshot(
         "producers_as_of": producers_as_of,
         "sealed": is_sealed,
     }
+    if hidden is not None and not hidden.is_empty:
+        value["hidden"] = hidden.image()
     return _VERSION + _encode(value)
 
 
@@ -110,6 +120,8 @@ def decode_snapshot(data: bytes | memoryview) -> TopicState:
         producers_as_of=(as_of[0], as_of[1]),
         is_sealed=value.pop("sealed", False),
     )
+    if (hidden := value.pop("hidden", None)) is not None:
+        state.hidden = HiddenEntries.of_image(hidden)
     for name, one in value.pop("subscriptions", {}).items():
         state.subscriptions[name] = SubscriptionState(
             cursor=Cursor.of_image(one.pop("cursor")),
@@ -163,6 +175,15 @@ def producer_forgotten(name: str) -> bytes:
     return _delta(_PRODUCER_FORGOTTEN, name)
 
 
+def attempt_attached(name: str, batch: WriteBatch) -> bytes:
+    """Entries of that attempt are hidden from now on."""
+    return _delta(_ATTEMPT_ATTACHED, name, batch.write, batch.batch)
+
+
+def attempts_decided(decision: Decision) -> bytes:
+    return _delta(_ATTEMPTS_DECIDED, decision.attempts, flat(decision.dropped))
+
+
 def _delta(*value: Any) -> bytes:
     return _VERSION + _encode(value)
 
@@ -206,6 +227,10 @@ def apply(state: TopicState, delta: bytes | memoryview) -> None:
             state.subscriptions[name] = SubscriptionState(Cursor((at[0], at[1])), sub_kind, properties)
     elif kind == _UNSUBSCRIBED:
         state.subscriptions.pop(rest[0], None)
+    elif kind == _ATTEMPT_ATTACHED:
+        state.hidden.attach(rest[0], WriteBatch(rest[1], rest[2]))
+    elif kind == _ATTEMPTS_DECIDED:
+        state.hidden.replay(rest[0], unflat(rest[1]))
     elif _PROPERTIES <= kind <= _RESET:
         _apply_to_subscription(state, kind, rest)
     else:

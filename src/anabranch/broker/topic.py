@@ -28,6 +28,7 @@ from anabranch.broker.errors import (
     SubscriptionNotFoundError,
     TopicTerminatedError,
 )
+from anabranch.broker.hidden_writes import HiddenWrites, hidden_as
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
@@ -81,9 +82,16 @@ class Topic:
         self._dedup_as_of = state.producers_as_of
         dedup = Deduplication(state.producers)
         is_sealed = state.is_sealed or topic_log.topic_record.sealed_end is not None
-        self._publishing = Publishing(topic_log, dedup, is_sealed=is_sealed, on_full=self.attached.close_all)
-        # Sealed, and all that came before the seal is confirmed: until then nobody is at the end.
-        self._has_end = is_sealed
+        self.hidden = HiddenWrites(self, state.hidden)
+        self._publishing = Publishing(
+            topic_log,
+            dedup,
+            is_sealed=is_sealed,
+            on_full=self.attached.close_all,
+            on_hidden=self.hidden.appended,
+        )
+        # Sealed, all that came before the seal is confirmed and nothing is hidden: until then nobody is at the end.
+        self._has_end = False
         self.publish = self._publishing.publish
         self._closed = broker.loop.create_future()
         self._closings: list[tuple[int, Callable[[], object]]] = []
@@ -102,6 +110,14 @@ class Topic:
         found = topic_log.recovered
         state = topic_state.fold(found.snapshot, found.deltas) if found else topic_state.TopicState()
         topic = Topic(broker, name, topic_log, state)
+        topic.apply_policies(policies)
+        is_asked = topic.publishing.is_deduplicating or (topic.is_sealed and state.producers)
+        if is_asked or topic.hidden.has_attempts:
+            # Only then is a table kept, and only then is opening worth a look into the log.
+            await topic._replay()
+        if not topic.hidden.entries.is_empty:
+            topic.hidden.show()
+        topic._has_end = topic.is_sealed and not topic.hidden.has_open
         for sub_name, stored in state.subscriptions.items():
             topic.subscriptions[sub_name] = topic._make_subscription(
                 sub_name,
@@ -110,15 +126,13 @@ class Topic:
                 properties=stored.properties,
                 extra=stored.extra,
             )
-        topic.apply_policies(policies)
-        if topic.publishing.is_deduplicating or (topic.is_sealed and state.producers):
-            # Only then is the table kept, and only then is opening worth a look into the log.
-            await topic._replay()
         topic_log.start(topic)
+        if topic.hidden.has_attempts:
+            await topic.hidden.look()
         return topic
 
     async def _replay(self) -> None:
-        """Learns the sequence ids of entries written after the state was last stored in full."""
+        """Learns from entries written after the state was last stored in full: sequence ids, and what is hidden."""
         at = self.log.normalise(self._dedup_as_of)
         while at < self.log.end:
             try:
@@ -129,8 +143,10 @@ class Topic:
                     break
                 at = self.log.normalise((damage.ledger, damage.next_good))
                 continue
-            for _, _, data in entries:
-                self._publishing.dedup.replay(parse_metadata(data))
+            for number, _, data in entries:
+                metadata = parse_metadata(data)
+                if not self.hidden.replay(ledger, number, metadata):
+                    self._publishing.dedup.replay(metadata)
             at = self.log.normalise((ledger, entries[-1][0] + 1))
 
     # -- the log's owner
@@ -162,6 +178,7 @@ class Topic:
             producers=self._publishing.dedup.pushed,
             producers_as_of=self.log.appended_end,
             is_sealed=self._publishing.is_sealed,
+            hidden=self.hidden.entries,
             extra=extra,
         )
 
@@ -190,7 +207,11 @@ class Topic:
         if self._publishing.is_sealed and producer.metadata.get(key) != value:
             raise _terminated(self.name)
         await self.attached.make_way(producer)
-        if self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):
+        if (hidden := hidden_as(producer.metadata)) is not None:
+            await self.hidden.admit(producer, *hidden)
+            if self._publishing.is_sealed:
+                raise _terminated(self.name)
+        elif self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):
             # The answer says what is stored. Were more on its way, the client would send that again cut into other
             # batches, and a batch that is a duplicate in part can be neither stored nor dropped.
             await self._confirmed_so_far()
@@ -433,15 +454,35 @@ class Topic:
     async def _seal(self) -> None:
         if not self._publishing.is_sealed:
             self._publishing.seal()
-            await self._stored(topic_state.sealed())
-        self._has_end = True
+            await self.stored(topic_state.sealed())
         if self.log.topic_record.sealed_end is None:
             await self.log.seal()
+        self._end()
+
+    def _end(self) -> None:
+        """Of a topic that is sealed in full: readers may be told, unless something hidden may yet be shown to them."""
+        if self.hidden.has_open:
+            return
+        self._has_end = True
         for subscription in list(self.subscriptions.values()):
             if not subscription.is_sealed:
                 subscription.topic_terminated()
 
-    async def _stored(self, delta: bytes) -> None:
+    @property
+    def has_end(self) -> bool:
+        """Sealed, and nothing is hidden that readers may yet see."""
+        return self._has_end
+
+    def shown(self) -> None:
+        """Readers see more than before."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.entries_confirmed()
+        is_sealing = self._sealing is not None and not self._sealing.done()
+        if self.is_sealed and not is_sealing and not self._has_end:
+            self._end()
+            self.broker.on_segment_progress(self.name)
+
+    async def stored(self, delta: bytes) -> None:
         """Waits until a state change, and with it everything appended before, is confirmed."""
         done = self.broker.loop.create_future()
 
@@ -538,7 +579,8 @@ class Topic:
         if self.is_closed:
             return
         is_settled = self.log.confirmed_end == self.log.next_entry
-        self._bare_at = self.log.next_entry if is_settled and self.log.first == self.log.end else -1
+        is_empty = self.log.kept_first == self.log.kept_end
+        self._bare_at = self.log.next_entry if is_settled and is_empty else -1
         if self.is_bare:
             return
         config, policies = self.broker.config, self._policies
@@ -553,7 +595,7 @@ class Topic:
             (s.next for s in self.subscriptions.values() if s.is_durable),
             default=self.log.end,
         )
-        if consumed <= self.log.first:
+        if consumed <= self.log.kept_first:
             return
         retention = policies.retention_policies
         minutes = config.default_retention_time_in_minutes if retention is None else retention.minutes
@@ -564,6 +606,7 @@ class Topic:
         target = await trim_target(self.log, consumed, keep, self.broker.now_ms())
         late = owed.behind(self.subscriptions.values(), target)
         await self.log.trim(target)
+        self.hidden.trimmed(self.log.topic_record.trimmed)
         for reader in late:
             reader.close()
             self._subscription_ended(reader)

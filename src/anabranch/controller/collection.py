@@ -1,8 +1,8 @@
 """Sealed segments that nobody needs any more: found by the topic's leader, which then has them removed.
 
-One goes when retention has passed, every subscription has read it to its end, and no producer can be in doubt any more
-about what it sent there: after a lost connection producers ask a sealed segment which of their messages it holds, and
-one that is gone can only be taken to hold none.
+One goes when retention has passed, it hides nothing that readers may yet be shown, every subscription has read it to
+its end, and no producer can be in doubt any more about what it sent there: after a lost connection producers ask a
+sealed segment which of their messages it holds, and one that is gone can only be taken to hold none.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Collection:
 
 
 def _is_unneeded(status: SegmentStatus, segment: Segment, records: Sequence[SubscriptionRecord]) -> bool:
+    if status.is_hiding:
+        return False
     for record in records:
         if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
             continue

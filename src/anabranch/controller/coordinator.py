@@ -353,7 +353,7 @@ def is_drained(
     record: SubscriptionRecord, status: SegmentStatus, number: SegmentId, group: s.Group | None = None
 ) -> bool:
     """Whether the subscription has read that segment to its end."""
-    if not status.is_sealed:
+    if not status.is_sealed or status.is_hiding:
         return False
     if record.kind is SubscriptionKind.CHECKPOINT:
         names = () if group is None else group.sessions

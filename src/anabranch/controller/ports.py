@@ -76,6 +76,8 @@ class SegmentStatus:
     # One past the last entry it ever had, as (ledger, entry); (0, 0) if it had none.
     end: tuple[int, int] | None = None
     keys: KeysSeen = field(default_factory=KeysSeen)
+    # It has entries that readers may yet be shown: nobody is at its end, sealed or not.
+    is_hiding: bool = False
 
 
 class Segments(Protocol):

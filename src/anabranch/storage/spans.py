@@ -1,12 +1,14 @@
 """The readable stretches of a topic's log, in order, and arithmetic over them. Pure apart from a growing last end.
 
-A span is [first, end) of one ledger. A ledger with skipped damage in it gives several spans. Positions between spans
-hold nothing: `normalise` steps over them.
+A span is [first, end) of one ledger. A ledger with skipped damage or dropped entries in it gives several spans.
+Positions between spans hold nothing: `normalise` steps over them. With a `stop`, what is kept ends there: entries from
+it on are for nobody yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anabranch.model.position import BEFORE_ALL, Position
@@ -34,28 +36,60 @@ def readable(first: int, end: int, skips: list[Skip]) -> list[tuple[int, int]]:
 
 
 class Spans:
-    """Every kept entry of a topic. The last span belongs to the ledger being written and may be empty."""
+    """Every kept entry of a topic. The last span is where it ends, and may be empty: unless something stops readers
+    before, it belongs to the ledger being written."""
 
-    __slots__ = ("_keys", "_spans")
+    __slots__ = ("_is_stopped", "_keys", "_limit", "_spans")
 
-    def __init__(self, record: TopicRecord, open_end: int = 0) -> None:
-        """`open_end` is how far the record's last ledger, the one being written, is confirmed."""
+    def __init__(
+        self,
+        record: TopicRecord,
+        open_end: int = 0,
+        *,
+        dropped: Iterable[Skip] = (),
+        stop: Position | None = None,
+    ) -> None:
+        """`open_end` is how far the record's last ledger, the one being written, is confirmed.
+
+        What is dropped is confirmed."""
         trimmed_ledger, trimmed_entry = record.trimmed
+        skips_of: dict[int, list[Skip]] = {}
+        for skip in (*record.skips, *dropped):
+            skips_of.setdefault(skip.ledger, []).append(skip)
         spans: list[Span] = []
         for index, ledger in enumerate(record.ledgers):
             is_last = index == len(record.ledgers) - 1
             if ledger.id < trimmed_ledger and not is_last:
                 continue
             first = trimmed_entry if ledger.id == trimmed_ledger else 0
-            skips = [s for s in record.skips if s.ledger == ledger.id]
+            skips = skips_of.get(ledger.id, [])
             end = ledger.end
             if end is None:
                 end = max([first, open_end, *(s.next for s in skips)])
             spans += [Span(ledger.id, ledger.incarnation, a, b) for a, b in readable(first, end, skips)]
             if is_last and (not spans or (spans[-1].ledger, spans[-1].end) != (ledger.id, end)):
                 spans.append(Span(ledger.id, ledger.incarnation, end, end))
+        # How far the last span may still grow: None is without bounds, and a stopped one does not.
+        self._limit: int | None = None
+        self._is_stopped = False
+        if stop is not None:
+            spans = self._stopped(spans, stop)
         self._spans = spans
         self._keys = [(s.ledger, s.first) for s in spans]
+
+    def _stopped(self, spans: list[Span], stop: Position) -> list[Span]:
+        last = spans[-1]
+        if (last.ledger, last.end) < stop:
+            self._limit = stop[1]  # Not confirmed yet.
+            return spans
+        self._is_stopped = True
+        kept = [span for span in spans if (span.ledger, span.first) < stop]
+        if kept and kept[-1].ledger == stop[0] and kept[-1].end >= stop[1]:
+            kept[-1].end = stop[1]
+        else:
+            # The end is the very entry, whatever lies before it: it must not fall back when one is hidden.
+            kept.append(Span(stop[0], "", stop[1], stop[1]))
+        return kept
 
     @property
     def last_span(self) -> Span:
@@ -63,7 +97,8 @@ class Spans:
 
     def extend(self, end: int) -> None:
         """The ledger being written is now confirmed up to `end`."""
-        self._spans[-1].end = end
+        if not self._is_stopped:
+            self._spans[-1].end = end if self._limit is None else min(end, self._limit)
 
     @property
     def first(self) -> Position:
@@ -91,7 +126,8 @@ class Spans:
             span = self._spans[index]
             if span.ledger == at[0] and at[1] < span.end:
                 return at
-        for span in self._spans[index + 1 :]:
+        for n in range(index + 1, len(self._spans)):
+            span = self._spans[n]
             if span.first < span.end:
                 return span.ledger, span.first
         return self.end

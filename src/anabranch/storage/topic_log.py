@@ -92,7 +92,10 @@ class TopicLog:
         self._metadata = metadata
         self._record = record
         self._version = version
-        self._spans = Spans(record)
+        # What is kept, and what of it readers see. The same unless something is hidden.
+        self._kept = self._spans = Spans(record)
+        self._dropped: Sequence[Skip] = ()
+        self._stop: Position | None = None
         self._journal: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
         self._lost: LogError | None = None
         # Changes of the record wait for each other: each must build on the one before.
@@ -231,7 +234,9 @@ class TopicLog:
         self._has_stored_state = self._has_stored_state or state_end > 0
         if entries_end > self._confirmed_entries:
             self._confirmed_entries = entries_end
-            self._spans.extend(entries_end)
+            self._kept.extend(entries_end)
+            if self._spans is not self._kept:
+                self._spans.extend(entries_end)
             self._owner.entries_confirmed(entries_end)
         journal = self._journal
         while journal and journal[0][0] < state_end:
@@ -259,6 +264,29 @@ class TopicLog:
         if self._lost is None:
             self._writer.append_snapshot(self._owner.encode_state())
             self._writer.close()
+
+    # -- hiding
+
+    def hide(self, dropped: Sequence[Skip], stop: Position | None) -> None:
+        """From now on readers step over what is dropped, which is confirmed, and end before `stop`."""
+        self._dropped, self._stop = dropped, stop
+        self._show()
+
+    def _show(self) -> None:
+        if self._dropped or self._stop is not None:
+            self._spans = Spans(self._record, self._confirmed_entries, dropped=self._dropped, stop=self._stop)
+        else:
+            self._spans = self._kept
+
+    @property
+    def kept_first(self) -> Position:
+        """The first entry that takes up space, seen or not; the end of the log if there is none."""
+        return self._kept.first
+
+    @property
+    def kept_end(self) -> Position:
+        """Where the next entry to be confirmed will lie, also while readers end before."""
+        return self._kept.end
 
     # -- reading
 
@@ -356,16 +384,21 @@ class TopicLog:
 
     def _replace_record(self, record: TopicRecord) -> None:
         self._record = record
-        self._spans = Spans(record, self._confirmed_entries)
+        self._kept = Spans(record, self._confirmed_entries)
+        self._show()
 
     async def trim(self, upto: Position) -> None:
         """Gives up every entry below `upto`. The record says so first; only then is the disk given back."""
         upto = min(upto, self.end)
-        if not self._has_stored_state or upto <= self._record.trimmed or self.count(self.first, upto) == 0:
+        if not self._has_stored_state or upto <= self._record.trimmed:
+            return
+        if self._kept.count(self._kept.first, upto) == 0:
             return
         before = self._record
+        # What nobody was ever to see is not missed.
         ledger, entry = self.before(upto)
-        await self.change_record(lambda record: record.without_trimmed(upto, gone=(ledger, entry + 1)))
+        gone = max(self._record.gone, (ledger, entry + 1))
+        await self.change_record(lambda record: record.without_trimmed(upto, gone=gone))
         _forget_unlisted(before, self._record, self._store)
         for kept in self._record.ledgers:
             if kept.id == upto[0]:
@@ -377,7 +410,7 @@ class TopicLog:
 
     async def seal(self) -> None:
         """Writes the end into the record. The owner has stopped appending and everything appended is confirmed."""
-        end = self.end
+        end = self._kept.end
         await self.change_record(lambda record: msgspec.structs.replace(record, sealed_end=end))
 
     async def skip_damage(self, damage: LogDamagedError) -> int:

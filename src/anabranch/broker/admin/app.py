@@ -26,6 +26,7 @@ from anabranch.broker.admin import (
     subscriptions,
     tenants,
     topics,
+    writes,
 )
 from anabranch.broker.admin.params import BrokerDep
 from anabranch.broker.broker import Broker
@@ -80,6 +81,7 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
     app.include_router(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
+    app.include_router(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
     app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])
     app.add_api_route(
         "/status.html", _status, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]

@@ -157,6 +157,7 @@ class SegmentOwner:
             opened = await self._current(segment.topic(topic))
             return SegmentStatus(
                 is_sealed=opened.is_sealed,
+                is_hiding=opened.hidden.has_open,
                 subscriptions={
                     s.name: await _cursor_status(s)
                     for s in list(opened.subscriptions.values())

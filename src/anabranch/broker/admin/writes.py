@@ -1,0 +1,126 @@
+"""`/admin/v2/anabranch/writes` and `…/reveal`: who won a batch of a hidden write, and that its readers see it now.
+
+Any broker answers for the record, which is in the shared store; the topic's owner does the revealing, and others send
+the caller there. Who may produce to the topics may decide what becomes of what was produced.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.exceptions import HTTPException
+
+from anabranch.broker.admin.errors import RestError, redirect
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
+from anabranch.broker.admin.partitions import single
+from anabranch.broker.write_records import encode_record
+from anabranch.model.hidden_writes import (
+    DroppedWinner,
+    InvalidWrite,
+    WriteBatch,
+    WriteRecord,
+    checked_attempt,
+)
+from anabranch.model.names import Domain, TopicName
+
+router = APIRouter()
+
+_LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
+
+
+class Decided(msgspec.Struct, forbid_unknown_fields=True):
+    winners: list[str]
+    topics: list[str]
+
+
+class Dropped(msgspec.Struct, forbid_unknown_fields=True):
+    attempts: list[str]
+
+
+async def _in_path(write: str, number: str) -> WriteBatch:
+    return _batch(decoded_once(write), number)
+
+
+async def _in_query(write: str = "", batch: str = "") -> WriteBatch:
+    return _batch(write, batch)
+
+
+def _batch(write: str, batch: str) -> WriteBatch:
+    try:
+        return WriteBatch.checked(write, batch)
+    except InvalidWrite as error:
+        raise RestError(412, str(error)) from None
+
+
+def _attempts(given: list[str]) -> list[str]:
+    try:
+        return [checked_attempt(attempt) for attempt in given]
+    except InvalidWrite as error:
+        raise RestError(412, str(error)) from None
+
+
+BatchDep = Annotated[WriteBatch, Depends(_in_path)]
+
+
+@router.get("/writes/{write}/{number}")
+async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Response:
+    record = await broker.write_records.get(batch)
+    if record is None:
+        raise RestError(404, f"Nothing is known of {batch}")
+    for topic in record.topics:
+        await broker.rights.produce(role, TopicName.parse(topic))
+    return _answer(record)
+
+
+@router.put("/writes/{write}/{number}")
+async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
+    """Stores the winners unless there are some: then those are answered, and the caller goes on with them."""
+    given = await body(request, Decided)
+    winners = _attempts(given.winners)
+    topics = [TopicName.parse(topic) for topic in given.topics]
+    for topic in topics:
+        if topic.domain not in _LOGGED:
+            raise RestError(
+                412, f"{topic} has no log of its own: name segments, partitions or persistent topics"
+            )
+        await broker.rights.produce(role, topic)
+    try:
+        record = await broker.write_records.decide(batch, winners, map(str, topics))
+    except DroppedWinner as error:
+        raise RestError(409, str(error)) from None
+    return _answer(record)
+
+
+@router.post("/writes/{write}/{number}/drop")
+async def drop(broker: BrokerDep, batch: BatchDep, request: Request) -> Response:
+    """Those attempts will not win. Only who wrote them knows their names."""
+    given = await body(request, Dropped)
+    return _answer(await broker.write_records.drop(batch, _attempts(given.attempts)))
+
+
+@router.post("/reveal/{domain}/{tenant}/{namespace}/{topic:path}")
+async def reveal(
+    request: Request,
+    broker: BrokerDep,
+    role: RoleDep,
+    domain: Domain,
+    namespace: NamespaceDep,
+    topic: str,
+    batch: Annotated[WriteBatch, Depends(_in_query)],
+) -> Response:
+    """Answered once the winners' entries in that topic are visible, and the others' dropped, for good."""
+    if domain not in _LOGGED:
+        raise RestError(412, f"{domain.value}:// has no log of its own: name a persistent topic or a segment")
+    name = TopicName.parse(f"{domain.value}://{namespace}/{decoded_once(topic)}")
+    await broker.rights.produce(role, name)
+    if not broker.owners.is_mine(name):
+        answer = redirect(request, broker.owners.owner(name).http_url)
+        raise HTTPException(307, "Ask the topic's owner", {"Location": answer.headers["location"]})
+    await (await single(broker, name)).hidden.reveal(batch)
+    return Response(status_code=204)
+
+
+def _answer(record: WriteRecord) -> Response:
+    return Response(encode_record(record), media_type="application/json")

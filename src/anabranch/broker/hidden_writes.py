@@ -1,0 +1,218 @@
+"""One topic's hidden writes: producers that are let in, decisions that are carried out, attempts that nobody finishes.
+
+What is hidden is in `hidden.py`; the record of each batch is in the metadata store and is the only word on it. The
+topic's own journal knows which attempt belongs to which batch before the attempt's producer may write, and each
+decision before readers see its entries. So an owner that takes the topic over knows what is open: the attempts in the
+state, and of the entries behind it those whose metadata names such an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from anabranch.broker import state as topic_state
+from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.hidden import HiddenEntries
+from anabranch.broker.producer import Producer
+from anabranch.errors import AnabranchError
+from anabranch.model.hidden_writes import (
+    Fate,
+    WriteBatch,
+    WriteRecord,
+    attempt_of_bits,
+    checked_attempt,
+)
+from anabranch.model.position import Position
+from anabranch.storage.topic_record import Skip
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE, WRITE_ATTEMPT, WRITE_BATCH, WRITE_DECIDED
+
+if TYPE_CHECKING:
+    from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+class UndecidedError(NotAllowedError):
+    """Nothing can be shown before the batch is decided."""
+
+
+def hidden_as(metadata: Mapping[str, str]) -> tuple[WriteBatch, str] | None:
+    """The batch and the attempt that a producer's metadata names; None for one whose entries everybody sees."""
+    given = [metadata.get(key) for key in (WRITE, WRITE_BATCH, WRITE_ATTEMPT)]
+    if given == [None, None, None]:
+        return None
+    write, batch, attempt = given
+    if write is None or batch is None or attempt is None:
+        raise NotAllowedError(f"a hidden producer names all of {WRITE}, {WRITE_BATCH} and {WRITE_ATTEMPT}")
+    return WriteBatch.checked(write, batch), checked_attempt(attempt)
+
+
+class HiddenWrites:
+    def __init__(self, topic: Topic, hidden: HiddenEntries) -> None:
+        self._topic = topic
+        self._hidden = hidden
+        self._records = topic.broker.write_records
+        # Decisions wait for each other: whoever asks for one that is being stored is answered after it is.
+        self._deciding = asyncio.Lock()
+        # When a producer of each open attempt was last seen here, for those that nobody finishes.
+        self._seen_ms: dict[str, int] = {}
+
+    @property
+    def entries(self) -> HiddenEntries:
+        """For the topic's stored state."""
+        return self._hidden
+
+    @property
+    def has_attempts(self) -> bool:
+        return bool(self._hidden.attempts)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether there are entries that readers may yet see."""
+        return self._hidden.has_open
+
+    # -- opening
+
+    def replay(self, ledger: int, entry: int, metadata: pb.MessageMetadata) -> bool:
+        """An entry that was stored after the topic's state; False if everybody may see it."""
+        if not (metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits")):
+            return False
+        attempt = attempt_of_bits(metadata.txnid_most_bits, metadata.txnid_least_bits)
+        if attempt not in self._hidden.attempts:
+            return False
+        self._hidden.note(attempt, ledger, entry, entry + 1)
+        return True
+
+    def show(self) -> None:
+        """Lets readers see what they may, and nothing else."""
+        dropped = [Skip(*run) for run in self._hidden.dropped]
+        self._topic.log.hide(dropped, self._hidden.stop)
+
+    # -- producers
+
+    async def admit(self, producer: Producer, batch: WriteBatch, attempt: str) -> None:
+        """Returns once it is stored that what this producer writes is hidden; NotAllowedError if it is too late."""
+        await self._check(batch, attempt)
+        known = self._hidden.attempts.get(attempt)
+        if known is not None and known.batch != batch:
+            raise NotAllowedError(f"attempt {attempt} is one of {known.batch}: an attempt has one batch")
+        self._hidden.attach(attempt, batch)
+        self._seen_ms[attempt] = self._topic.broker.now_ms()
+        await self._topic.stored(topic_state.attempt_attached(attempt, batch))
+        # The batch may have been decided, and this topic told, before it knew of the attempt.
+        await self._check(batch, attempt)
+        if attempt not in self._hidden.attempts:
+            raise NotAllowedError(f"{ATTEMPT_DROPPED}: attempt {attempt} at {batch} was dropped meanwhile")
+        producer.attempt = attempt
+
+    async def _check(self, batch: WriteBatch, attempt: str) -> None:
+        record = await self._records.get(batch)
+        if record is None or record.fate(attempt) is Fate.OPEN:
+            return
+        await self._carry_out(batch, record)
+        if record.is_decided:
+            raise NotAllowedError(f"{WRITE_DECIDED}: {batch} is decided: nothing more is to be written")
+        raise NotAllowedError(
+            f"{ATTEMPT_DROPPED}: attempt {attempt} at {batch} was dropped: begin another one"
+        )
+
+    def appended(self, attempt: str, ledger: int, entry: int) -> None:
+        """A producer of that attempt has appended an entry."""
+        is_first = not self._hidden.has_open
+        self._hidden.note(attempt, ledger, entry, entry + 1)
+        if is_first:
+            self.show()
+
+    # -- decisions
+
+    async def reveal(self, batch: WriteBatch) -> None:
+        """Returns once what won is visible, durably, and the rest is dropped. UndecidedError if nothing won yet."""
+        record = await self._records.get(batch)
+        if record is None or not record.is_decided:
+            raise UndecidedError(f"{batch} is not decided: PUT its winners first")
+        await self._carry_out(batch, record)
+
+    async def _carry_out(self, batch: WriteBatch, record: WriteRecord) -> None:
+        async with self._deciding:
+            fates = {
+                name: record.fate(name)
+                for name, attempt in self._hidden.attempts.items()
+                if attempt.batch == batch
+            }
+            visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
+            dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
+            if visible or dropped:
+                await self._decide(visible, dropped)
+
+    async def _decide(self, visible: Sequence[str], dropped: Sequence[str]) -> None:
+        self._disconnect({*visible, *dropped})
+        decision = self._hidden.decide(visible, dropped)
+        for name in decision.attempts:
+            self._seen_ms.pop(name, None)
+        # With it, every entry of these attempts is confirmed: they came before.
+        await self._topic.stored(topic_state.attempts_decided(decision))
+        self._hidden.settle(decision)
+        self.show()
+        self._topic.shown()
+
+    def _disconnect(self, attempts: set[str]) -> None:
+        """Nothing more is written under an attempt that is decided. Its clients come back and are told."""
+        for producer in list(self._topic.producers.values()):
+            if producer.attempt in attempts:
+                producer.link.producer_closed(producer)
+                self._topic.attached.remove(producer)
+
+    def trimmed(self, upto: Position) -> None:
+        if self._hidden.dropped:
+            before = len(self._hidden.dropped)
+            self._hidden.trim(upto)
+            if len(self._hidden.dropped) != before:
+                self.show()
+
+    # -- upkeep
+
+    async def look(self) -> None:
+        """Carries out what has been decided, and gives up attempts that nobody has finished for long."""
+        now_ms = self._topic.broker.now_ms()
+        for producer in self._topic.producers.values():
+            if producer.attempt is not None:
+                self._seen_ms[producer.attempt] = now_ms
+        for batch, attempts in self._hidden.batches().items():
+            try:
+                await self._look_at(batch, attempts, now_ms)
+            except AnabranchError as error:
+                log.warning("%s: %s is looked at again later: %s", self._topic.name, batch, error)
+
+    async def _look_at(self, batch: WriteBatch, attempts: Sequence[str], now_ms: int) -> None:
+        record = await self._records.get(batch)
+        if record is None or not any(record.fate(name) is not Fate.OPEN for name in attempts):
+            timeout_ms = self._topic.broker.config.hidden_writes_timeout_seconds * 1000
+            late = stale(attempts, self._seen_ms, now_ms, timeout_ms)
+            if not late:
+                return
+            record = await self._give_up(batch, late)
+        if record is not None:
+            await self._carry_out(batch, record)
+
+    async def _give_up(self, batch: WriteBatch, late: Sequence[str]) -> WriteRecord | None:
+        async with self._deciding:
+            # Who has written nothing here is not missed, and may come again.
+            idle = [
+                name for name in late if name in (known := self._hidden.attempts) and not known[name].runs
+            ]
+            if idle:
+                await self._decide(idle, [])
+        late = [name for name in late if name not in idle]
+        if not late:
+            return None
+        log.warning("%s: nobody has finished %s: attempts %s are dropped", self._topic.name, batch, late)
+        return await self._records.drop(batch, late)
+
+
+def stale(attempts: Iterable[str], seen_ms: dict[str, int], now_ms: int, timeout_ms: int) -> list[str]:
+    """The attempts without a producer for so long. One never seen is seen now."""
+    return [name for name in attempts if seen_ms.setdefault(name, now_ms) + timeout_ms <= now_ms]

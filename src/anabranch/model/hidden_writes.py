@@ -1,0 +1,116 @@
+"""Hidden writes: what one is called, and the record that says which of its attempts readers get to see. Pure values.
+
+A write is done in batches, and each batch in attempts: tasks that may be tried several times, at several places at
+once. What an attempt writes is in the topics' logs at once, hidden. The record of the batch is decided once, by
+compare-and-set, and never changed after that: the winners become visible, everything else of that batch never does.
+Until then single attempts may be dropped, and what is dropped cannot win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from anabranch.errors import AnabranchError
+
+WRITE_CHARS_MAX: Final = 200
+BATCH_MAX: Final = 2**63 - 1
+
+_ATTEMPT = re.compile(r"[0-9a-f]{32}")
+
+
+class InvalidWrite(AnabranchError):
+    """No write, batch or attempt is called so; the message says which rule it breaks."""
+
+    code = 22  # ServerError.NotAllowedError of the wire protocol.
+
+
+class DroppedWinner(AnabranchError):
+    """The batch cannot be decided like that: an attempt that was dropped before is among the winners."""
+
+
+class WriteBatch(NamedTuple):
+    """What is decided as one: a write's name and the number of the batch."""
+
+    write: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of write {self.write!r}"
+
+    @staticmethod
+    def checked(write: str, batch: str) -> WriteBatch:
+        """From text; InvalidWrite if it names none."""
+        if not 1 <= len(write) <= WRITE_CHARS_MAX or not write.isprintable():
+            raise InvalidWrite(
+                f"a write's name has 1 to {WRITE_CHARS_MAX} printable characters, not {write!r}"
+            )
+        if not (batch.isascii() and batch.isdigit() and len(batch) < 20) or int(batch) > BATCH_MAX:
+            raise InvalidWrite(f"a batch is a number from 0 on, not {batch!r}")
+        return WriteBatch(write, int(batch))
+
+
+def checked_attempt(attempt: str) -> str:
+    if not _ATTEMPT.fullmatch(attempt):
+        raise InvalidWrite(
+            f"an attempt is the 32 hexadecimal digits of a UUID in lower case, not {attempt!r}"
+        )
+    return attempt
+
+
+def attempt_bits(attempt: str) -> tuple[int, int]:
+    """The halves of the attempt's UUID, as its entries' metadata has them in the transaction id."""
+    number = int(attempt, 16)
+    return number >> 64, number & 0xFFFFFFFFFFFFFFFF
+
+
+def attempt_of_bits(most: int, least: int) -> str:
+    return f"{most:016x}{least:016x}"
+
+
+class Fate(Enum):
+    """What becomes of an attempt's entries."""
+
+    OPEN = "open"
+    VISIBLE = "visible"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """What is known of one batch. `winners` is None until it is decided."""
+
+    winners: tuple[str, ...] | None = None
+    # Where the winners' entries are: the topics to be told of the decision.
+    topics: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def is_decided(self) -> bool:
+        return self.winners is not None
+
+    def fate(self, attempt: str) -> Fate:
+        if self.winners is not None:
+            return Fate.VISIBLE if attempt in self.winners else Fate.DROPPED
+        return Fate.DROPPED if attempt in self.dropped else Fate.OPEN
+
+    def decide(self, winners: Iterable[str], topics: Iterable[str]) -> WriteRecord:
+        """The record once decided; itself if it was before. DroppedWinner if that cannot be."""
+        if self.is_decided:
+            return self
+        chosen = tuple(dict.fromkeys(winners))
+        lost = sorted(set(chosen) & set(self.dropped))
+        if lost:
+            raise DroppedWinner(
+                f"attempt {lost[0]} was dropped before: its entries are gone; write the batch again under a new attempt"
+            )
+        return WriteRecord(chosen, tuple(dict.fromkeys(topics)), self.dropped)
+
+    def drop(self, attempts: Collection[str]) -> WriteRecord:
+        """The record without those attempts; itself if it is decided: winners stay winners, and others are dropped."""
+        if self.is_decided:
+            return self
+        return WriteRecord(None, self.topics, tuple(dict.fromkeys((*self.dropped, *attempts))))

@@ -1,0 +1,152 @@
+"""Hidden writes of a topic: nobody sees an entry before its batch is decided, and of a loser nobody ever does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from anabranch.client.errors import RequestRefused
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import TopicName
+from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE_DECIDED
+from harness.simple_client import Consumer, EndOfTopic, Hidden
+from unit.broker.admin.conftest import NOW_MS, Rest, serving
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+A, B, C = "a" * 32, "b" * 32, "c" * 32
+
+
+@pytest.fixture
+async def rest() -> AsyncIterator[Rest]:
+    async with serving(MemoryMetadata(lambda: NOW_MS)) as made:
+        yield made
+
+
+async def write(rest: Rest, attempt: str, *payloads: bytes, batch: int = 0) -> list[tuple[int, int]]:
+    producer = await rest.client.producer(TOPIC, hidden=Hidden("job", batch, attempt))
+    receipts = [await producer.send(payload) for payload in payloads]
+    await producer.close()
+    return [await receipt for receipt in receipts]
+
+
+async def decide(rest: Rest, *winners: str, batch: int = 0) -> Any:
+    answer = await rest.call(
+        "PUT",
+        f"/admin/v2/anabranch/writes/job/{batch}",
+        json={"winners": list(winners), "topics": [TOPIC]},
+    )
+    return answer.json()
+
+
+async def reveal(rest: Rest, *, batch: int = 0, status: int = 204) -> None:
+    path = "/admin/v2/anabranch/reveal/persistent/public/default/t"
+    await rest.call("POST", path, status, params={"write": "job", "batch": str(batch)})
+
+
+async def take(consumer: Consumer, count: int) -> list[bytes]:
+    async with asyncio.timeout(5):
+        return [(await consumer.receive()).payload for _ in range(count)]
+
+
+async def backlog(rest: Rest, subscription: str) -> int:
+    stats = await rest.get("/admin/v2/persistent/public/default/t/stats")
+    return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+async def test_entries_are_seen_once_they_are_revealed_and_not_before(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    await rest.publish(TOPIC, b"before")
+    await write(rest, A, b"1", b"2")
+    await rest.publish(TOPIC, b"after")
+    assert await take(consumer, 1) == [b"before"]
+    assert await backlog(rest, "s") == 1
+    await reveal(rest, status=409)
+    assert (await decide(rest, A))["winners"] == [A]
+    await reveal(rest)
+    assert await take(consumer, 3) == [b"1", b"2", b"after"]
+    await reveal(rest)
+
+
+async def test_a_losing_attempt_is_never_seen_and_counts_nowhere(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    loser = await rest.client.producer(TOPIC, hidden=Hidden("job", 0, B))
+    await (await loser.send(b"lost"))
+    await write(rest, A, b"won")
+    await (await loser.send(b"lost too"))
+    await rest.publish(TOPIC, b"after")
+    await decide(rest, A)
+    await reveal(rest)
+    assert await take(consumer, 2) == [b"won", b"after"]
+    late = await rest.client.consumer(TOPIC, "late", earliest=True)
+    assert await take(late, 2) == [b"won", b"after"]
+    assert await backlog(rest, "s") == 2
+    topic = await rest.broker.topic(NAME)
+    assert topic.log.entries == 2
+    await topic.subscriptions["s"].skip_all()
+    assert await backlog(rest, "s") == 0
+    with pytest.raises(RequestRefused, match=WRITE_DECIDED):
+        await write(rest, B, b"again")
+
+
+async def test_a_dropped_attempt_cannot_win_and_cannot_write(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    await write(rest, A, b"lost")
+    dropped = await rest.call("POST", "/admin/v2/anabranch/writes/job/0/drop", json={"attempts": [A]})
+    assert dropped.json() == {"winners": None, "topics": [], "dropped": [A]}
+    with pytest.raises(RequestRefused, match=ATTEMPT_DROPPED):
+        await write(rest, A, b"more")
+    path = "/admin/v2/anabranch/writes/job/0"
+    await rest.refused("PUT", path, 409, json={"winners": [A], "topics": [TOPIC]})
+    await write(rest, B, b"won")
+    await decide(rest, B)
+    await reveal(rest)
+    assert await take(consumer, 1) == [b"won"]
+
+
+async def test_the_first_decision_stands(rest: Rest) -> None:
+    await write(rest, A, b"a")
+    await write(rest, B, b"b")
+    first = await decide(rest, A)
+    assert await decide(rest, B) == first
+    assert await rest.get("/admin/v2/anabranch/writes/job/0") == first
+
+
+async def test_a_terminated_topic_has_its_end_once_all_is_decided(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    await write(rest, A, b"a")
+    await rest.call("POST", "/admin/v2/persistent/public/default/t/terminate")
+    topic = await rest.broker.topic(NAME)
+    assert not topic.has_end
+    assert not topic.subscriptions["s"].is_drained
+    await decide(rest, A)
+    await reveal(rest)
+    assert topic.has_end
+    async with asyncio.timeout(5):
+        message = await consumer.receive()
+        assert message.payload == b"a"
+        await consumer.ack(message)
+        with pytest.raises(EndOfTopic):
+            await consumer.receive()
+
+
+async def test_what_is_open_is_known_when_the_topic_is_opened_again(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    await write(rest, A, b"1")
+    await write(rest, B, b"2")
+    await rest.publish(TOPIC, b"3")
+    await rest.broker.unload_topic(NAME)
+    topic = await rest.broker.topic(NAME)
+    assert topic.hidden.has_open
+    assert topic.log.entries == 0
+    await decide(rest, B)
+    await rest.broker.unload_topic(NAME)
+    topic = await rest.broker.topic(NAME)
+    assert not topic.hidden.has_open, "an owner looks up what was decided meanwhile"
+    assert topic.log.entries == 2
+    again = await rest.client.consumer(TOPIC, "s")
+    assert await take(again, 2) == [b"2", b"3"]
+    del consumer
