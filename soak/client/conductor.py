@@ -174,7 +174,7 @@ class Conductor:
         except REST_ERRORS as error:
             self._world.note(f"properties of {name} were perhaps not changed: {error!r}")
             return
-        self._world.history.all_cut_off(begins=False)  # Its consumers let go of it, or find it again.
+        self._world.history.all_shaken()  # Its consumers let go of it, or find it again.
         self._brooks[name] = is_joined
         self.figures.joins += is_joined
         self.figures.parts += not is_joined

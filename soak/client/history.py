@@ -1,8 +1,10 @@
 """What the client's run promises beyond `simulation.history`: no repetition without a reason, nothing left unacked,
 and checkpoints that lose and repeat nothing. Pure: events with their times in, violations out.
 
-* A message comes again to a subscription only if a consumer that had it was cut off or ended since, or gave it or
-  another of its batch back; in an ordered one also if its segment moved, or some other member was cut off or ended.
+* A message comes again to a subscription only if the consumer that had it was cut off or ended since, or gave it or
+  another of its batch back, or if the one that gets it was cut off when the other had it; in an ordered one also if its
+  segment moved, or some other member was cut off or ended. What began after its acknowledgement was answered is no
+  reason, be it the death of the broker.
 * Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
   again.
 * What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
@@ -21,6 +23,7 @@ from math import inf
 from typing import NamedTuple
 
 from anabranch.simulation.history import History, Place, Sent
+from soak.client.troubles import Troubles
 
 Lane = tuple[str, str]
 # Producer and key: how far a reader has come.
@@ -50,12 +53,12 @@ class Scope:
     keeps_order: bool
     # Whether each segment has one reader, and goes from member to member.
     has_moves: bool
-    # How long the effects of a member's end, or of a cut, may still show.
-    echo_s: float
+    troubles: Troubles
     acked: set[Sent] = field(default_factory=set)
+    # When their acknowledgements were answered.
+    answered: dict[Sent, float] = field(default_factory=dict)
     # Who had it last, and when.
     held: dict[Sent, Held] = field(default_factory=dict)
-    disturbed: dict[str, float] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
     # When a message of that entry was given back: brokers send whole entries again, to any consumer.
     disturbed_entries: dict[Place, float] = field(default_factory=dict)
@@ -110,9 +113,12 @@ class ClientHistory(History):
         echo_s: float,
         has_moves: bool | None = None,
     ) -> None:
-        """From now on that subscription is owed everything of those producers."""
+        """From now on that subscription is owed everything of those producers.
+
+        `echo_s`: how long the effects of a member's end, or of a cut, may still show.
+        """
         self._scopes[name] = Scope(
-            producers, keeps_order, keeps_order if has_moves is None else has_moves, echo_s
+            producers, keeps_order, keeps_order if has_moves is None else has_moves, Troubles(echo_s)
         )
         self.subscribed(name, keeps_order=keeps_order)
 
@@ -120,24 +126,29 @@ class ClientHistory(History):
         self.opened(consumer)
         self._members[consumer] = name
         if self._scopes[name].has_moves:
-            self._disturb(consumer, self._now())  # Segments move to it.
+            self._troubles_of(consumer).shaken(consumer, self._now())  # Segments move to it.
 
     def ended(self, consumer: str) -> None:
         """It left or crashed. What it has received and not acknowledged comes again."""
-        self._disturb(consumer, self._now())
+        self._troubles_of(consumer).shaken(consumer, self._now())
 
     def cut_off(self, consumers: Iterable[str], *, begins: bool) -> None:
         """Something is wrong with a connection of these from now on, or was until now."""
         for consumer in consumers:
             if consumer in self._members:
-                self._disturb(consumer, inf if begins else self._now())
+                troubles = self._troubles_of(consumer)
+                (troubles.began if begins else troubles.ended)(consumer, self._now())
 
     def all_cut_off(self, *, begins: bool) -> None:
         self.cut_off(list(self._members), begins=begins)
 
-    def _disturb(self, consumer: str, until: float) -> None:
-        scope = self._scopes[self._members[consumer]]
-        scope.disturbed[consumer] = until
+    def all_shaken(self) -> None:
+        """Topics have come to what they read, or have gone from it."""
+        for consumer in self._members:
+            self._troubles_of(consumer).shaken(consumer, self._now())
+
+    def _troubles_of(self, consumer: str) -> Troubles:
+        return self._scopes[self._members[consumer]].troubles
 
     def took(self, consumer: str, message: Sent, key: str, place: Place, how: str = "") -> None:
         """A member of a subscription received a message; `how` is for people."""
@@ -168,22 +179,30 @@ class ClientHistory(History):
     def _check_repeat(
         self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
     ) -> None:
-        holder, since, _, _ = scope.held[message]
         self.repeats[name] += 1
+        holder = scope.held[message].consumer
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
-        # One that was cut off may give out what a broker has sent to others since.
-        both = [scope.disturbed.get(one, -inf) for one in (holder, consumer)]
-        whose = scope.disturbed.values() if scope.has_moves else both
+        answered = scope.answered.get(message, inf)
+        given_back = scope.disturbed_entries.get(entry_of(place), -inf)
         if message in scope.given_back:
             scope.given_back.discard(message)
-        elif self._now() < scope.disturbed_entries.get(entry_of(place), -inf) + BACK_AFTER_S:
+        elif given_back <= answered and self._now() < given_back + BACK_AFTER_S:
             pass
-        elif scope.has_moves and consumer != holder:
-            self.repeats[f"{name}, moved"] += (
-                1  # Its segment was given to another member, perhaps for a new layout.
-            )
-        elif max(whose) + scope.echo_s < since:
-            self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}")
+        elif scope.has_moves and consumer != holder and answered == inf:
+            # Its segment was given to another member, perhaps for a new layout.
+            self.repeats[f"{name}, moved"] += 1
+        elif not self._has_reason(scope, consumer, message, answered):
+            since = "" if answered == inf else f", its ack answered at {answered:.3f}"
+            self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}{since}")
+
+    def _has_reason(self, scope: Scope, consumer: str, message: Sent, answered: float) -> bool:
+        """Whether somebody was in trouble: not after its acknowledgement was stored for good."""
+        holder, since, _, _ = scope.held[message]
+        whose = None if scope.has_moves else [holder]
+        if scope.troubles.since(since, whose, begun_by=answered):
+            return True
+        # One that was cut off may give out what the broker has sent to others since.
+        return scope.troubles.since(since, [consumer], begun_by=since)
 
     def gave_back(self, consumer: str, message: Sent, place: Place) -> None:
         """A negative acknowledgement."""
@@ -195,6 +214,13 @@ class ClientHistory(History):
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:
         """Their acknowledgement was asked for; it may be stored or not."""
         self._scopes[self._members[consumer]].acked.update(messages)
+
+    def acknowledged(self, subscription: str, messages: Iterable[Sent]) -> None:
+        messages = list(messages)
+        super().acknowledged(subscription, messages)
+        answered = self._scopes[subscription].answered
+        for message in messages:
+            answered.setdefault(message, self._now())
 
     def owed(self, name: str) -> set[Sent]:
         scope = self._scopes[name]

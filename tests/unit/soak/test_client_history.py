@@ -30,6 +30,11 @@ class Story:
         self.now += 0.1
         self.history.took(consumer, message, "k", place)
 
+    def acks(self, consumer: str, message: Sent) -> None:
+        self.now += 0.1
+        self.history.acking(consumer, [message])
+        self.history.acknowledged("s", [message])
+
     @property
     def violations(self) -> list[str]:
         return self.history.violations
@@ -87,6 +92,102 @@ def test_a_cut_that_is_long_over_is_no_reason() -> None:
     story.takes("one", FIRST)
     story.takes("one", FIRST)
     assert story.violations
+
+
+def test_a_consumer_that_was_cut_off_may_give_out_what_another_was_sent_since() -> None:
+    story = Story()
+    story.history.cut_off(["two"], begins=True)
+    story.takes("one", FIRST)
+    story.history.cut_off(["two"], begins=False)
+    story.takes("two", FIRST)
+    assert not story.violations
+
+
+def test_in_a_queue_a_cut_of_the_one_who_gets_it_again_is_no_reason_if_the_other_had_it_before() -> None:
+    story = Story()
+    story.takes("one", FIRST)
+    story.now += 0.1
+    story.history.cut_off(["two"], begins=True)
+    story.history.cut_off(["two"], begins=False)
+    story.takes("two", FIRST)
+    assert "came again to two without a reason" in story.violations[0]
+
+
+def test_the_same_member_of_a_stream_may_not_get_a_message_twice_for_no_reason() -> None:
+    story = Story(keeps_order=True)
+    story.takes("one", FIRST)
+    story.takes("one", FIRST)
+    assert "came again to one without a reason" in story.violations[0]
+
+
+def test_a_stream_may_repeat_what_moved_to_another_member_but_not_what_was_acknowledged() -> None:
+    for is_acked in (False, True):
+        story = Story(keeps_order=True)
+        story.takes("one", FIRST)
+        if is_acked:
+            story.acks("one", FIRST)
+        story.takes("two", FIRST)
+        assert bool(story.violations) is is_acked
+
+
+@pytest.mark.parametrize("keeps_order", [False, True])
+@pytest.mark.parametrize("again_to", ["one", "two"])
+@pytest.mark.parametrize(
+    "trouble", ["cut", "end", "death of the broker", "another of its batch was given back"]
+)
+def test_what_began_after_an_acknowledgement_was_answered_is_no_reason(
+    trouble: str, again_to: str, keeps_order: bool
+) -> None:
+    for is_acked_first in (True, False):
+        story = Story(keeps_order=keeps_order)
+        story.takes("one", FIRST)
+        story.takes("one", SECOND, HERE._replace(index=1))
+        if is_acked_first:
+            story.acks("one", FIRST)
+        story.now += 0.1
+        match trouble:
+            case "cut":
+                story.history.cut_off(["one"], begins=True)
+                story.now += 0.5
+                story.history.cut_off(["one"], begins=False)
+            case "end":
+                story.history.ended("one")
+            case "death of the broker":
+                story.history.all_cut_off(begins=True)
+                story.now += 0.5
+                story.history.all_cut_off(begins=False)
+            case _:
+                story.history.gave_back("one", SECOND, HERE._replace(index=1))
+        if not is_acked_first:
+            story.acks("one", FIRST)  # It may have been sent again meanwhile.
+        story.takes(again_to, FIRST)
+        told = [one for one in story.violations if "without a reason" in one and "answered" in one]
+        assert bool(told) is is_acked_first
+        assert len(story.violations) == len(told)
+
+
+def test_an_acknowledged_message_may_not_come_to_a_consumer_that_was_opened_later() -> None:
+    story = Story()
+    story.takes("one", FIRST)
+    story.history.ended("one")
+    story.acks("one", FIRST)
+    story.history.joined("s", "three")
+    story.takes("three", FIRST)
+    assert "came back to three, opened after its ack was answered" in story.violations[0]
+
+
+def test_messages_of_a_key_may_not_change_places_in_a_stream() -> None:
+    for keeps_order in (False, True):
+        story = Story(keeps_order=keeps_order)
+        story.takes("one", SECOND, THERE)
+        story.takes("two", FIRST)
+        assert any("first came after 1" in one for one in story.violations) is keeps_order
+
+
+def test_a_message_that_nobody_sent_is_told() -> None:
+    story = Story()
+    story.takes("one", Sent("p", 77))
+    assert "was never sent" in story.violations[0]
 
 
 def test_what_was_received_and_never_acknowledged_is_owed() -> None:

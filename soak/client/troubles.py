@@ -1,0 +1,46 @@
+"""When the consumers of a subscription were in trouble: what a repetition is judged by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A cut, or the begin or end of a life. What it does may show for a while behind its end."""
+
+    begin: float
+    end: float
+
+
+class Troubles:
+    """`echo_s`: how long the effects of one may still show. Times rise from call to call."""
+
+    def __init__(self, echo_s: float) -> None:
+        self._echo_s = echo_s
+        self._of: dict[str, list[Trouble]] = {}
+
+    def shaken(self, consumer: str, now: float) -> None:
+        """Something happened to it in this moment."""
+        self._of.setdefault(consumer, []).append(Trouble(now, now))
+
+    def began(self, consumer: str, now: float) -> None:
+        self._of.setdefault(consumer, []).append(Trouble(now, inf))
+
+    def ended(self, consumer: str, now: float) -> None:
+        lasting = [one for one in self._of.get(consumer, []) if one.end == inf]
+        for one in lasting:
+            one.end = now
+        if not lasting:  # Another that overlapped it has ended both.
+            self.shaken(consumer, now)
+
+    def since(self, time: float, consumers: Iterable[str] | None = None, *, begun_by: float = inf) -> bool:
+        """Whether any of them, all by default, was in trouble at that time or later that had begun by `begun_by`."""
+        all_troubles = self._of.values() if consumers is None else [self._of.get(c, []) for c in consumers]
+        return any(
+            one.begin <= begun_by and one.end + self._echo_s >= time
+            for troubles in all_troubles
+            for one in reversed(troubles)
+        )
