@@ -37,6 +37,7 @@ class Figures:
     merges: int = 0
     refused: int = 0
     kills: int = 0
+    unloads: int = 0
     joins: int = 0
     parts: int = 0
     operation_s: list[float] = field(default_factory=list)
@@ -145,6 +146,17 @@ class Conductor:
             await asyncio.to_thread(process.start)
             self._world.history.all_cut_off(begins=False)
             self.figures.kills += 1
+
+    async def unload(self) -> None:
+        """What an operator does about segments that Pulsar 5.0.0-M1 has sealed and keeps from everybody."""
+        self._world.note("unloading the namespace")
+        self.figures.unloads += 1
+        self._world.history.all_cut_off(begins=True)
+        try:
+            await self._target.rest("PUT", f"namespaces/{self._world.namespace}/unload")
+        except REST_ERRORS as error:
+            self._world.note(f"perhaps not unloaded: {error!r}")
+        self._world.history.all_cut_off(begins=False)
 
     # -- topics that consumers of the namespace find, and lose sight of
 

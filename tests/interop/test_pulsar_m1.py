@@ -94,6 +94,8 @@ def test_consumers_keep_their_promises_through_splits_merges_and_lost_connection
         routing=Routing.LOW,
         pace=Pace(fault_s=0.5),
         per_second=60.0,
+        # M1 looks ever more rarely whether a parent was read to its end, before it hands its children out.
+        quiet_s=60.0,
         is_m1=True,
     )
     peer.make_way()
