@@ -224,7 +224,9 @@ class Cast:
         """Waits until everything owed has come, as long as anything still comes."""
         before, changed, is_unloaded = -1, time.monotonic(), not self._options.is_m1
         while (quiet_s := time.monotonic() - changed) < self._options.quiet_s or not is_unloaded:
+            looked = time.monotonic()
             owed = sum(len(missing) for missing in self.missing().values())
+            look_s = time.monotonic() - looked
             if owed == 0:
                 return
             if owed != before:
@@ -232,7 +234,8 @@ class Cast:
             elif not is_unloaded and quiet_s > M1_QUIET_S:
                 await self._conductor.unload()
                 is_unloaded, changed = True, time.monotonic()
-            await asyncio.sleep(0.25)
+            # Looking goes through everything that was sent, and those who are waited for run on the same loop.
+            await asyncio.sleep(max(0.25, 5 * look_s))
 
     def missing(self) -> dict[str, set[Any]]:
         history = self._world.history
