@@ -1,0 +1,207 @@
+"""Decides hidden writes, over the brokers' admin REST. Blocking: whoever decides has nothing else to do.
+
+    records = WriteRecords(lambda: "http://localhost:8080")
+    record = records.decide("nightly-report", 0, winners, topics)      # Once, whoever asks and however often.
+    records.reveal("nightly-report", 0, record.topics)
+
+A write has one record in the brokers' store, and it is decided once. After that, revealing may be done any number of
+times, by anybody, and has to be done on every topic with entries of the write. All calls wait for brokers that are
+being started again, or for topics that move.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urljoin
+from uuid import UUID
+
+from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.writes import check_write
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+
+PATH: Final = "/admin/v2/anabranch"
+PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
+REDIRECTS_MAX: Final = 10
+# Topics that are revealed at once.
+REVEALS_MAX: Final = 8
+
+
+class WriteRefused(AnabranchError):
+    """The broker will not do that with this write; asking again changes nothing."""
+
+
+class WinnerDropped(WriteRefused):
+    """One of the attempts that were to win was given up before: run all of the write again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a write. `winners` is None until it is decided; `topics` are those that may have entries."""
+
+    winners: frozenset[UUID] | None
+    topics: tuple[str, ...]
+    dropped: frozenset[UUID]
+
+    @classmethod
+    def of(cls, body: bytes) -> Record:
+        found = json.loads(body)
+        winners = found.get("winners")
+        return cls(
+            None if winners is None else frozenset(map(UUID, winners)),
+            tuple(found.get("topics") or ()),
+            frozenset(map(UUID, found.get("dropped") or ())),
+        )
+
+
+class _NotNow(Exception):
+    """Asking again may help."""
+
+
+class _Answered(Exception):
+    """The broker's answer is an error."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords:
+    # The address of a broker that is up, looked for again with every try. ConnectionLost if there is none now.
+    admin_url: Callable[[], str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 30.0
+    # How long one call goes on asking while no answer comes.
+    retry_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def get(self, write: str, batch: int) -> Record | None:
+        """None if nothing is known of it."""
+        try:
+            return Record.of(self._ask("GET", _path(write, batch)))
+        except _Answered as answer:
+            if answer.status == 404:
+                return None
+            raise WriteRefused(f"write {write}/{batch}: {answer}") from None
+
+    def decide(self, write: str, batch: int, winners: Collection[UUID], topics: Collection[str]) -> Record:
+        """The record as it is from now on: with these winners, or with those of whoever was first."""
+        body = {"winners": sorted(one.hex for one in winners), "topics": sorted(topics)}
+        try:
+            return Record.of(self._ask("PUT", _path(write, batch), body))
+        except _Answered as answer:
+            if answer.status == 409:
+                raise WinnerDropped(
+                    f"write {write}/{batch} cannot be decided ({answer}): run it again"
+                ) from None
+            if answer.status == 404:
+                raise WriteRefused("the broker does not know of hidden writes: it is too old") from None
+            raise WriteRefused(f"write {write}/{batch}: {answer}") from None
+
+    def drop(self, write: str, batch: int, attempts: Iterable[UUID]) -> Record:
+        """Gives attempts up. Winners of a decided write stay winners."""
+        body = {"attempts": sorted(one.hex for one in attempts)}
+        try:
+            return Record.of(self._ask("POST", f"{_path(write, batch)}/drop", body))
+        except _Answered as answer:
+            raise WriteRefused(f"write {write}/{batch}: {answer}") from None
+
+    def reveal(self, write: str, batch: int, topics: Collection[str]) -> None:
+        """Has the owners of these topics show what won and drop the rest. The write must be decided."""
+
+        def one(topic: str) -> None:
+            query = urlencode({"write": write, "batch": batch})
+            try:
+                self._ask("POST", f"{PATH}/reveal/{_topic_path(topic)}?{query}")
+            except _Answered as answer:
+                # A topic that is gone has nothing to show: a segment is not deleted before it is decided.
+                if answer.status != 404:
+                    raise WriteRefused(f"write {write}/{batch} on {topic}: {answer}") from None
+
+        if len(topics) == 1:
+            one(next(iter(topics)))
+            return
+        with ThreadPoolExecutor(REVEALS_MAX) as pool:
+            for _ in pool.map(one, sorted(topics)):
+                pass
+
+    # -- asking
+
+    def _ask(self, method: str, path: str, body: object = None) -> bytes:
+        deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S
+        while True:
+            try:
+                return self._follow(method, self.admin_url().rstrip("/") + path, body)
+            except (_NotNow, ConnectionLost) as error:
+                if self.clock() + pause > deadline:
+                    raise TimedOut(
+                        f"{method} {path} was not answered within {self.retry_s:g} s ({error}); are the brokers up?"
+                    ) from None
+            self.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _follow(self, method: str, url: str, body: object) -> bytes:
+        """To the broker that redirects name."""
+        for _ in range(REDIRECTS_MAX):
+            status, answer, location = self._send(method, url, body)
+            if status in (307, 308) and location:
+                url = urljoin(url, location)
+            elif status < 300:
+                return answer
+            elif status >= 500 or status in (408, 429):
+                raise _NotNow(f"{status}: {_reason(answer)}")
+            else:
+                raise _Answered(status, _reason(answer))
+        raise _NotNow(f"{REDIRECTS_MAX} redirects led nowhere")
+
+    def _send(self, method: str, url: str, body: object) -> tuple[int, bytes, str]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self.headers, **({} if data is None else {"Content-Type": "application/json"})}
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with _opener.open(request, timeout=self.timeout_s) as answer:
+                return answer.status, answer.read(), answer.headers.get("Location", "")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(), error.headers.get("Location", "")
+        except (OSError, http.client.HTTPException) as error:
+            raise _NotNow(f"{url}: {error}") from None
+
+
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Redirects are followed by whoever keeps the method and the body."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        return None
+
+
+_opener: Final = urllib.request.build_opener(_StayHere)
+
+
+def _path(write: str, batch: int) -> str:
+    check_write(write, batch)
+    return f"{PATH}/writes/{quote(write, safe='')}/{batch}"
+
+
+def _topic_path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    # Behind the namespace all is one name, slashes included.
+    local = str(name).partition(f"{name.namespace}/")[2]
+    return f"{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
