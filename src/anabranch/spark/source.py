@@ -22,6 +22,7 @@ from anabranch.spark.driver import Driver
 from anabranch.spark.loop_thread import LoopThread
 from anabranch.spark.offsets import Offset, check_is_of, initial
 from anabranch.spark.options import COLUMNS, Options, parse
+from anabranch.spark.sink import BatchWriter, StreamWriter, plan_of
 from anabranch.spark.slice_reader import read
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import Task
@@ -37,7 +38,7 @@ class SlicePartition(InputPartition):
 
 
 class AnabranchSource(DataSource):
-    """`spark.read.format("anabranch")` and `spark.readStream.format("anabranch")`."""
+    """`.format("anabranch")` of `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -56,6 +57,12 @@ class AnabranchSource(DataSource):
 
     def streamReader(self, schema: Any) -> StreamReader:
         return StreamReader(parse(self._given, "stream"))
+
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        return BatchWriter(plan_of(self._given, schema, overwrite, "batch"))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        return StreamWriter(plan_of(self._given, schema, overwrite, "stream"))
 
 
 class BatchReader(DataSourceReader):

@@ -1,0 +1,81 @@
+"""The driver's part of a write: which attempts win, told to the brokers until all of it shows.
+
+A write is decided once. Whoever comes second, such as a batch that Spark runs again after a crash, finds what was
+decided and finishes that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from anabranch.client.connections import Connections
+from anabranch.client.errors import Unsupported
+from anabranch.client.write_records import WriteRecords
+from anabranch.client.writes import ID_MAX
+from anabranch.spark.sink_options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+# For so long a broker that was up is taken to be up.
+ADDRESS_S: Final = 1.0
+
+
+@dataclass
+class AdminAddress:
+    """Where a broker that is up answers REST: asked for over the service URL, and again after a while."""
+
+    service_url: str
+    clock: Callable[[], float] = time.monotonic
+    _found: str = ""
+    _found_s: float = -ADDRESS_S
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self) -> str:
+        with self._lock:
+            if self.clock() - self._found_s >= ADDRESS_S:
+                self._found = asyncio.run(self._ask())
+                self._found_s = self.clock()
+            return self._found
+
+    async def _ask(self) -> str:
+        connections = Connections(self.service_url)
+        try:
+            found = (await connections.service()).http_url
+        finally:
+            await connections.close()
+        if not found:
+            raise Unsupported(
+                f'the broker at {self.service_url} does not tell its HTTP address: .option("adminUrl", "http://…")'
+            )
+        return found
+
+
+def records_of(options: SinkOptions) -> WriteRecords:
+    given = options.admin_url
+    address: Callable[[], str] = AdminAddress(options.service_url) if given is None else lambda: given
+    return WriteRecords(address, retry_s=options.timeout_s)
+
+
+def stream_write_id(query_id: str, topic: str | None) -> str:
+    """A streaming query's write to a topic: the same after each start from one checkpoint."""
+    name = f"spark/{query_id}/{topic or ''}"
+    return name if len(name) <= ID_MAX else f"spark/{query_id}/{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def commit(
+    records: WriteRecords, write: str, batch: int, attempts: Collection[UUID], topics: Collection[str]
+) -> None:
+    """Returns once the winners, these or those of an earlier run, show on all topics."""
+    record = records.decide(write, batch, attempts, topics)
+    if record.winners != frozenset(attempts):
+        log.info("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
+    # An earlier run may have told others than this one has written to, and the other way round.
+    records.reveal(write, batch, {*record.topics, *topics})

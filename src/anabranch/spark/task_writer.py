@@ -1,0 +1,239 @@
+"""Writes one task's rows as hidden entries. Runs in a task; what it returns tells the driver what to decide on.
+
+Rows go out in *legs*. A leg is an attempt of its own, and its record batches are kept until all of it is stored: if a
+connection is lost half-way, nobody knows what the broker holds of it, and the leg is written again as another attempt.
+The driver is told of the attempts that are complete, so the torn ones never show. A leg is as large as memory allows;
+most tasks have one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from anabranch.client.client import Client
+from anabranch.client.connections import Backoff
+from anabranch.client.errors import BadArgument, WriteDecided
+from anabranch.client.portal import Portal
+from anabranch.client.producer import Producer
+from anabranch.client.writes import Write
+from anabranch.errors import AnabranchError
+from anabranch.spark.sink_columns import BadColumn, Columns
+from anabranch.spark.sink_options import SinkOptions
+
+log = logging.getLogger(__name__)
+
+# What is kept of a leg, in bytes of Arrow.
+LEG_BYTES: Final = 128 << 20
+# What may be on its way, of that.
+UNANSWERED_BYTES: Final = 32 << 20
+# Record batches are put together up to this size before they are encoded: small ones cost more by the row.
+GATHER_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a task needs to know."""
+
+    options: SinkOptions
+    columns: Columns
+    # Puts the payloads of a batch with `encode` into a column `value`.
+    encoder: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a task. `topics` may hold entries of it, of its torn attempts too."""
+
+    attempts: tuple[UUID, ...]
+    topics: frozenset[str]
+    rows: int
+    is_decided: bool = False  # The write is: an earlier run has written it.
+
+
+def write_rows(
+    plan: Plan, write: str, batch: int, rows: Iterable[Any], new_attempt: Callable[[], UUID]
+) -> Outcome:
+    """Writes all record batches. Raises what keeps it from that, once its attempts are given up."""
+    portal = Portal()
+    writer = TaskWriter(plan, write, batch, new_attempt)
+    rest = iter(rows)
+    try:
+        for table in _gathered(rest):
+            portal.call(writer.add(table))
+        portal.call(writer.finish())
+    except WriteDecided:
+        # Read to the end all the same: operators before the sink keep their state when their last row is taken.
+        for _ in rest:
+            pass
+        return Outcome((), frozenset(writer.topics), 0, is_decided=True)
+    finally:
+        portal.call(writer.close())
+        portal.stop()
+    return Outcome(tuple(writer.attempts), frozenset(writer.topics), writer.rows)
+
+
+def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
+    """As tables that are worth encoding at once."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        size += batch.nbytes
+        if size >= GATHER_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+@dataclass
+class _Leg:
+    write: Write
+    producers: dict[str, Producer] = field(default_factory=dict)
+    tables: list[tuple[str, Any]] = field(default_factory=list)
+    size: int = 0
+
+
+class TaskWriter:
+    """`add`, `finish`, `close`, all on one loop. After `finish`, `attempts` have all rows."""
+
+    def __init__(self, plan: Plan, write: str, batch: int, new_attempt: Callable[[], UUID]) -> None:
+        self._plan = plan
+        self._write = write
+        self._batch = batch
+        self._new_attempt = new_attempt
+        self._client: Client | None = None
+        self._leg: _Leg | None = None
+        self.attempts: list[UUID] = []
+        self.topics: set[str] = set()
+        self.rows = 0
+
+    async def add(self, table: Any) -> None:
+        for topic, part in self._by_topic(self._encoded(table)):
+            if self._leg is not None and self._leg.size + part.nbytes > LEG_BYTES:
+                await self._end_leg()
+            leg = self._leg = self._leg or self._new_leg()
+            leg.tables.append((topic, part))
+            leg.size += part.nbytes
+            try:
+                await self._post(leg, topic, part)
+            except AnabranchError as error:
+                await self._again(error)
+            self.rows += part.num_rows
+
+    async def finish(self) -> None:
+        """Returns once every row is stored."""
+        if self._leg is not None:
+            await self._end_leg()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close(flush=False)
+
+    # -- legs
+
+    def _new_leg(self) -> _Leg:
+        return _Leg(Write(self._write, self._batch, self._new_attempt()))
+
+    async def _end_leg(self) -> None:
+        assert self._leg is not None
+        try:
+            await self._flush(self._leg)
+        except AnabranchError as error:
+            await self._again(error, is_last=True)
+        self.attempts.append(self._leg.write.attempt)
+        await self._leave(self._leg)
+        self._leg = None
+
+    async def _again(self, error: AnabranchError, *, is_last: bool = False) -> None:
+        """Writes the leg as another attempt, and another, until it is complete or the time is over."""
+        pause = Backoff(random.Random(), first_s=0.1)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._plan.options.timeout_s
+        while True:
+            if not error.retryable or loop.time() > deadline:
+                raise error
+            assert self._leg is not None
+            log.warning("attempt %s is written again: %s", self._leg.write.attempt.hex, error)
+            await self._leave(self._leg)
+            self._leg = _Leg(
+                Write(self._write, self._batch, self._new_attempt()), {}, self._leg.tables, self._leg.size
+            )
+            await pause.wait()
+            try:
+                for topic, part in self._leg.tables:
+                    await self._post(self._leg, topic, part)
+                if is_last:
+                    await self._flush(self._leg)
+                return
+            except AnabranchError as later:
+                error = later
+
+    async def _post(self, leg: _Leg, topic: str, part: Any) -> None:
+        producer = leg.producers.get(topic)
+        if producer is None:
+            producer = leg.producers[topic] = await self._producer(topic, leg.write)
+        columns = self._plan.columns
+        await producer.post_batch(
+            part,
+            value=columns.value or "value",
+            key=columns.key,
+            properties=columns.properties,
+            event_time=columns.event_time,
+        )
+
+    async def _producer(self, topic: str, write: Write) -> Producer:
+        options = self._plan.options
+        if self._client is None:
+            self._client = Client(
+                options.service_url,
+                memory_bytes_max=UNANSWERED_BYTES,
+                operation_timeout_s=options.timeout_s,
+            )
+        try:
+            return await self._client.producer(
+                topic,
+                write=write,
+                compression=options.compression,
+                batching=options.batching,
+                send_timeout_s=options.timeout_s,
+            )
+        except BadArgument as error:
+            raise BadColumn(f"column 'topic': {error}") from None
+
+    async def _flush(self, leg: _Leg) -> None:
+        for producer in leg.producers.values():
+            await producer.flush()
+
+    async def _leave(self, leg: _Leg) -> None:
+        for producer in leg.producers.values():
+            self.topics |= producer.topics_written
+            await producer.close(flush=False)
+
+    # -- rows
+
+    def _encoded(self, table: Any) -> Any:
+        return table if self._plan.encoder is None else self._plan.encoder(table)
+
+    def _by_topic(self, table: Any) -> Iterator[tuple[str, Any]]:
+        """The rows of each topic, in their order."""
+        if self._plan.options.topic is not None:
+            yield self._plan.options.topic, table
+            return
+        import pyarrow.compute as pc
+
+        column = table[self._plan.columns.topic]
+        for name in pc.unique(column).to_pylist():
+            if name is None:
+                raise BadColumn("column 'topic' is null in a row: each row must name its topic")
+            yield name, table.filter(pc.equal(column, name))

@@ -1,0 +1,115 @@
+"""A task's rows become attempts that are complete, whatever happens to connections on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from anabranch.spark.sink_columns import BadColumn, Columns
+from anabranch.spark.sink_options import SinkOptions
+from anabranch.spark.task_writer import Outcome, Plan, write_rows
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import messages
+from anabranch.wire.entry import parse_metadata
+from anabranch.wire.extensions import WRITE_DECIDED
+from unit.client.scripted_thread import SEGMENT, ScriptedThread
+
+TOPIC = "topic://public/default/t"
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedThread]:
+    made = ScriptedThread()
+    yield made
+    made.close()
+
+
+def batch(*values: str, topic: str | None = None) -> pa.RecordBatch:
+    columns: dict[str, Any] = {"value": list(values)}
+    if topic is not None:
+        columns["topic"] = [topic] * len(values)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write(broker: ScriptedThread, rows: Iterator[Any], **more: Any) -> Outcome:
+    options = SinkOptions(broker.script.url, **{"topic": TOPIC, "timeout_s": 20.0, **more})
+    columns = Columns("value", topic=None if options.topic else "topic")
+    numbers = count(1)
+    return write_rows(Plan(options, columns), "w", 0, rows, lambda: UUID(int=next(numbers)))
+
+
+def stored(broker: ScriptedThread, attempt: int) -> list[bytes]:
+    return [
+        bytes(payload)
+        for entry in broker.script.entries
+        if parse_metadata(entry).txnid_least_bits == attempt
+        for _, payload in messages(entry)
+    ]
+
+
+def test_all_rows_of_a_task_are_one_attempt(broker: ScriptedThread) -> None:
+    outcome = write(broker, iter([batch("a", "b"), batch(), batch("c")]))
+    assert outcome == Outcome((UUID(int=1),), frozenset({SEGMENT}), 3)
+    assert stored(broker, 1) == [b"a", b"b", b"c"]
+
+
+def test_a_task_without_rows_attaches_nothing(broker: ScriptedThread) -> None:
+    assert write(broker, iter([batch()])) == Outcome((), frozenset(), 0)
+    assert not broker.script.asked
+
+
+def test_an_attempt_in_doubt_is_written_again_as_another(broker: ScriptedThread) -> None:
+    script = broker.script
+    script.receipts = False
+
+    def rows() -> Iterator[Any]:
+        yield batch(*["x" * (1 << 20)] * 5)
+        broker.until(lambda: script.sent)
+        script.receipts = True
+
+        async def cut() -> None:
+            script.links[-1].cut()
+
+        broker.run(cut)
+        yield batch("b")
+
+    outcome = write(broker, rows())
+    assert outcome.attempts == (UUID(int=2),)
+    assert outcome.rows == 6
+    assert [len(value) for value in stored(broker, 2)] == [1 << 20] * 5 + [1]
+
+
+def test_a_decided_write_is_read_to_its_end_and_not_written(broker: ScriptedThread) -> None:
+    broker.script.refusals[SEGMENT] = [pb.UnknownError]
+    broker.script.refusal_text = f"{WRITE_DECIDED}: w/0"
+    left = iter([batch("a" * (5 << 20)), batch("b"), batch("c")])
+    outcome = write(broker, left)
+    assert outcome.is_decided
+    assert outcome.attempts == ()
+    assert list(left) == []
+    assert not broker.script.sent
+
+
+def test_rows_go_to_the_topics_they_name(broker: ScriptedThread) -> None:
+    other = "topic://public/default/u"
+    rows = [batch("a", topic=TOPIC), batch("b", topic=other), batch("c", topic=TOPIC)]
+    outcome = write(broker, iter(rows), topic=None)
+    assert outcome.rows == 3
+    assert sorted(stored(broker, 1)) == [b"a", b"b", b"c"]
+
+
+def test_a_row_without_a_topic_fails_the_task(broker: ScriptedThread) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": ["a"], "topic": pa.array([None], pa.string())})
+    with pytest.raises(BadColumn, match="'topic' is null in a row"):
+        write(broker, iter([rows]), topic=None)
+
+
+def test_a_broker_that_cannot_be_reached_fails_the_task_in_time() -> None:
+    options = SinkOptions("pulsar://127.0.0.1:1", topic=TOPIC, timeout_s=0.3)
+    with pytest.raises(TimeoutError, match=r"not opened within 0\.3 s"):
+        write_rows(Plan(options, Columns("value")), "w", 0, iter([batch("a")]), lambda: UUID(int=1))
