@@ -298,6 +298,14 @@ class Consumer:
             message_id=[pb.MessageIdData(ledgerId=message.ledger, entryId=message.entry)],
         )
 
+    async def last_message(self) -> tuple[tuple[int, int], bool]:
+        """Where it lies, and whether there is more behind it that is hidden."""
+        answer = await self._connection.request(
+            C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=self._number
+        )
+        last = answer.last_message_id
+        return (last.ledgerId, last.entryId), answer.anabranch_is_hiding
+
     async def unsubscribe(self) -> None:
         await self._connection.request(C.UNSUBSCRIBE, "unsubscribe", consumer_id=self._number)
         self._connection.detach(PartKind.CONSUMER, self._number)

@@ -100,7 +100,9 @@ class Attached:
         success = answer.producer_success
         success.request_id = request_id
         success.producer_name = producer.name
-        success.last_sequence_id = self._topic.last_sequence_id(producer.name)
+        # Hidden producers are not deduplicated: their clients give a whole attempt up when they are in doubt.
+        is_hidden = producer.attempt is not None
+        success.last_sequence_id = -1 if is_hidden else self._topic.last_sequence_id(producer.name)
         success.schema_version = producer.schema_version
         if self.epoch is not None and producer.wants_all:
             success.topic_epoch = self.epoch

@@ -35,6 +35,10 @@ class LogReader(Protocol):
     def last(self) -> Position:
         """The last confirmed entry that is still kept, or (-1, -1)."""
 
+    @property
+    def is_hiding(self) -> bool:
+        """Whether there are entries at `end` already that readers may see later."""
+
     def normalise(self, at: Position) -> Position:
         """The smallest position >= `at` that holds an entry, or `end`. Skips trimmed entries and ledger ends."""
 

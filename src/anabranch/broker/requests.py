@@ -348,9 +348,11 @@ class Requests:
     async def _last_message_id(self, session: Session, request: pb.CommandGetLastMessageId) -> None:
         consumer = self._consumer(session, request.consumer_id)
         topic = consumer.subscription.topic_log
-        last = topic.last
         answer = C(type=C.GET_LAST_MESSAGE_ID_RESPONSE)
         response = answer.getLastMessageIdResponse
+        last = topic.last
+        if topic.is_hiding:  # At the same moment: who is told neither of them will ask no more.
+            response.anabranch_is_hiding = True
         response.request_id = request.request_id
         position = response.last_message_id
         position.ledgerId, position.entryId = _unsigned(last[0]), _unsigned(last[1])

@@ -52,6 +52,11 @@ class Ends:
             self._probes.pop(topic, None)
             await backoff.wait()
 
+    def is_hiding(self, topic: str) -> bool:
+        """Whether, when it was last asked, there was more behind its end that readers may yet be shown."""
+        probe = self._probes.get(topic)
+        return probe is not None and probe.is_hiding
+
     async def _probe(self, topic: str) -> Probe:
         probe = self._probes.get(topic)
         if probe is None or probe.is_lost:
@@ -107,6 +112,7 @@ class Probe:
         self._connection = connection
         self._number = number
         self.is_lost = False
+        self.is_hiding = False
 
     async def subscribe(
         self,
@@ -139,6 +145,7 @@ class Probe:
         """The last entry of the segment; negative numbers if it has none."""
         number = self._number
         answer = await ask(self._connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=number)
+        self.is_hiding = answer.anabranch_is_hiding
         return signed(answer.last_message_id.ledgerId), signed(answer.last_message_id.entryId)
 
     async def end(self) -> Position:

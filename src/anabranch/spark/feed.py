@@ -134,7 +134,10 @@ class TopicFeed:
             found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
             growing = {n for n in wanted if n not in self._sealed_ends and n in self.layout.segments}
             await self._ends.keep({self.topic_of(number) for number in growing})
-        known = Known({n: at for n, at in zip(wanted, found, strict=True) if at is not None})
+        known = Known(
+            {n: at for n, at in zip(wanted, found, strict=True) if at is not None},
+            hiding=frozenset(n for n in growing if self._ends.is_hiding(self.topic_of(n))),
+        )
         self._seen = layout, known
         return known
 
@@ -154,7 +157,8 @@ class TopicFeed:
             if number not in self.layout.segments:
                 return None
             end = await self._ends.of(self.topic_of(number))
-            if end is None or not layout.segments[number].is_sealed:
+            is_growing = not layout.segments[number].is_sealed or self._ends.is_hiding(self.topic_of(number))
+            if end is None or is_growing:
                 return end
             self._sealed_ends[number] = end
         return self._sealed_ends[number]
@@ -182,7 +186,7 @@ class TopicFeed:
         steps = {run.segment.id: Steps((), run.bound) for run in possible}
         async with self._in_time("how many rows there are"):
             steps |= await self._meters.measure(wanted, limit)
-        return replace(view, known=Known(view.known.ends, steps))
+        return replace(view, known=replace(view.known, steps=steps))
 
     # -- the cursor that holds messages
 

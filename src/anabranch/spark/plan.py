@@ -44,6 +44,8 @@ class Known:
 
     ends: Mapping[SegmentId, Position]  # Behind the last message of each.
     steps: Mapping[SegmentId, Steps] = field(default_factory=dict)  # Needed where there is a limit.
+    # Those with more behind their end that readers may yet be shown: not over there, although they may be sealed.
+    hiding: frozenset[SegmentId] = frozenset()
 
 
 # -- the end of a batch
@@ -104,13 +106,14 @@ def _run(
         raise BadCheckpoint(
             f"segment {segment.id} has positions for entry buckets, which this release does not read"
         )
+    closes = segment.is_sealed and segment.id not in known.hiding
     if goal is None:
-        return Run(segment, place, end, segment.is_sealed)
+        return Run(segment, place, end, closes)
     aim = goal.places[segment.id]
     if aim is None:
         return None
     if aim.is_over:
-        return Run(segment, place, end, segment.is_sealed)
+        return Run(segment, place, end, closes)
     # "Latest" may be the first position of a ledger that nothing is written to yet.
     return Run(segment, place, min(end, aim.at[0]), False)
 

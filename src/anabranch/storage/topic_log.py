@@ -272,6 +272,10 @@ class TopicLog:
         self._dropped, self._stop = dropped, stop
         self._show()
 
+    @property
+    def is_hiding(self) -> bool:
+        return self._stop is not None
+
     def _show(self) -> None:
         if self._dropped or self._stop is not None:
             self._spans = Spans(self._record, self._confirmed_entries, dropped=self._dropped, stop=self._stop)

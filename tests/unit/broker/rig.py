@@ -123,6 +123,10 @@ class ListLog:
     def last(self) -> Position:
         return self.before(self.end)
 
+    @property
+    def is_hiding(self) -> bool:
+        return False
+
     def normalise(self, at: Position) -> Position:
         at = max(at, self.trimmed)
         for ledger in sorted(self.ledgers):

@@ -107,6 +107,21 @@ async def test_a_dropped_attempt_cannot_win_and_cannot_write(rest: Rest) -> None
     assert await take(consumer, 1) == [b"won"]
 
 
+async def test_the_last_message_is_the_last_one_readers_see(rest: Rest) -> None:
+    (seen,) = await rest.publish(TOPIC, b"seen")
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    (hidden,) = await write(rest, A, b"hidden")
+    assert await consumer.last_message() == (seen, True)
+    await decide(rest, A)
+    await reveal(rest)
+    assert await consumer.last_message() == (hidden, False)
+    await write(rest, B, b"lost", batch=1)
+    assert await consumer.last_message() == (hidden, True)
+    await decide(rest, A, batch=1)
+    await reveal(rest, batch=1)
+    assert await consumer.last_message() == (hidden, False)
+
+
 async def test_the_first_decision_stands(rest: Rest) -> None:
     await write(rest, A, b"a")
     await write(rest, B, b"b")

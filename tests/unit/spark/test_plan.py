@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import pytest
@@ -238,6 +238,17 @@ def test_a_split_takes_two_batches() -> None:
     two = reach(RIVER, one, known)
     assert plan(RIVER, one, two) == [SegmentSlice(SegmentId(1), BEGINNING, (6, 2, 0))]
     assert reach(RIVER, two, known) == two
+
+
+def test_a_sealed_segment_that_hides_messages_is_not_over() -> None:
+    told = ends(s0=(5, 3, 0), s1=(6, 2, 0), s2=BEGINNING)
+    hiding = replace(told, hiding=frozenset({SegmentId(0)}))
+    one = reach(RIVER, Cut(), hiding)
+    assert plan(RIVER, Cut(), one) == [SegmentSlice(SegmentId(0), None, (5, 3, 0))]
+    assert reach(RIVER, one, hiding) == one, "its children wait"
+    shown = ends(s0=(5, 4, 0), s1=(6, 2, 0), s2=BEGINNING)
+    two = reach(RIVER, one, shown)
+    assert plan(RIVER, one, two) == [SegmentSlice(SegmentId(0), (5, 3, 0), None)]
 
 
 def test_empty_generations_are_passed_at_once() -> None:
