@@ -60,7 +60,10 @@ PURE_MODULES = [
     "storage/topic_record.py",
 ]
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
-LOADED_LATE = {"client/arrow_reader.py", "client/tables.py", "spark/rows.py"}
+LOADED_LATE = {
+    *("client/arrow_reader.py", "client/tables.py"),
+    *("spark/rows.py", "spark/value_types.py", "spark/decoding.py", "spark/declared.py"),
+}
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 
 

@@ -40,12 +40,16 @@ class Opened(Protocol):
 
 
 class ArrowReader:
-    """Of one inbox. With `keeps`, what is given out is remembered until it is `taken`, and its bytes with `holds`."""
+    """Of one inbox. With `keeps`, what is given out is remembered until it is `taken`, and its bytes with `holds`.
 
-    def __init__(self, inbox: Inbox, *, keeps: bool, holds: bool = False) -> None:
+    With `versions` there is a column `columns.SCHEMA_VERSION`, -1 where an entry names none.
+    """
+
+    def __init__(self, inbox: Inbox, *, keeps: bool, holds: bool = False, versions: bool = False) -> None:
         self._inbox = inbox
         self._keeps = keeps
         self._holds = holds
+        self._versions = versions
         self._pool = columns.Pool(POOL_BYTES)
         self._given: dict[int, list[Entry]] = {}
         self._count = 0
@@ -83,7 +87,11 @@ class ArrowReader:
             self._errors.insert(0, error)
             del given[place]
         counts = decoded.counts[decoded.counts > 0] if decoded.bad else decoded.counts
-        return _with_origin(decoded.batch, given, counts), given
+        batch = _with_origin(decoded.batch, given, counts)
+        if self._versions:
+            versions = np.array([_version_of(entry) for entry in given], np.int64)
+            batch = batch.append_column(columns.SCHEMA_VERSION, pa.array(np.repeat(versions, counts)))
+        return batch, given
 
     def _source(self, entry: Entry) -> columns.Entry | None:
         """An entry as the kernels want it; None if it cannot be read, which is told with the next batch."""
@@ -129,6 +137,11 @@ class ArrowReader:
         self._given.pop(number, None)
         if and_earlier:
             self._given = {one: entries for one, entries in self._given.items() if one > number}
+
+
+def _version_of(entry: Entry) -> int:
+    version = entry.metadata.schema_version
+    return int.from_bytes(version, "big", signed=True) if len(version) == 8 else -1
 
 
 def _tag_of(batch: Any) -> int:

@@ -25,7 +25,7 @@ Each module's docstring has the details. The first call of a kernel compiles it,
 `warm_up()` does that at a moment of the caller's choosing, in any thread. Kernels let other threads run.
 """
 
-from anabranch.columns.decode import SCHEMA, Decoded, Entry, decode
+from anabranch.columns.decode import SCHEMA, SCHEMA_VERSION, Decoded, Entry, decode
 from anabranch.columns.encode import encode
 from anabranch.columns.hashing import hash_keys
 from anabranch.columns.pool import Pool
@@ -36,6 +36,7 @@ from anabranch.columns.warmup import warm_up
 
 __all__ = [
     "SCHEMA",
+    "SCHEMA_VERSION",
     "Decoded",
     "Entry",
     "Groups",

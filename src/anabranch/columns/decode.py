@@ -4,6 +4,7 @@
     decoded.batch       # pa.RecordBatch of SCHEMA, a row for each message, entries in the order given
     decoded.counts      # int64 array: how many rows came of each entry; np.repeat(x, counts) spreads x over the rows
     decoded.bad         # [(place in the list, error)] of entries that could not be read, if `strict` is false
+    decoded.versions    # int64 array: the version of the schema that each entry names, -1 for none
 
 `data` is the entry as it came behind the MESSAGE command: checksum and metadata are read here, batches and single
 messages alike, and compressed payloads are unpacked. Chunks and encrypted entries need their client: give the joined,
@@ -61,6 +62,8 @@ SCHEMA: Final = pa.schema(
         pa.field("batch_index", pa.int32(), nullable=False),  # -1 outside of a batch.
     ]
 )
+# A column that is there where it is asked for.
+SCHEMA_VERSION: Final = "schema_version"
 # What offsets of 32 bits reach.
 BYTES_MAX: Final = (1 << 31) - 1
 # A guess at the size of keys, which are stored apart from the values. Longer ones cost a second look.
@@ -84,6 +87,12 @@ class Decoded(NamedTuple):
     batch: pa.RecordBatch
     counts: npt.NDArray[np.int64]
     bad: list[tuple[int, AnabranchError]]
+    versions: npt.NDArray[np.int64]
+
+    def with_versions(self) -> pa.RecordBatch:
+        """The batch with one more column: the version of the schema, -1 where an entry names none."""
+        spread = pa.array(np.repeat(self.versions, self.counts))
+        return self.batch.append_column(SCHEMA_VERSION, spread)
 
 
 def decode(
@@ -120,7 +129,9 @@ def decode_opened(pool: Pool, opened: Opened, *, strict: bool) -> Decoded:
         if strict:
             raise opened.bad[0][1]
     columns = output.columns(found, _properties(output.out, found))
-    return Decoded(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad)
+    return Decoded(
+        pa.RecordBatch.from_arrays(columns, schema=SCHEMA), counts, opened.bad, facts[:, scan.VERSION]
+    )
 
 
 class Opened(NamedTuple):

@@ -34,7 +34,8 @@ META: Final = 13
 META_END: Final = 14
 PAIRS: Final = 15
 PAIR_BYTES: Final = 16
-WIDTH: Final = 17
+VERSION: Final = 17  # Of the schema; -1 if none is named.
+WIDTH: Final = 18
 
 # Flags. Those of a message are used of singles too.
 BAD: Final = 1
@@ -54,7 +55,7 @@ def scan_entries(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         row = facts[entry]
         for fact in range(WIDTH):  # Whole slices are assigned with checks that take a second to compile.
             row[fact] = 0
-        row[COUNT] = row[KEY_SIZE] = row[CRC] = -1
+        row[COUNT] = row[KEY_SIZE] = row[CRC] = row[VERSION] = -1
         at = addresses[entry]
         end = at + sizes[entry]
         if end - at >= 6 and load_u8(at) == 0x0E and load_u8(at + 1) == 2:
@@ -116,6 +117,8 @@ def _read_metadata(row: npt.NDArray[np.int64]) -> bool:
                 row[KEY_SIZE] = size
             elif number == 13:
                 flags |= ENCRYPTED
+            elif number == 16 and size == 8:
+                row[VERSION] = load_u32_be(at) << 32 | load_u32_be(at + 4)
             elif number == 4:
                 row[PAIRS] += 1
                 row[PAIR_BYTES] += size

@@ -110,7 +110,7 @@ class BrokerReader:
             await self._segment.close()
         name = f"spark-{self._chance.getrandbits(32):08x}"
         self._inbox = Inbox()
-        self._arrow = ArrowReader(self._inbox, keeps=False)
+        self._arrow = ArrowReader(self._inbox, keeps=False, versions=self._task.versions)
         self._segment = _SliceConsumer(
             self._connections,
             self._slice.segment,

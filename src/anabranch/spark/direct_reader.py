@@ -66,6 +66,7 @@ class DirectReader:
                 pool=_pool(),
                 bytes_max=BATCH_BYTES,
                 rows_max=ROWS_MAX,
+                versions=self._task.versions,
                 may_lose=True,  # Looked at below.
             ):
                 rows = between(piece.batch, start, end)

@@ -82,6 +82,12 @@ def some_of(allowed: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
+def prefix(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("the beginning of a column's name, such as value_")
+    return text
+
+
 # -- brokers and topics
 
 

@@ -21,6 +21,7 @@ from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import ReadMode
 
 Kind = Literal["batch", "stream"]
+DecodeErrors = Literal["fail", "null"]
 
 # The columns of the source's rows, each with its type as Spark writes it.
 COLUMNS: Final[Mapping[str, str]] = {
@@ -61,6 +62,9 @@ class Options:
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: what the brokers say of themselves.
     columns: tuple[str, ...] | None = None  # None: all.
+    decode: bool = False
+    decode_errors: DecodeErrors = "fail"
+    decode_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,9 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "adminUrl": _Option(values.admin_url),
     "columns": _Option(values.some_of(COLUMNS)),
     "timeoutSeconds": _Option(values.seconds),
+    "decode": _Option(values.truth),
+    "decodeErrors": _Option(values.one_of("fail", "null")),
+    "decodePrefix": _Option(values.prefix),
 }
 _CANONICAL: Final = {name.lower(): name for name in _OPTIONS}
 _CHOICES: Final = ("topic", "topics", "topicsPattern", "namespace")
@@ -139,6 +146,9 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
+        decode=found.get("decode", False),
+        decode_errors=found.get("decodeErrors", "fail"),
+        decode_prefix=found.get("decodePrefix", ""),
     )
     _check_together(options, found)
     if kind is not None:
@@ -181,6 +191,16 @@ def _check_together(options: Options, found: Mapping[str, Any]) -> None:
         raise BadOption(
             "option segments: numbers of segments are those of one topic: give topic, and no more"
         )
+    for name in ("decodeErrors", "decodePrefix"):
+        if name in found and not options.decode:
+            raise BadOption(f"option {name} is of no use without decode=true")
+    if options.decode and not options.choice.is_named:
+        raise BadOption(
+            "option decode: the columns are those of the topics' schema when the query starts: name them with topic or "
+            "topics"
+        )
+    if options.decode and options.columns is not None and "value" not in options.columns:
+        raise BadOption("option columns: decode=true decodes value: name it too, or leave decode out")
     if "maxTriggerDelay" in found and "minRowsPerTrigger" not in found:
         raise BadOption("option maxTriggerDelay is for minRowsPerTrigger, which is not given")
     if limit.rows is not None and options.rows_min > limit.rows:

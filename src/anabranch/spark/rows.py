@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.columns.decode import SCHEMA_VERSION
 from anabranch.model.cut import Position
 
 _MESSAGE_ID: Final = pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])
@@ -66,10 +67,16 @@ def _position(batch: Any, row: int) -> Position:
 
 
 def for_spark(batch: Any, topic: str, segment: int, columns: Sequence[str] | None = None) -> Any:
-    """The same rows as `COLUMNS`, or those of them that are named, in that order."""
+    """The same rows as `COLUMNS`, or those of them that are named, in that order.
+
+    Versions of the schema, if they are there, stay behind them.
+    """
     schema = COLUMNS if columns is None else pa.schema([COLUMNS.field(name) for name in columns])
     made = [_BUILT[name](batch, topic, segment) for name in schema.names]
-    return pa.RecordBatch.from_arrays(made, schema=schema)
+    rows = pa.RecordBatch.from_arrays(made, schema=schema)
+    if SCHEMA_VERSION in batch.schema.names:
+        rows = rows.append_column(SCHEMA_VERSION, batch.column(SCHEMA_VERSION))
+    return rows
 
 
 def _ids(batch: Any) -> list[Any]:

@@ -7,7 +7,8 @@ schema, that is when the query is analysed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from anabranch.spark.driver import Driver
 from anabranch.spark.loop_thread import LoopThread
@@ -26,6 +28,10 @@ from anabranch.spark.sink import BatchWriter, StreamWriter, plan_of
 from anabranch.spark.slice_reader import read
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import Task
+from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.spark.declared import Declared
 
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
@@ -44,19 +50,50 @@ class AnabranchSource(DataSource):
     def name(cls) -> str:
         return "anabranch"
 
-    def schema(self) -> str:
-        wanted = parse(self._given).columns
-        return SCHEMA if wanted is None else ", ".join(f"{name} {COLUMNS[name]}" for name in wanted)
+    _declared: Declared | None = None
+
+    def schema(self) -> StructType | str:
+        options = parse(self._given)
+        if not options.decode:
+            wanted = options.columns
+            return SCHEMA if wanted is None else ", ".join(f"{name} {COLUMNS[name]}" for name in wanted)
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        declared = self._found_schema(options)
+        assert declared is not None
+        return from_arrow_schema(declared.columns())
+
+    def _found_schema(self, options: Options) -> Declared | None:
+        """Spark pickles the source once it is analysed, so what the topic's schema was then is known to the readers."""
+        if options.decode and self._declared is None:
+            from anabranch.spark.declared import declared
+
+            self._declared = declared(options)
+        return self._declared
 
     @property
     def _given(self) -> Mapping[str, str]:
         return dict(self.options)
 
     def reader(self, schema: Any) -> BatchReader:
-        return BatchReader(parse(self._given, "batch"))
+        options = parse(self._given, "batch")
+        return BatchReader(options, self._found_schema(options))
 
     def streamReader(self, schema: Any) -> StreamReader:
-        return StreamReader(parse(self._given, "stream"))
+        options = parse(self._given, "stream")
+        return StreamReader(options, self._found_schema(options))
+
+
+def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
+    if declared is None:
+        return read(task)
+    from anabranch.spark.declared import fetched
+
+    def fetch(version: int) -> pb.Schema | None:
+        return fetched(task.service_url, task.topic, version, task.timeout_s)[0]
+
+    batches = read(replace(task, versions=declared.needs_versions))
+    return declared.decoded(batches, task.topic, fetch)
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         return BatchWriter(plan_of(self._given, schema, overwrite, "batch"))
@@ -66,8 +103,9 @@ class AnabranchSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, declared: Declared | None) -> None:
         self._options = options
+        self._declared = declared
 
     def partitions(self) -> Sequence[InputPartition]:
         loop = LoopThread()
@@ -85,19 +123,20 @@ class BatchReader(DataSourceReader):
             await driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read(partition.value)
+        return _read(partition.value, self._declared)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One lives on the driver for as long as the query runs; copies of it, which only `read`, in the tasks."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, declared: Declared | None) -> None:
         self._options = options
+        self._declared = declared
         self._loop: LoopThread | None = None
         self._driver: Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_loop": None, "_driver": None}
+        return {"_options": self._options, "_declared": self._declared, "_loop": None, "_driver": None}
 
     def _opened(self) -> tuple[LoopThread, Driver]:
         if self._loop is None or self._driver is None:
@@ -160,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read(partition.value)
+        return _read(partition.value, self._declared)
 
     def commit(self, end: dict[str, Any]) -> None:
         loop, driver = self._opened()

@@ -36,6 +36,8 @@ class Task:
     admin_headers: tuple[tuple[str, str], ...] = ()
     # Of the rows, by name; None for all there are.
     columns: tuple[str, ...] | None = None
+    # Whether there is one more column: the version of the topic's schema that a row was written with.
+    versions: bool = False
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""

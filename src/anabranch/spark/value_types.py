@@ -24,7 +24,7 @@ as Pulsar's clients tell brokers; there bytes are Base64 text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ Json = Any
 VALUE: Final = "value"
 _UTC: Final = pa.timestamp("us", "UTC")
 _ZONELESS: Final = pa.timestamp("us")
+_UTC_MS: Final = pa.timestamp("ms", "UTC")
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -49,9 +50,9 @@ _PLAIN: Final[Mapping[str, pa.DataType]] = {
 }
 _LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): _UTC,
+    ("long", "timestamp-millis"): _UTC_MS,
     ("long", "timestamp-micros"): _UTC,
-    ("long", "local-timestamp-millis"): _ZONELESS,
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): _ZONELESS,
 }
 # Which type holds all of a union: the first of these rows that has every member.
@@ -93,6 +94,7 @@ class ValueSchema:
     type: pa.DataType  # A struct if it is a record.
     definition: Json = None  # Avro's, for JSON and Avro.
     version: int = -1  # The topic's; -1 if it has no schema.
+    stored: pa.DataType = None  # As `type`, with times in the unit that a definition says.
 
     @property
     def is_record(self) -> bool:
@@ -121,7 +123,8 @@ def value_schema(schema: pb.Schema | None, version: int = -1) -> ValueSchema:
         return BYTES
     if schema.type in (pb.Schema.Json, pb.Schema.Avro):
         definition = _parsed(schema.schema_data)
-        return ValueSchema(schema.type, arrow_type(definition), definition, version)
+        stored = stored_type(definition)
+        return ValueSchema(schema.type, with_times(stored, micros), definition, version, stored)
     if schema.type in PRIMITIVES:
         return ValueSchema(schema.type, PRIMITIVES[schema.type], version=version)
     raise NoColumns(
@@ -139,7 +142,33 @@ def _parsed(data: bytes) -> Json:
 
 def arrow_type(definition: Json) -> pa.DataType:
     """The type of an Avro definition."""
+    return with_times(stored_type(definition), micros)
+
+
+def stored_type(definition: Json) -> pa.DataType:
+    """The same, with times in the unit that is stored."""
     return _Walk().type(definition, "the value", "")
+
+
+def with_times(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type with each type of times and dates in it changed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(with_times(field.type, change)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), with_times(kind.item_type, change))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(with_times(kind.value_type, change)))
+    return change(kind) if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else kind
+
+
+def micros(kind: pa.DataType) -> pa.DataType:
+    """Spark's only unit."""
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def numbers(kind: pa.DataType) -> pa.DataType:
+    """The whole numbers that times and dates are stored as."""
+    return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
 
 
 class _Walk:

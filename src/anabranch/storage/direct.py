@@ -97,10 +97,13 @@ def record_batches(
     pool: Pool | None = None,
     bytes_max: int = WINDOW_BYTES,
     rows_max: int = 1 << 20,
+    versions: bool = False,
     may_lose: bool = False,
     root: str | None = None,
 ) -> Iterator[Piece]:
     """The messages of [start, end). No batch has more than the limits, except for that of one entry.
+
+    With `versions` there is one more column: the version of the schema that each was written with.
 
     Without a start it is the first entry that is kept, without an end the confirmed end when the reading begins.
     `root` is where the log's folder is found here, if not where the broker has it.
@@ -110,7 +113,9 @@ def record_batches(
     shared = pool or Pool()
 
     def read(plan: TopicPlan) -> Iterator[Piece]:
-        return plan_batches(plan, shared, bytes_max=bytes_max, rows_max=rows_max, root=root)
+        return plan_batches(
+            plan, shared, bytes_max=bytes_max, rows_max=rows_max, versions=versions, root=root
+        )
 
     return _follow(planner, start, end, read, lambda piece: piece.end, may_lose)
 
@@ -169,7 +174,13 @@ def _follow(
 
 
 def plan_batches(
-    plan: TopicPlan, pool: Pool, *, bytes_max: int, rows_max: int, root: str | None = None
+    plan: TopicPlan,
+    pool: Pool,
+    *,
+    bytes_max: int,
+    rows_max: int,
+    versions: bool = False,
+    root: str | None = None,
 ) -> Iterator[Piece]:
     from anabranch.columns.records import Walk
 
@@ -191,7 +202,8 @@ def plan_batches(
             for i, j in located.cut(stop, bytes_max, rows_max):
                 decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
                 last = located.position(j - 1)
-                yield Piece(decoded.batch, located.position(i), (last[0], last[1] + 1))
+                batch = decoded.with_versions() if versions else decoded.batch
+                yield Piece(batch, located.position(i), (last[0], last[1] + 1))
             if stop < len(located):
                 raise NeedsClientError(located.position(stop), located.why(stop))
             if is_bad:

@@ -153,6 +153,10 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("columns", "key,offset", r"columns='key,offset': give some of key, value, properties, topic"),
         ("columns", "key, key", r"columns='key, key': give some of .*, each once"),
         ("timeoutSeconds", "-1", r"timeoutSeconds='-1'"),
+        ("decode", "yes", r"decode='yes': give 'true' or 'false'"),
+        ("decodeErrors", "drop", r"decodeErrors='drop': give 'fail' or 'null'"),
+        ("decodePrefix", "a b", r"decodePrefix='a b': give the beginning of a column's name"),
+        ("decodePrefix", "v_", r"decodePrefix is of no use without decode=true"),
     ],
 )
 def test_a_mistake_names_the_option_and_what_is_allowed(name: str, value: str, said: str) -> None:

@@ -1,0 +1,333 @@
+"""Data plane. Values of a topic with a schema to columns of the types that `anabranch.spark.value_types` says.
+
+    decoder = Decoder(schema, writer_of)
+    decoder.decode(values, versions)      # an Arrow array of schema.type, and which rows could not be decoded
+
+The schema is the one that was declared when the query was analysed. Rows that were written with another version are
+resolved into it: fields that they lack are null (with Avro, the declared default), further ones are left out. Whether a
+row can be decoded depends on that row alone, so a batch that fails as a whole is halved until the rows are found.
+
+JSON is read by Arrow, a million rows a second and core; with maps or bytes in it by msgspec, and Avro by fastavro, both
+in a fifth of that. Neither gives out a Python object for a row of numbers, times or text alone: that is NumPy.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Annotated, Any, Final, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.errors import AnabranchError
+from anabranch.spark.value_types import ValueSchema, numbers, with_times
+from anabranch.wire import pulsar_pb2 as pb
+
+Column = Any  # pa.Array; pyarrow ships no types.
+Versions = npt.NDArray[np.int64]
+Engine = Callable[
+    [Column], Column
+]  # Values to an array of the schema's type; raises if any cannot be decoded.
+
+# What an engine raises: pyarrow's and msgspec's errors are kinds of ValueError, fastavro's mistakes are mismatches.
+_FAULTS: Final = (ValueError, TypeError, OverflowError, AnabranchError, pa.ArrowException)
+
+
+class BadValue(AnabranchError, ValueError):
+    """A value that does not fit the schema of its topic."""
+
+
+class Decoder:
+    """`writer_of` gives a version of the topic's schema; it is asked once for each that rows name."""
+
+    def __init__(self, schema: ValueSchema, writer_of: Callable[[int], pb.Schema | None]) -> None:
+        self._schema = schema
+        self._writer_of = writer_of
+        self._engines: dict[int, Engine] = {}
+
+    @property
+    def needs_versions(self) -> bool:
+        return self._schema.kind == pb.Schema.Avro
+
+    def decode(
+        self, values: Column, versions: Versions | None = None
+    ) -> tuple[Column, list[tuple[int, str]]]:
+        """The array, null where a message has no value or cannot be decoded; and of the latter the row and why."""
+        if versions is None or not self.needs_versions or not len(versions):
+            return _tolerant(self._engine(self._schema.version), values, self._schema.type)
+        found = np.unique(versions)
+        if len(found) == 1:
+            return _tolerant(self._engine(int(found[0])), values, self._schema.type)
+        parts: list[Column] = []
+        bad: list[tuple[int, str]] = []
+        places = [np.flatnonzero(versions == version) for version in found]
+        for version, rows in zip(found.tolist(), places, strict=True):
+            part, faults = _tolerant(self._engine(version), values.take(pa.array(rows)), self._schema.type)
+            parts.append(part)
+            bad += [(int(rows[row]), why) for row, why in faults]
+        back = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_arrays(parts).take(pa.array(back)), sorted(bad)
+
+    def _engine(self, version: int) -> Engine:
+        if version not in self._engines:
+            self._engines[version] = self._made(version)
+        return self._engines[version]
+
+    def _made(self, version: int) -> Engine:
+        kind = self._schema.kind
+        if kind == pb.Schema.Avro:
+            declared = version in (-1, self._schema.version)
+            return _avro(self._schema, None if declared else self._writer_of(version))
+        if kind == pb.Schema.Json:
+            return _json_by_msgspec(self._schema) if _has_odd(self._schema.stored) else _json(self._schema)
+        if kind == pb.Schema.String:
+            return lambda values: values.cast(pa.string())
+        return _FIXED[kind](self._schema.type) if kind in _FIXED else lambda values: values
+
+
+def _tolerant(engine: Engine, values: Column, kind: Any) -> tuple[Column, list[tuple[int, str]]]:
+    """What the engine gives, with nulls for the rows that it raises for."""
+    try:
+        return engine(values), []
+    except _FAULTS as error:
+        if len(values) == 1:
+            return pa.nulls(1, kind), [(0, str(error))]
+    half = len(values) // 2
+    one, bad = _tolerant(engine, values[:half], kind)
+    other, more = _tolerant(engine, values[half:], kind)
+    return pa.concat_arrays([one, other]), [*bad, *((half + row, why) for row, why in more)]
+
+
+# -- JSON
+
+
+def _json(schema: ValueSchema) -> Engine:
+    """By Arrow's reader of JSON lines. Each value stands in an object of its own, so an empty one is a mistake, and one
+    that holds several, or the end of a line, changes the number of rows or is one: neither shifts the others."""
+    from pyarrow import json as lines
+
+    wire = with_times(schema.stored, numbers)
+    parsing = lines.ParseOptions(
+        explicit_schema=pa.schema([("v", wire)]), newlines_in_values=False, unexpected_field_behavior="ignore"
+    )
+
+    def decode(values: Column) -> Column:
+        parts = (pa.scalar(b'{"v":'), _on_a_line(values), pa.scalar(b"}\n"), pa.scalar(b""))
+        joined = pc.binary_join_element_wise(*parts, null_handling="replace", null_replacement=b"null")
+        if not len(values):
+            return pa.array([], schema.type)
+        data = joined.buffers()[2]
+        reading = lines.ReadOptions(use_threads=False, block_size=data.size + 1)
+        table = lines.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
+        if table.num_rows != len(values):
+            raise BadValue("more than one JSON value")
+        found = _one(table.column("v"))
+        found.validate(full=True)  # The reader takes any bytes for text.
+        return _timed(found, schema)
+
+    return decode
+
+
+def _on_a_line(values: Column) -> Column:
+    """Line ends are blanks in JSON, where they are allowed at all."""
+    if not pc.any(pc.match_substring(values, "\n")).as_py():
+        return values
+    return pc.replace_substring(values, "\n", " ")
+
+
+def _has_odd(kind: Any) -> bool:
+    """Whether there are maps or bytes in it, which Arrow's reader of JSON does not know."""
+    if pa.types.is_struct(kind):
+        return any(_has_odd(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _has_odd(kind.value_type)
+    return bool(pa.types.is_map(kind) or pa.types.is_binary(kind))
+
+
+def _json_by_msgspec(schema: ValueSchema) -> Engine:
+    import msgspec
+
+    decoder = msgspec.json.Decoder(_python_type(with_times(schema.stored, numbers)))
+
+    def decode(values: Column) -> Column:
+        with _no_collecting():
+            found = [None if one is None else decoder.decode(one) for one in values.to_pylist()]
+            return _from_python(found, schema)
+
+    return decode
+
+
+def _python_type(kind: Any) -> Any:
+    """What msgspec makes of it, checked: dicts without the fields that nobody asked for."""
+    import msgspec
+
+    if pa.types.is_struct(kind):
+        fields = {field.name: _python_type(field.type) for field in kind}
+        return TypedDict("Record", fields, total=False) | None  # type: ignore[operator]
+    if pa.types.is_list(kind):
+        return list[_python_type(kind.value_type)] | None  # type: ignore[misc]
+    if pa.types.is_map(kind):
+        return dict[str, _python_type(kind.item_type)] | None  # type: ignore[misc]
+    if pa.types.is_integer(kind):
+        most = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)] | None
+    if pa.types.is_decimal(kind):
+        return Decimal | None
+    plain = {pa.bool_(): bool, pa.float32(): float, pa.float64(): float, pa.string(): str, pa.binary(): bytes}
+    return plain[kind] | None
+
+
+# -- Avro
+
+
+def _avro(schema: ValueSchema, writer: pb.Schema | None) -> Engine:
+    from anabranch.client.schema_avro import AvroSchema
+
+    avro = AvroSchema(definition=_plain(schema.definition))
+    if writer is not None:
+        if writer.type != pb.Schema.Avro:
+            name = pb.Schema.Type.Name(writer.type)
+            raise BadValue(f"the topic's schema was Avro when the query began, and now it is {name}")
+        plain = pb.Schema()
+        plain.CopyFrom(writer)
+        plain.schema_data = json.dumps(_plain(json.loads(writer.schema_data))).encode()
+        avro.learn(b"w", plain)
+    version = b"" if writer is None else b"w"
+
+    def decode(values: Column) -> Column:
+        read = avro.decode
+        with _no_collecting():
+            found = [None if one is None else read(one, version) for one in values.to_pylist()]
+            return _from_python(found, schema)
+
+    return decode
+
+
+def _plain(definition: Any) -> Any:
+    """Without logical types, but for decimals: their values are numbers and text, which Arrow takes as they are."""
+    if isinstance(definition, list):
+        return [_plain(one) for one in definition]
+    if not isinstance(definition, Mapping):
+        return definition
+    made = {key: value for key, value in definition.items()}
+    if made.get("logicalType") != "decimal":
+        made.pop("logicalType", None)
+    for part in ("items", "values", "type"):
+        if part in made:
+            made[part] = _plain(made[part])
+    if "fields" in made:
+        made["fields"] = [{**field, "type": _plain(field["type"])} for field in made["fields"]]
+    return made
+
+
+# -- values of a fixed size, as Pulsar's clients write them: big end first
+
+
+def _records(values: Column, layout: Any) -> npt.NDArray[Any]:
+    """The rows that are not null, as NumPy records."""
+    layout = np.dtype(layout)
+    there = values.drop_null()
+    sizes = pc.binary_length(there)
+    if len(there) and not pc.all(pc.equal(sizes, layout.itemsize)).as_py():
+        wrong = sizes.filter(pc.not_equal(sizes, layout.itemsize))[0].as_py()
+        raise BadValue(f"{wrong} bytes, where {layout.itemsize} are expected")
+    _, offsets, data = there.buffers()
+    if not len(there):
+        return np.zeros(0, layout)
+    start = int(np.frombuffer(offsets, np.int32)[there.offset])
+    return np.frombuffer(data, layout, len(there), start)
+
+
+def _spread(made: Column, values: Column) -> Column:
+    """With nulls where the values have them."""
+    if not values.null_count:
+        return made
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    return made.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+
+def _number(layout: str, unit: Any = None) -> Callable[[Any], Engine]:
+    def engine(kind: Any) -> Engine:
+        def decode(values: Column) -> Column:
+            found = _records(values, layout)
+            made = pa.array(found.astype(found.dtype.newbyteorder("=")))
+            return _spread((made if unit is None else made.cast(unit)).cast(kind), values)
+
+        return decode
+
+    return engine
+
+
+def _boolean(kind: Any) -> Engine:
+    return lambda values: _spread(pa.array(_records(values, "u1") != 0), values)
+
+
+def _composed(first: str, second: str, unit: int, per_second: int) -> Callable[[Any], Engine]:
+    """Two numbers: of `unit` microseconds, and of nanoseconds."""
+
+    def engine(kind: Any) -> Engine:
+        def decode(values: Column) -> Column:
+            found = _records(values, [("first", first), ("nanos", second)])
+            whole = found["first"].astype(np.int64)
+            if len(whole) and max(abs(int(whole.min())), abs(int(whole.max()))) >= (1 << 62) // unit:
+                raise BadValue("a time that is too far away")
+            made = pa.array(whole * unit + found["nanos"].astype(np.int64) // per_second)
+            return _spread(made.cast(kind), values)
+
+        return decode
+
+    return engine
+
+
+_FIXED: Final[Mapping[int, Callable[[Any], Engine]]] = {
+    pb.Schema.Bool: _boolean,
+    pb.Schema.Int8: _number("i1"),
+    pb.Schema.Int16: _number(">i2"),
+    pb.Schema.Int32: _number(">i4"),
+    pb.Schema.Int64: _number(">i8"),
+    pb.Schema.Float: _number(">f4"),
+    pb.Schema.Double: _number(">f8"),
+    pb.Schema.Date: _number(">i8", pa.timestamp("ms", "UTC")),
+    pb.Schema.Timestamp: _number(">i8", pa.timestamp("ms", "UTC")),
+    pb.Schema.Time: _number(">i8"),
+    pb.Schema.LocalTime: _number(">i8"),
+    pb.Schema.LocalDate: _number(">i8", pa.int32()),
+    pb.Schema.Instant: _composed(">i8", ">i4", 1_000_000, 1000),
+    pb.Schema.LocalDateTime: _composed(">i8", ">i8", 86_400_000_000, 1000),
+}
+
+
+# -- what they share
+
+
+def _from_python(found: list[Any], schema: ValueSchema) -> Column:
+    return _timed(pa.array(found, with_times(schema.stored, numbers)), schema)
+
+
+def _timed(found: Column, schema: ValueSchema) -> Column:
+    """With numbers that are times made times."""
+    if found.type != schema.stored:
+        found = found.cast(schema.stored)
+    return found if found.type == schema.type else found.cast(schema.type)
+
+
+def _one(column: Any) -> Column:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Many small objects that live for a moment: looking for cycles among them takes longer than making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
