@@ -60,8 +60,11 @@ class BrokerProcess:
     `settings` are the broker's own (`brokerDeduplicationEnabled=True`). Ports stay the same over restarts.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object] | None = None, *, token: str | None = None
+    ) -> None:
         self.folder = folder
+        self.token = token  # For its REST.
         self.port = free_port()
         self.http_port = free_port()
         self.settings = dict(settings or {})
@@ -189,7 +192,7 @@ class BrokerProcess:
 
     def rest(self, method: str, path: str, body: object = None) -> Any:
         """The JSON answer (or text) of a path below /admin/v2/."""
-        return rest_call(self.http_port, method, path, body)
+        return rest_call(self.http_port, method, path, body, token=self.token)
 
     def get(self, path: str) -> Any:
         return self.rest("GET", path)
@@ -211,12 +214,15 @@ def rest_path(topic: str) -> str:
     return "persistent/" + (name if "/" in name else f"public/default/{name}")
 
 
-def rest_call(port: int, method: str, path: str, body: object = None) -> Any:
+def rest_call(port: int, method: str, path: str, body: object = None, *, token: str | None = None) -> Any:
     """The JSON answer (or text) of a path below /admin/v2/."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
     try:
         text = None if body is None else json.dumps(body)
-        connection.request(method, f"/admin/v2/{path}", text, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        connection.request(method, f"/admin/v2/{path}", text, headers)
         answer = connection.getresponse()
         content = answer.read().decode()
     finally:

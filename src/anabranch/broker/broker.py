@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import anabranch
+from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
@@ -28,6 +29,7 @@ from anabranch.broker.scalable.scaling import Scaling
 from anabranch.broker.scalable.sweep import sweep_leftovers
 from anabranch.broker.schemas import Schemas
 from anabranch.broker.session import Session
+from anabranch.broker.sign_in import SignIn
 from anabranch.broker.topic import Topic
 from anabranch.broker.ui.recorder import Recorder
 from anabranch.broker.write_records import WriteRecords
@@ -65,6 +67,8 @@ class Broker:
         service_url: str,
         http_url: str,
         now_ms: Callable[[], int],
+        service_url_tls: str = "",
+        authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
         remote_segments: Callable[[Owner], Segments] = unreachable,
@@ -73,14 +77,16 @@ class Broker:
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
+        self.sign_in = SignIn(authentication, now_ms)
         self.rights = Rights(authorizer or AllowAll())
         self.schemas = Schemas(metadata)
         self.write_records = WriteRecords(metadata)
         self.service_url = service_url
+        self.service_url_tls = service_url_tls
         self.http_url = http_url
         self.now_ms = now_ms
         self.started_ms = now_ms()
-        me = Owner(service_url, http_url)
+        me = Owner(service_url, http_url, service_url_tls)
         self.owners: Owners = owners or SoleOwner(me)
         self.registry = BrokerRegistry(metadata, me, self.started_ms)
         # What this broker does to the segments it owns, and the same for every segment wherever it is.

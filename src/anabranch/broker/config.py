@@ -57,6 +57,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     advertised_address: str = ""
     broker_service_port: int = 6650
     web_service_port: int = 8080
+    # 0: none.
+    broker_service_port_tls: int = 0
+    web_service_port_tls: int = 0
+    # In PEM. Client certificates are asked for where an authority for them is named.
+    tls_certificate_file_path: str = ""
+    tls_key_file_path: str = ""
+    tls_trust_certs_file_path: str = ""
+    tls_require_trusted_client_cert_on_connect: bool = False
+
+    # -- who is let in
+    authentication_enabled: bool = False
+    # Of those who show nothing; empty: they are refused.
+    anonymous_user_role: str = ""
+    # `file:///path`, or `data:;base64,…`.
+    token_secret_key: str = ""
+    token_public_key: str = ""
+    token_public_alg: str = "RS256"
+    token_auth_claim: str = "sub"
+    token_audience_claim: str = ""
+    token_audience: str = ""
 
     # -- connections
     keep_alive_interval_seconds: int = 30
@@ -153,7 +173,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     expose_topic_level_metrics_in_prometheus: bool = True
 
     def spelled(self) -> dict[str, Any]:
+        """As users write them. A key that is written out is not shown."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
+        if settings["tokenSecretKey"] and not settings["tokenSecretKey"].startswith("file:"):
+            settings["tokenSecretKey"] = "*****"
         return settings
 
 
@@ -215,6 +238,8 @@ _AT_LEAST: Mapping[str, float] = {
 _AT_MOST: Mapping[str, int] = {
     "brokerServicePort": 65_535,
     "webServicePort": 65_535,
+    "brokerServicePortTls": 65_535,
+    "webServicePortTls": 65_535,
     "maxMessageSize": 1 * GIB,
     "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
     "scalableTopicDefaultSegments": 4096,
@@ -333,6 +358,11 @@ def _check(config: BrokerConfig) -> BrokerConfig:
             raise ConfigError(f"{name} = {value}: must be at least {least}")
         if name in _AT_MOST and value > _AT_MOST[name]:
             raise ConfigError(f"{name} = {value}: must be at most {_AT_MOST[name]}")
+    has_tls = config.broker_service_port_tls or config.web_service_port_tls
+    if has_tls and not (config.tls_certificate_file_path and config.tls_key_file_path):
+        raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
+    if config.tls_require_trusted_client_cert_on_connect and not config.tls_trust_certs_file_path:
+        raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")
     return config

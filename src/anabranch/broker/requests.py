@@ -42,6 +42,7 @@ class Requests:
         self.scalable = ScalableCommands(broker)
         self._handlers: dict[int, tuple[str, Handler]] = {
             C.CONNECT: ("connect", self._connect),
+            C.AUTH_RESPONSE: ("authResponse", self._broker.sign_in.answer),
             C.PARTITIONED_METADATA: ("partitionMetadata", self._waits(self._partitions)),
             C.LOOKUP: ("lookupTopic", self._waits(self._lookup)),
             C.PRODUCER: ("producer", self._producer),
@@ -79,6 +80,8 @@ class Requests:
     # -- connection
 
     def _connect(self, session: Session, connect: pb.CommandConnect) -> None:
+        if not self._broker.sign_in.connect(session, connect):
+            return
         features = pb.FeatureFlags(
             supports_partial_producer=True,
             supports_get_partitioned_metadata_without_auto_creation=True,

@@ -15,16 +15,19 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from anabranch.broker.authentication import Authentication
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
+from anabranch.broker.tls import server_context
 from anabranch.errors import AnabranchError
 from anabranch.metadata.sqlite import SqliteMetadata
 from anabranch.storage.file_store import FileLogStore
@@ -76,27 +79,46 @@ def _make_folder(data: Path) -> None:
         raise StartError(f"cannot use {data}: {error.strerror or error}") from None
 
 
+def _authentication(config: BrokerConfig) -> Authentication | None:
+    if not config.authentication_enabled:
+        return None
+    # Loaded only where it is needed: it takes a tenth of a second.
+    from anabranch.broker import tokens
+
+    return tokens.authentication(config)
+
+
 @contextlib.asynccontextmanager
 async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
     """A broker that serves its binary port. Leaving the context ends it cleanly."""
     loop = asyncio.get_running_loop()
-    binary = listen(config.bind_address, config.broker_service_port)
+    authentication = _authentication(config)
+    tls = server_context(config) if config.broker_service_port_tls else None
     data = Path(config.data_dir)
     async with contextlib.AsyncExitStack() as stack:
+        binary = listen(config.bind_address, config.broker_service_port)
         stack.callback(binary.close)
+        secured = listen(config.bind_address, config.broker_service_port_tls) if tls else None
+        if secured is not None:
+            stack.callback(secured.close)
         _make_folder(data)
         service = await SqliteMetadata.open(data / "metadata.sqlite", clock_ms=now_ms)
         stack.push_async_callback(service.close)
         metadata = await service.connect()
         host = _advertised(config)
         service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
+        service_url_tls = f"pulsar+ssl://{host}:{secured.getsockname()[1]}" if secured else ""
         resources = Resources(
             metadata, config.cluster_name, bundles=config.default_number_of_namespace_bundles
         )
         await resources.start()
         stack.push_async_callback(resources.close)
         http_url = f"http://{host}:{config.web_service_port}"
-        await resources.bootstrap(Cluster(service_url=http_url, broker_service_url=service_url))
+        await resources.bootstrap(
+            Cluster(
+                service_url=http_url, broker_service_url=service_url, broker_service_url_tls=service_url_tls
+            )
+        )
         store = FileLogStore(
             data / "log",
             clock_ms=now_ms,
@@ -107,12 +129,25 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         )
         await store.start()
         broker = Broker(
-            config, metadata, store, resources, service_url=service_url, http_url=http_url, now_ms=now_ms
+            config,
+            metadata,
+            store,
+            resources,
+            service_url=service_url,
+            http_url=http_url,
+            now_ms=now_ms,
+            service_url_tls=service_url_tls,
+            authentication=authentication,
         )
         await broker.start()
         stack.push_async_callback(broker.close)
         server = await loop.create_server(lambda: Session(broker), sock=binary, backlog=BACKLOG)
         stack.callback(server.close)
+        if secured is not None:
+            over_tls = await loop.create_server(
+                lambda: Session(broker), sock=secured, backlog=BACKLOG, ssl=tls
+            )
+            stack.callback(over_tls.close)
         log.info("serving %s from %s", service_url, data)
         yield broker
 
@@ -122,12 +157,17 @@ async def _serve(config: BrokerConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    web = listen(config.bind_address, config.web_service_port)
-    try:
+    tls = server_context(config) if config.web_service_port_tls else None
+    async with contextlib.AsyncExitStack() as stack:
+        web = stack.enter_context(listen(config.bind_address, config.web_service_port))
+        listening: list[tuple[socket.socket, ssl.SSLContext | None]] = [(web, None)]
+        if tls is not None:
+            secured = stack.enter_context(listen(config.bind_address, config.web_service_port_tls))
+            listening.append((secured, tls))
         async with running(config) as broker:
             # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
             admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
-            async with admin.serve_admin(broker, web):
+            async with admin.serve_admin(broker, listening):
                 print(
                     f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
                     flush=True,
@@ -137,8 +177,6 @@ async def _serve(config: BrokerConfig) -> None:
                 if broker.failed.done():
                     raise StartError(f"the log has ended, start again to recover: {broker.failed.result()}")
                 log.info("stopping")
-    finally:
-        web.close()
 
 
 def run_standalone(config: BrokerConfig) -> int:

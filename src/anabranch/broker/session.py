@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from anabranch.broker.authorization import ANONYMOUS
+from anabranch.broker.authentication import Identity
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.producer import Producer
+from anabranch.broker.sign_in import NOBODY
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -57,7 +58,8 @@ class Session(asyncio.BufferedProtocol):
         self.namespace_watches: dict[int, NamespaceWatch] = {}
         self.sessions: dict[int, ConsumerSession] = {}
         self.address = ""
-        self.role = ANONYMOUS
+        self.identity = NOBODY
+        self.challenged_s: float | None = None
         self.is_open = False
         self.is_writable = True
         self.connection = Connection(
@@ -79,6 +81,20 @@ class Session(asyncio.BufferedProtocol):
             UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
             UNREAD_MESSAGES_MAX * broker.config.max_message_size,
         )
+
+    @property
+    def role(self) -> str:
+        return self.identity.role
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """What TLS has verified of the client, if it has."""
+        found: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
+        return found
+
+    def sign_in(self, identity: Identity) -> None:
+        self.identity = identity
+        self.challenged_s = None
 
     @property
     def client_version(self) -> str:
@@ -241,6 +257,7 @@ class Session(asyncio.BufferedProtocol):
 
     def tick(self, now: float) -> None:
         """Probes a silent peer and gives up on one that stays silent."""
+        self.broker.sign_in.look(self)
         beat = self.connection.tick(now, reading=self._is_reading)
         if beat is Beat.DEAD:
             log.info("closing connection from %s: it does not answer", self.address)

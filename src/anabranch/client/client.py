@@ -35,6 +35,7 @@ from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.redelivery import DeadLetter, NackDelay
 from anabranch.client.schemas import Schema, schema_of
+from anabranch.client.security import NOBODY, Security, Token
 from anabranch.client.segment_consumer import Reading
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.client.traced import traced
@@ -109,8 +110,16 @@ def connect(
     when_full: WhenFull = "wait",
     operation_timeout_s: float = OPERATION_TIMEOUT_S,
     tracing: OpenTelemetry | None = None,
+    token: Token | None = None,
+    tls_trust_certs_file: str | None = None,
+    tls_certificate_file: str | None = None,
+    tls_key_file: str | None = None,
+    tls_allow_insecure: bool = False,
+    tls_check_host_name: bool = True,
 ) -> Client:
     """A client of the brokers at `pulsar://host:port`, or several as `pulsar://one:6650,two:6650`.
+
+    `pulsar+ssl://host:6651` speaks TLS.
 
     Nothing is opened yet: a broker that cannot be reached shows when the first producer or consumer is made.
 
@@ -118,13 +127,26 @@ def connect(
     - `when_full`: "wait" for room, or "refuse" a send that goes beyond it with MemoryFull.
     - `operation_timeout_s`: for opening a producer or consumer.
     - `tracing`: `OpenTelemetry()` makes a span for each message sent and received.
+    - `token`: proves who the client is: the token itself, `file://…`, read for each connection, or a function.
+    - `tls_trust_certs_file`: the authorities that are trusted, in PEM; else the system's.
+    - `tls_certificate_file`, `tls_key_file`: the client's own certificate, for brokers that want one.
+    - `tls_allow_insecure`: trust any broker; `tls_check_host_name`: its certificate must be for the name in the URL.
     """
+    security = Security(
+        token=token,
+        tls_trust_certs_file=tls_trust_certs_file,
+        tls_certificate_file=tls_certificate_file,
+        tls_key_file=tls_key_file,
+        tls_allow_insecure=tls_allow_insecure,
+        tls_check_host_name=tls_check_host_name,
+    )
     return Client(
         service_url,
         memory_bytes_max=memory_bytes_max,
         when_full=when_full,
         operation_timeout_s=operation_timeout_s,
         tracing=tracing,
+        security=security,
     )
 
 
@@ -139,6 +161,7 @@ class Client:
         when_full: WhenFull = "wait",
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
         tracing: OpenTelemetry | None = None,
+        security: Security = NOBODY,
         chance: random.Random | None = None,
         now_ms: Callable[[], int] = _wall_ms,
     ) -> None:
@@ -146,7 +169,7 @@ class Client:
         check_seconds("operation_timeout_s", operation_timeout_s)
         if tracing is not None and not isinstance(tracing, OpenTelemetry):
             raise BadArgument(f"tracing={tracing!r}: give anabranch.OpenTelemetry()")
-        self._connections = Connections(service_url)
+        self._connections = Connections(service_url, security)
         self._operation_timeout_s = operation_timeout_s
         self._tracing = tracing
         self._budget = MemoryBudget(memory_bytes_max, when_full)

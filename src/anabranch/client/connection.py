@@ -6,22 +6,26 @@ It never reconnects: a lost connection fails what waits on it, and its owner dec
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import ssl
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anabranch
-from anabranch.client.errors import ConnectionLost, RequestRefused, refusal
+from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, refusal
+from anabranch.client.security import NOBODY, TLS_SCHEME, Security
 from anabranch.errors import PeerError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import Beat, Connection, Role
 from anabranch.wire.frames import Buffer, Frame
 
 C = pb.BaseCommand
+log = logging.getLogger(__name__)
 
-DEFAULT_PORT = 6650
+DEFAULT_PORTS = {"pulsar": 6650, TLS_SCHEME: 6651}
 CONNECT_MAX_S = 10.0
 TICK_S = 5.0
 WRITE_BUFFER_BYTES = 1 << 20
@@ -71,16 +75,17 @@ _ANSWERS = {
 
 def host_and_port(service_url: str) -> tuple[str, int]:
     url = urlsplit(service_url)
-    if url.scheme != "pulsar" or not url.hostname:
+    if url.scheme not in DEFAULT_PORTS or not url.hostname:
         raise ConnectionLost(f"{service_url!r} is no service URL: expected pulsar://host:port")
-    return url.hostname, url.port or DEFAULT_PORT
+    return url.hostname, url.port or DEFAULT_PORTS[url.scheme]
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Made by `open`. Bound to the loop it was opened on."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security = NOBODY) -> None:
         self._loop = asyncio.get_running_loop()
+        self._security = security
         self._wire = Connection(Role.CLIENT, now=self._loop.time())
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -96,12 +101,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ticking: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, service_url: str) -> ClientConnection:
+    async def open(cls, service_url: str, security: Security = NOBODY) -> ClientConnection:
         host, port = host_and_port(service_url)
         loop = asyncio.get_running_loop()
+        tls = security.tls() if urlsplit(service_url).scheme == TLS_SCHEME else None
+        security.proof()  # A mistake in it is the caller's to know, not a lost connection.
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
-                _, self = await loop.create_connection(cls, host, port)
+                _, self = await loop.create_connection(
+                    lambda: cls(security), host, port, ssl=tls, server_hostname=host if tls else None
+                )
                 try:
                     await asyncio.shield(self._connected)
                 except BaseException:
@@ -109,6 +118,13 @@ class ClientConnection(asyncio.BufferedProtocol):
                     raise
         except TimeoutError:
             raise ConnectionLost(f"no answer from {service_url} within {CONNECT_MAX_S:.0f} s") from None
+        except ssl.SSLCertVerificationError as error:
+            raise AccessFailed(
+                f"{service_url} shows a certificate that is not trusted: {error.verify_message}; name its authority "
+                "as tls_trust_certs_file"
+            ) from None
+        except ssl.SSLError as error:
+            raise ConnectionLost(f"{service_url}: TLS failed: {error.reason or error}") from None
         except OSError as error:
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
@@ -119,10 +135,15 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports are of no class of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
-        features = pb.FeatureFlags(supports_scalable_topics=True)
+        features = pb.FeatureFlags(supports_scalable_topics=True, supports_auth_refresh=True)
         # Enough for the next turns of the loop; producers hold back what goes beyond it.
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        transport.write(self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features))
+        proof: dict[str, Any] = {}
+        if self._security.method != "none":
+            proof = {"auth_method_name": self._security.method, "auth_data": self._security.proof()}
+        transport.write(
+            self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features, **proof)
+        )
         self._ticking = self._loop.call_later(TICK_S, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -214,6 +235,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 part.received(kind, body, payload)
         elif kind == C.CONNECTED:
             self._connected.set_result(None)
+        elif kind == C.AUTH_CHALLENGE:
+            self._prove_again()
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]
             body = getattr(command, field)
@@ -229,6 +252,20 @@ class ClientConnection(asyncio.BufferedProtocol):
             waiter = self._requests.pop(body.request_id, None)
             if waiter is not None and not waiter.done():
                 _settle(waiter, kind, body)
+
+    def _prove_again(self) -> None:
+        """What was shown has run out: a token from a file or a function may be newer by now."""
+        try:
+            proof = self._security.proof()
+        except Exception as error:
+            log.warning("no new token for %s, which will close the connection: %s", self.peer_name, error)
+            return
+        answer = C(type=C.AUTH_RESPONSE)
+        answer.authResponse.client_version = f"Anabranch-{anabranch.__version__}"
+        answer.authResponse.protocol_version = self._wire.version
+        answer.authResponse.response.auth_method_name = self._security.method
+        answer.authResponse.response.auth_data = proof
+        self._transport.write(self._wire.send(answer))
 
     # -- sending
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from anabranch.client.connection import ClientConnection
 from anabranch.client.errors import ConnectionLost
+from anabranch.client.security import NOBODY, TLS_SCHEME, Security
 from anabranch.wire import pulsar_pb2 as pb
 
 C = pb.BaseCommand
@@ -46,8 +47,10 @@ class Backoff:
 class Connections:
     """`service_url` may name several brokers, `pulsar://one:6650,two:6650`: they are tried in turn."""
 
-    def __init__(self, service_url: str) -> None:
+    def __init__(self, service_url: str, security: Security = NOBODY) -> None:
         scheme, _, hosts = service_url.partition("://")
+        self.security = security
+        self.has_tls = scheme == TLS_SCHEME
         self._service = [f"{scheme}://{host.strip()}" for host in hosts.split(",")]
         self._turn = 0
         self._open: dict[str, asyncio.Task[ClientConnection]] = {}
@@ -60,7 +63,7 @@ class Connections:
         opening = self._open.get(url)
         if opening is None or (opening.done() and not _is_usable(opening)):
             # Awaited here by everybody who asks meanwhile, and by `close`.
-            opening = self._open[url] = asyncio.create_task(ClientConnection.open(url))
+            opening = self._open[url] = asyncio.create_task(ClientConnection.open(url, self.security))
         connection = await asyncio.shield(opening)
         if self._is_closed:
             connection.abort()
@@ -75,14 +78,18 @@ class Connections:
             self._turn = (self._turn + 1) % len(self._service)
             raise
 
+    def choose(self, plain: str, tls: str) -> str:
+        """Which of a broker's two addresses is used: a client that began with TLS stays with it."""
+        return tls if self.has_tls else plain
+
     async def owner(self, topic: str) -> ClientConnection:
         """A connection to the broker that serves a classic topic or a segment, by lookup."""
         connection = await self.service()
         authoritative = False
         for _ in range(LOOKUPS_MAX):
             answer = await ask(connection, C.LOOKUP, "lookupTopic", topic=topic, authoritative=authoritative)
-            if answer.brokerServiceUrl:
-                connection = await self.to(answer.brokerServiceUrl)
+            if url := self.choose(answer.brokerServiceUrl, answer.brokerServiceUrlTls):
+                connection = await self.to(url)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return connection
             authoritative = answer.authoritative

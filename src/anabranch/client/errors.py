@@ -2,6 +2,7 @@
 
     AnabranchError             anything below; `retryable` says whether the same call may succeed later
     ├── ConnectionLost         the broker went away, or could not be reached           retryable
+    │   └── AccessFailed       the broker's certificate is not trusted, or our own token or certificate cannot be read
     ├── TimedOut               something took longer than its time-out allows          retryable
     ├── MemoryFull             the client's memory budget is used up (`when_full="refuse"`)  retryable
     ├── RequestRefused         the broker's answer is an error; `error` is its number
@@ -37,6 +38,12 @@ class ConnectionLost(AnabranchError):
     """The broker went away, or could not be reached."""
 
     retryable = True
+
+
+class AccessFailed(ConnectionLost):
+    """The broker is not trusted, or this client's own token or certificate cannot be read."""
+
+    retryable = False
 
 
 class TimedOut(AnabranchError, TimeoutError):

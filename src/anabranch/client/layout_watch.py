@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections
-from anabranch.client.errors import ConnectionLost, RequestRefused, TopicDeleted, Unsupported
+from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TopicDeleted, Unsupported
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
@@ -107,6 +107,9 @@ class LayoutWatch:
                     return
                 log.info("the watch on %s was refused and is tried again: %s", self._asked, refused)
             except (ConnectionLost, PeerError) as error:
+                if isinstance(error, AccessFailed) and not self._first.done():
+                    self._first.set_exception(error)
+                    return
                 log.debug("the watch on %s is made again: %s", self._asked, error)
             except Unsupported as error:
                 if not self._first.done():
@@ -167,8 +170,13 @@ class LayoutWatch:
         if body.resolved_topic_name:
             self.topic = TopicName.parse(body.resolved_topic_name)
         self.layout = layout
-        self.controller_url = body.dag.controller_broker_url
-        self._urls = {SegmentId(b.segment_id): b.broker_url for b in body.dag.segment_brokers}
+        self.controller_url = self._connections.choose(
+            body.dag.controller_broker_url, body.dag.controller_broker_url_tls
+        )
+        choose = self._connections.choose
+        self._urls = {
+            SegmentId(b.segment_id): choose(b.broker_url, b.broker_url_tls) for b in body.dag.segment_brokers
+        }
         if not self._first.done():
             self._first.set_result(None)
         self._tell()

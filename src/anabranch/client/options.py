@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from anabranch.client.errors import BadArgument, Unsupported
+from anabranch.client.errors import BadArgument
 
 
 def check_service_url(service_url: str) -> None:
@@ -12,11 +12,11 @@ def check_service_url(service_url: str) -> None:
     if not isinstance(service_url, str):
         raise BadArgument(f"service_url={service_url!r}: give text such as 'pulsar://localhost:6650'")
     scheme, _, hosts = service_url.partition("://")
-    if scheme in ("pulsar+ssl", "http", "https"):
-        raise Unsupported(
-            f"service_url={service_url!r}: only pulsar:// addresses are understood, without TLS"
+    if scheme in ("http", "https"):
+        raise BadArgument(
+            f"service_url={service_url!r}: give the address of the binary port, pulsar:// or pulsar+ssl://"
         )
-    if scheme != "pulsar" or not all(_is_host(host.strip()) for host in hosts.split(",")):
+    if scheme not in ("pulsar", "pulsar+ssl") or not all(_is_host(host.strip()) for host in hosts.split(",")):
         raise BadArgument(
             f"service_url={service_url!r}: give pulsar://host:port, or several as pulsar://one:6650,two:6650"
         )

@@ -28,6 +28,7 @@ from anabranch.broker.admin import (
     topics,
     writes,
 )
+from anabranch.broker.admin.caller import Caller
 from anabranch.broker.admin.params import BrokerDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.ui import api as ui
@@ -62,6 +63,8 @@ def create_app(broker: Broker) -> FastAPI:
     )
     app.state.broker = broker
     errors.install(app)
+    app.add_middleware(Caller, sign_in=broker.sign_in)
+    # Added last, it is the outermost: the others see the path as it is routed.
     app.add_middleware(EncodedPaths)
     app.include_router(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
     app.include_router(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])

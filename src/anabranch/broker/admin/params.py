@@ -17,8 +17,8 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 from fastapi import Depends, Request
 
+from anabranch.broker.admin.caller import ROLE
 from anabranch.broker.admin.errors import RestError
-from anabranch.broker.authorization import ANONYMOUS
 from anabranch.broker.broker import Broker
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
@@ -32,9 +32,9 @@ async def _broker(request: Request) -> Broker:
     return broker
 
 
-async def _role() -> str:
-    # Who asks. Nobody proves who they are yet, so nobody has a role.
-    return ANONYMOUS
+async def _role(request: Request) -> str:
+    role: str = request.scope[ROLE]
+    return role
 
 
 async def _namespace(tenant: str, namespace: str) -> NamespaceName:

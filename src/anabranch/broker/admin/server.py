@@ -1,11 +1,12 @@
-"""Serves the admin application on a socket that already listens, inside the broker's own event loop."""
+"""Serves the admin application on sockets that already listen, inside the broker's own event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Generator
+import ssl
+from collections.abc import AsyncIterator, Generator, Sequence
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,6 +15,8 @@ from anabranch.broker.admin.app import create_app
 from anabranch.broker.broker import Broker
 
 STOP_MAX_S = 3
+
+Listening = tuple[socket.socket, ssl.SSLContext | None]
 
 
 class _Server(uvicorn.Server):
@@ -47,11 +50,7 @@ def _warm_up(app: FastAPI) -> None:
     asyncio.run(app(scope, receive, send))
 
 
-@contextlib.asynccontextmanager
-async def serve_admin(broker: Broker, listening: socket.socket) -> AsyncIterator[None]:
-    """Serving from entry to exit; requests under way get a moment to finish."""
-    app = create_app(broker)
-    await asyncio.to_thread(_warm_up, app)
+def _server(app: FastAPI, tls: ssl.SSLContext | None) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -63,11 +62,23 @@ async def serve_admin(broker: Broker, listening: socket.socket) -> AsyncIterator
         http="h11",
         timeout_graceful_shutdown=STOP_MAX_S,
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve([listening]))  # Awaited below.
+    config.load()
+    config.ssl = tls
+    return _Server(config)
+
+
+@contextlib.asynccontextmanager
+async def serve_admin(broker: Broker, listening: Sequence[Listening]) -> AsyncIterator[None]:
+    """Serving from entry to exit, on sockets with TLS or without; requests under way get a moment to finish."""
+    app = create_app(broker)
+    await asyncio.to_thread(_warm_up, app)
+    servers = [(_server(app, tls), sock) for sock, tls in listening]
+    tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]  # Awaited below.
     try:
-        await server.is_serving.wait()
+        for server, _ in servers:
+            await server.is_serving.wait()
         yield
     finally:
-        server.should_exit = True
-        await task
+        for server, _ in servers:
+            server.should_exit = True
+        await asyncio.gather(*tasks)

@@ -133,8 +133,8 @@ def fill_lookup(response: pb.CommandLookupTopicResponse, broker: Broker, elsewhe
     kinds = pb.CommandLookupTopicResponse
     response.response = kinds.Connect if elsewhere is None else kinds.Redirect
     response.brokerServiceUrl = broker.service_url if elsewhere is None else elsewhere.service_url
-    if elsewhere is not None and elsewhere.service_url_tls:
-        response.brokerServiceUrlTls = elsewhere.service_url_tls
+    if tls := broker.service_url_tls if elsewhere is None else elsewhere.service_url_tls:
+        response.brokerServiceUrlTls = tls
     response.authoritative = True
     response.proxy_through_service_url = False
 

@@ -18,6 +18,7 @@ from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner, Owners
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
+from anabranch.broker.scalable.owner import unreachable
 from anabranch.broker.session import Session
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
@@ -90,7 +91,7 @@ async def serving(
         now_ms=lambda: NOW_MS,
         authorizer=authorizer,
         owners=owners,
-        **({} if remote_segments is None else {"remote_segments": remote_segments}),
+        remote_segments=remote_segments or unreachable,
     )
     brokers.append(broker)
     await broker.start()

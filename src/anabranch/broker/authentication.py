@@ -1,0 +1,83 @@
+"""Who somebody is: what clients and REST callers show, turned into a role and the time until which it is good. Pure.
+
+The role of a client certificate is its common name; that the certificate is good is TLS's to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from anabranch.broker.errors import BrokerError
+from anabranch.wire import pulsar_pb2 as pb
+
+
+class AuthenticationFailed(BrokerError):
+    """What was shown proves nothing. The text says why, and never what was shown."""
+
+    code = pb.AuthenticationError
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    role: str
+    expires_s: float | None = None  # As time.time() counts; None: never.
+
+    def is_expired(self, now_s: float) -> bool:
+        return self.expires_s is not None and now_s >= self.expires_s
+
+
+class TokenReader(Protocol):
+    def identify(self, token: bytes, now_s: float) -> Identity:
+        """AuthenticationFailed for a token that proves nothing, or not any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """What this broker takes for a proof."""
+
+    tokens: TokenReader | None = None
+    has_certificates: bool = False
+    # Of those who show nothing; empty: they are refused.
+    anonymous_role: str = ""
+
+    def identify(
+        self, method: str, proof: bytes, now_s: float, certificate: Mapping[str, Any] | None = None
+    ) -> Identity:
+        """`certificate` is what TLS has verified, as `ssl` gives it."""
+        if method == "token" and self.tokens is not None:
+            return self.tokens.identify(proof, now_s)
+        if method == "tls" and self.has_certificates:
+            return Identity(_common_name(certificate))
+        if method in ("", "none"):
+            if self.anonymous_role:
+                return Identity(self.anonymous_role)
+            raise AuthenticationFailed(f"authentication is required: {self._ways()}")
+        raise AuthenticationFailed(f"authentication method {method!r} is not known here: {self._ways()}")
+
+    def identify_header(self, header: str, now_s: float) -> Identity:
+        """Of an HTTP request, by its Authorization header."""
+        scheme, _, rest = header.strip().partition(" ")
+        if not scheme:
+            return self.identify("", b"", now_s)
+        if scheme.lower() != "bearer":
+            raise AuthenticationFailed(
+                f"authorization scheme {scheme!r} is not known here: send Bearer and a token"
+            )
+        return self.identify("token", rest.strip().encode(), now_s)
+
+    def _ways(self) -> str:
+        ways = ["show a token"] if self.tokens is not None else []
+        if self.has_certificates:
+            ways.append("come with a client certificate")
+        return " or ".join(ways) or "nobody is known here"
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    for part in (certificate or {}).get("subject", ()):
+        for name, value in part:
+            if name == "commonName" and value:
+                return str(value)
+    raise AuthenticationFailed("no client certificate with a common name was shown")

@@ -1,0 +1,152 @@
+"""JSON Web Tokens, signed with a secret (HS256 and longer) or by the owner of a private key (RS, PS, ES), and the
+settings that say which are good. Pure but for reading the key. Loaded only where authentication is on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.request import url2pathname
+
+import jwt
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+from anabranch.broker.authentication import Authentication, AuthenticationFailed, Identity
+from anabranch.broker.config import BrokerConfig, ConfigError
+
+_SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
+_PUBLIC_ALGORITHMS: Final = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512))
+# HS256 is no stronger than its secret.
+SECRET_BYTES_MIN: Final = 32
+PROOF_BYTES_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Reads tokens of one issuer."""
+
+    key: Any = field(repr=False)
+    algorithms: Sequence[str]
+    claim: str = "sub"
+    audience_claim: str = ""
+    audience: str = ""
+
+    def identify(self, token: bytes, now_s: float) -> Identity:
+        if len(token) > PROOF_BYTES_MAX:
+            raise AuthenticationFailed(f"the token is longer than {PROOF_BYTES_MAX} bytes")
+        try:
+            # Times are looked at below, with the broker's clock.
+            claims = jwt.decode(
+                token,
+                self.key,
+                algorithms=list(self.algorithms),
+                options={"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False},
+            )
+        except jwt.InvalidSignatureError:
+            raise AuthenticationFailed(
+                "the token was not signed with this broker's key: ask for a new one"
+            ) from None
+        except (jwt.PyJWTError, ValueError) as error:
+            raise AuthenticationFailed(f"no token that this broker can read: {error}") from None
+        expires_s = _time(claims, "exp")
+        if expires_s is not None and now_s >= expires_s:
+            raise AuthenticationFailed("the token has expired: ask for a new one")
+        if (_time(claims, "nbf") or 0.0) > now_s:
+            raise AuthenticationFailed("the token is not valid yet")
+        self._check_audience(claims)
+        return Identity(self._role(claims), expires_s)
+
+    def _role(self, claims: Mapping[str, Any]) -> str:
+        role = claims.get(self.claim)
+        if isinstance(role, list) and role:
+            role = role[0]
+        if not isinstance(role, str) or not role:
+            raise AuthenticationFailed(f"the token has no claim {self.claim!r}, which names the role")
+        return role
+
+    def _check_audience(self, claims: Mapping[str, Any]) -> None:
+        if not self.audience_claim:
+            return
+        found = claims.get(self.audience_claim)
+        if self.audience not in (found if isinstance(found, list) else [found]):
+            raise AuthenticationFailed(f"the token is not for {self.audience!r} but for {found!r}")
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AuthenticationFailed(f"the token's {name!r} is no time")
+    return float(value)
+
+
+# -- settings
+
+
+def authentication(config: BrokerConfig) -> Authentication:
+    """ConfigError for keys that cannot be used."""
+    tokens = _tokens(config)
+    has_certificates = bool(config.broker_service_port_tls and config.tls_trust_certs_file_path)
+    if tokens is None and not has_certificates:
+        raise ConfigError(
+            "authenticationEnabled needs a way to tell who somebody is: set tokenSecretKey or tokenPublicKey, or "
+            "brokerServicePortTls with tlsTrustCertsFilePath"
+        )
+    return Authentication(tokens, has_certificates, config.anonymous_user_role)
+
+
+def _tokens(config: BrokerConfig) -> Tokens | None:
+    if bool(config.token_audience_claim) != bool(config.token_audience):
+        raise ConfigError("tokenAudienceClaim and tokenAudience belong together: set both")
+    if config.token_secret_key:
+        secret = _read("tokenSecretKey", config.token_secret_key)
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ConfigError(
+                f"tokenSecretKey has {len(secret)} bytes: it must have at least {SECRET_BYTES_MIN}; make one with "
+                "`openssl rand -out secret.key 32`"
+            )
+        return _reader(config, secret, _SECRET_ALGORITHMS)
+    if config.token_public_key:
+        if config.token_public_alg not in _PUBLIC_ALGORITHMS:
+            raise ConfigError(
+                f"tokenPublicAlg = {config.token_public_alg!r}: give one of {', '.join(_PUBLIC_ALGORITHMS)}"
+            )
+        return _reader(config, _public_key(config.token_public_key), [config.token_public_alg])
+    return None
+
+
+def _reader(config: BrokerConfig, key: Any, algorithms: Sequence[str]) -> Tokens:
+    return Tokens(
+        key, algorithms, config.token_auth_claim, config.token_audience_claim, config.token_audience
+    )
+
+
+def _read(name: str, place: str) -> bytes:
+    """`file:///path`, `data:;base64,…`, a path, or the bytes themselves in base64, as Pulsar takes them."""
+    try:
+        if place.startswith("data:"):
+            kind, _, data = place.removeprefix("data:").partition(",")
+            return base64.b64decode(data) if kind.endswith(";base64") else unquote_to_bytes(data)
+        path = Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place)
+        if place.startswith("file:") or path.exists():
+            return path.read_bytes()
+        return base64.b64decode(place, validate=True)
+    except (OSError, binascii.Error, ValueError) as error:
+        # Not the value: it may be the secret itself.
+        raise ConfigError(
+            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}; give file:///path or data:;base64,…"
+        ) from None
+
+
+def _public_key(place: str) -> Any:
+    data = _read("tokenPublicKey", place)
+    try:
+        return load_pem_public_key(data) if b"-----BEGIN" in data else load_der_public_key(data)
+    except ValueError as error:
+        raise ConfigError(f"tokenPublicKey is no public key in PEM or DER: {error}") from None

@@ -1,0 +1,87 @@
+"""How a client proves who it is, and which brokers it trusts. Values that can be pickled; the shells are elsewhere.
+
+Security(token="eyJhbGciOi…")                       # or "file:///run/secrets/token", read anew for each connection
+Security(tls_trust_certs_file="ca.pem")             # for pulsar+ssl:// addresses; without it the system's authorities
+Security(tls_certificate_file="me.pem", tls_key_file="me.key")      # proves who it is by certificate
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from anabranch.client.errors import AccessFailed, BadArgument
+
+TLS_SCHEME = "pulsar+ssl"
+Token = str | Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    # The token, "token:…", "file://…", or what is called for one. Not shown: it is a secret.
+    token: Token | None = field(default=None, repr=False)
+    tls_trust_certs_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_key_file: str | None = None
+    # Trusts any broker: for tries only.
+    tls_allow_insecure: bool = False
+    # Whether the broker's certificate must be for the name it was reached by.
+    tls_check_host_name: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise BadArgument("tls_certificate_file and tls_key_file belong together: give both")
+        if isinstance(self.token, str) and not self.token.strip():
+            raise BadArgument("token is empty: leave it out, or give one")
+
+    @property
+    def method(self) -> str:
+        """Its name on the wire."""
+        if self.token is not None:
+            return "token"
+        return "tls" if self.tls_certificate_file is not None else "none"
+
+    def proof(self) -> bytes:
+        """What is sent with CONNECT, and when a broker asks again. AccessFailed if a file cannot be read."""
+        if self.token is None:
+            return b""
+        token = self.token if isinstance(self.token, str) else self.token()
+        if token.startswith("file:"):
+            token = _text(url2pathname(urlsplit(token).path))
+        return token.removeprefix("token:").strip().encode()
+
+    def headers(self) -> dict[str, str]:
+        """The same for the admin REST."""
+        return {} if self.token is None else {"Authorization": f"Bearer {self.proof().decode()}"}
+
+    def tls(self) -> ssl.SSLContext:
+        """AccessFailed if a file is missing or holds something else."""
+        try:
+            context = ssl.create_default_context(cafile=self.tls_trust_certs_file)
+            if self.tls_certificate_file is not None:
+                context.load_cert_chain(self.tls_certificate_file, self.tls_key_file)
+        except (OSError, ssl.SSLError) as error:
+            named = [
+                f"{name}={value!r}"
+                for name in ("tls_trust_certs_file", "tls_certificate_file", "tls_key_file")
+                if (value := getattr(self, name)) is not None
+            ]
+            raise AccessFailed(f"{', '.join(named)}: {error}; give files in PEM") from None
+        context.check_hostname = self.tls_check_host_name and not self.tls_allow_insecure
+        if self.tls_allow_insecure:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessFailed(f"token: {path} cannot be read: {error}") from None
+
+
+NOBODY = Security()

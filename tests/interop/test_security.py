@@ -1,0 +1,212 @@
+"""Tokens and TLS on a real broker process, with our client, Pulsar's wheel and plain HTTP."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pulsar
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from anabranch import blocking
+from anabranch.client.errors import AccessFailed, RequestRefused
+from harness.broker_process import BrokerProcess, RestFailed, free_port
+
+SECRET = bytes(range(32))
+TOKEN = jwt.encode({"sub": "admin"}, SECRET, "HS256")
+
+
+class Authority:
+    """Certificates of a test, signed by an authority of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a test")])
+        self.file = self._write("ca.pem", self._signed("authority of a test", self._key, is_authority=True))
+
+    def _signed(self, name: str, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+                ),
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
+
+    def _write(self, name: str, data: bytes) -> str:
+        path = self._folder / name
+        path.write_bytes(data)
+        return str(path)
+
+    def certificate(self, name: str) -> tuple[str, str]:
+        """The files of a certificate and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return self._write(f"{name}.pem", self._signed(name, key)), self._write(f"{name}.key", private)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+class Secured(BrokerProcess):
+    @property
+    def url_tls(self) -> str:
+        return f"pulsar+ssl://127.0.0.1:{self.settings['brokerServicePortTls']}"
+
+    @property
+    def http_url_tls(self) -> str:
+        return f"https://127.0.0.1:{self.settings['webServicePortTls']}"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Secured]:
+    certificate, key = authority.certificate("broker")
+    settings = {
+        "authenticationEnabled": True,
+        "tokenSecretKey": "data:;base64," + base64.b64encode(SECRET).decode(),
+        "brokerServicePortTls": free_port(),
+        "webServicePortTls": free_port(),
+        "tlsCertificateFilePath": certificate,
+        "tlsKeyFilePath": key,
+        "tlsTrustCertsFilePath": authority.file,
+    }
+    with Secured(tmp_path_factory.mktemp("broker"), settings, token=TOKEN) as process:
+        yield process
+
+
+def round_trip(url: str, topic: str, **options: Any) -> None:
+    with blocking.connect(url, **options) as client:
+        with client.producer(topic) as producer:
+            for number in range(20):
+                producer.send(b"%d" % number, key=f"k{number}")
+        with client.stream_consumer(topic, subscription="s", start="earliest") as stream:
+            assert sorted(int(stream.receive(10).value) for _ in range(20)) == list(range(20))
+
+
+def test_our_client_comes_with_a_token_and_over_tls(secured: Secured, authority: Authority) -> None:
+    round_trip(secured.url, "topic://public/default/plain", token=TOKEN)
+    round_trip(
+        secured.url_tls, "topic://public/default/tls", token=TOKEN, tls_trust_certs_file=authority.file
+    )
+    round_trip(secured.url_tls, "topic://public/default/any", token=TOKEN, tls_allow_insecure=True)
+
+
+def test_a_certificate_proves_who_a_client_is(secured: Secured, authority: Authority) -> None:
+    certificate, key = authority.certificate("alice")
+    topic = "topic://public/default/alice"
+    round_trip(
+        secured.url_tls,
+        topic,
+        tls_trust_certs_file=authority.file,
+        tls_certificate_file=certificate,
+        tls_key_file=key,
+    )
+    with (
+        blocking.connect(secured.url_tls, tls_trust_certs_file=authority.file) as client,
+        pytest.raises(RequestRefused, match="required"),
+    ):
+        client.producer(topic)
+
+
+def test_a_broker_that_is_not_trusted_is_told_apart_from_one_that_is_away(secured: Secured) -> None:
+    for file, why in ((None, "tls_trust_certs_file"), ("nowhere.pem", r"nowhere\.pem")):
+        with (
+            blocking.connect(secured.url_tls, token=TOKEN, tls_trust_certs_file=file) as client,
+            pytest.raises(AccessFailed, match=why),
+        ):
+            client.producer("topic://public/default/tls")
+
+
+def test_pulsars_wheel_comes_with_a_token_and_over_tls(secured: Secured, authority: Authority) -> None:
+    for url, topic in ((secured.url, "wheel"), (secured.url_tls, "wheel-tls")):
+        client = pulsar.Client(
+            url,
+            authentication=pulsar.AuthenticationToken(TOKEN),
+            tls_trust_certs_file_path=authority.file,
+            tls_validate_hostname=True,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        try:
+            consumer = client.subscribe(topic, "s")
+            client.create_producer(topic).send(b"1")
+            assert consumer.receive(10_000).data() == b"1"
+        finally:
+            client.shutdown()
+
+
+def test_pulsars_wheel_without_a_token_gets_nowhere(secured: Secured) -> None:
+    client = pulsar.Client(
+        secured.url, operation_timeout_seconds=1, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    try:
+        # It takes no refusal before it is connected for an answer, and tries until its time is up.
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer("wheel")
+    finally:
+        client.shutdown()
+
+
+def test_rest_wants_a_token_for_all_but_its_state(secured: Secured, authority: Authority) -> None:
+    assert secured.get("brokers/health") == "ok"
+    trusting = ssl.create_default_context(cafile=authority.file)
+    request = urllib.request.Request(f"{secured.http_url_tls}/admin/v2/brokers/health")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, context=trusting)
+    with refused.value as answer:
+        assert answer.code == 401
+        assert "show a token" in json.loads(answer.read())["reason"]
+    request.add_header("Authorization", f"Bearer {TOKEN}")
+    with urllib.request.urlopen(request, context=trusting) as answer:
+        assert answer.status == 200
+    secured.token = None
+    try:
+        for path in ("clusters", "persistent/public/default/plain/stats", "nothing/of/the/kind"):
+            with pytest.raises(RestFailed, match="401"):
+                secured.get(path)
+    finally:
+        secured.token = TOKEN
+    for public in ("/status.html", "/metrics", "/ui"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{secured.http_port}{public}") as answer:
+            assert answer.status == 200
+
+
+def test_tokens_and_keys_are_never_logged(secured: Secured) -> None:
+    with (
+        blocking.connect(secured.url, token="not-a-token-but-secret") as client,
+        pytest.raises(RequestRefused),
+    ):
+        client.producer("topic://public/default/t")
+    log = secured.log
+    assert "AuthenticationError" in log or "no token" in log
+    for secret in ("not-a-token-but-secret", TOKEN, base64.b64encode(SECRET).decode()):
+        assert secret not in log
