@@ -90,13 +90,9 @@ def test_connecting_with_what_cannot_be_meant_says_what_can(
         anabranch.connect(service_url, **options)
 
 
-def test_a_service_url_with_tls_is_not_supported_yet() -> None:
-    with pytest.raises(anabranch.Unsupported, match="without TLS"):
-        anabranch.connect("pulsar+ssl://localhost:6651")
-
-
 @pytest.mark.parametrize(
-    "service_url", ["pulsar://one", "pulsar://one:6650, two:6651", "pulsar://[::1]:6650"]
+    "service_url",
+    ["pulsar://one", "pulsar+ssl://one:6651", "pulsar://one:6650, two:6651", "pulsar://[::1]:6650"],
 )
 def test_service_urls_may_name_several_brokers(service_url: str) -> None:
     assert isinstance(anabranch.connect(service_url), anabranch.Client)
