@@ -116,6 +116,7 @@ class Topic:
             # Only then is a table kept, and only then is opening worth a look into the log.
             await topic._replay()
         if not topic.hidden.entries.is_empty:
+            topic.hidden.entries.trim(topic_log.topic_record.trimmed)
             topic.hidden.show()
         topic._has_end = topic.is_sealed and not topic.hidden.has_open
         for sub_name, stored in state.subscriptions.items():

@@ -1,0 +1,178 @@
+"""What is hidden, against a plain list of entries: any order of appends, decisions, crashes and trims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.broker import state
+from anabranch.broker.hidden import Decision, HiddenEntries, merged
+from anabranch.model.hidden_writes import WriteBatch
+from anabranch.model.position import Position
+from anabranch.storage.spans import Spans
+from anabranch.storage.topic_record import LedgerRecord, Skip, TopicRecord
+
+BATCH = WriteBatch("w", 0)
+
+
+@dataclass
+class Entry:
+    at: Position
+    attempt: str | None
+    # Whether readers may see it; None while that is open.
+    is_visible: bool | None
+
+
+@dataclass
+class Topic:
+    """The entries as they are, and beside them what the code under test makes of them."""
+
+    hidden: HiddenEntries = field(default_factory=HiddenEntries)
+    log: list[Entry] = field(default_factory=list)
+    ledgers: list[tuple[int, int | None]] = field(default_factory=lambda: [(1, None)])
+    next: int = 0
+    trimmed: Position = (-1, -1)
+    unsettled: list[tuple[Decision, dict[str, bool]]] = field(default_factory=list)
+    over: set[str] = field(default_factory=set)
+    # The journal: the last snapshot, how far it knows the log, and what came after it.
+    snapshot: bytes = b""
+    as_of: Position = (-1, -1)
+    deltas: list[bytes] = field(default_factory=list)
+    end_before: Position = (-1, -1)
+
+    def __post_init__(self) -> None:
+        self.store()
+
+    # -- what happens
+
+    def store(self) -> None:
+        self.snapshot = state.TopicState(hidden=self.hidden).encode()
+        self.as_of, self.deltas = (self.ledgers[-1][0], self.next), []
+
+    def append(self, attempt: str | None) -> None:
+        if attempt in self.over:
+            return
+        if attempt is not None and attempt not in self.hidden.attempts:
+            self.hidden.attach(attempt, BATCH)
+            self.deltas.append(state.attempt_attached(attempt, BATCH))
+        ledger = self.ledgers[-1][0]
+        self.log.append(Entry((ledger, self.next), attempt, None if attempt else True))
+        if attempt is not None:
+            self.hidden.note(attempt, ledger, self.next, self.next + 1)
+        self.next += 1
+
+    def decide(self, fates: dict[str, bool]) -> None:
+        fates = {name: won for name, won in fates.items() if name in self.hidden.attempts}
+        won = [name for name, is_won in fates.items() if is_won]
+        lost = [name for name, is_won in fates.items() if not is_won]
+        decision = self.hidden.decide(won, lost)
+        self.deltas.append(state.attempts_decided(decision))
+        self.unsettled.append((decision, fates))
+        self.over |= fates.keys()
+
+    def settle(self) -> None:
+        for decision, fates in self.unsettled:
+            self.hidden.settle(decision)
+            for entry in self.log:
+                if entry.attempt in fates:
+                    entry.is_visible = fates[entry.attempt]
+        self.unsettled = []
+
+    def open_again(self) -> None:
+        """A crash, after everything was stored: the state is folded, and the log behind it looked at."""
+        self.settle()
+        folded = state.fold(self.snapshot, self.deltas).hidden
+        for entry in self.log:
+            if entry.at >= self.as_of and entry.attempt in folded.attempts:
+                folded.note(entry.attempt, *entry.at, entry.at[1] + 1)
+        folded.trim(self.trimmed)
+        assert folded == self.hidden
+        self.hidden = folded
+        ledger, _ = self.ledgers[-1]
+        self.ledgers[-1:] = [(ledger, self.next), (ledger + 2, None)]
+        self.next = 0
+        self.store()
+
+    def trim(self) -> None:
+        self.trimmed = self.spans().end
+        self.log = [entry for entry in self.log if entry.at >= self.trimmed]
+        self.hidden.trim(self.trimmed)
+
+    # -- what readers see
+
+    def spans(self) -> Spans:
+        record = TopicRecord(
+            ledgers=tuple(LedgerRecord(id, "i", end) for id, end in self.ledgers), trimmed=self.trimmed
+        )
+        dropped = [Skip(*run) for run in self.hidden.dropped]
+        return Spans(record, self.next, dropped=dropped, stop=self.hidden.stop)
+
+    def check(self) -> None:
+        first_open = next((entry.at for entry in self.log if entry.is_visible is None), None)
+        expected = [e.at for e in self.log if e.is_visible and (first_open is None or e.at < first_open)]
+        spans = self.spans()
+        seen, at = [], spans.first
+        while at < spans.end:
+            seen.append(at)
+            at = spans.after(at)
+        assert seen == expected
+        assert spans.count(spans.first, spans.end) == len(expected)
+        assert [spans.at_index(n) for n in range(len(expected))] == expected
+        assert spans.last == (expected[-1] if expected else (-1, -1))
+        assert spans.end == (first_open or (self.ledgers[-1][0], self.next))
+        assert spans.end >= self.end_before, "the end fell back"
+        self.end_before = spans.end
+
+
+ATTEMPTS = st.sampled_from(["a", "b", "c", "d"])
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.none() | ATTEMPTS),
+    st.tuples(st.just("append"), st.none() | ATTEMPTS),
+    st.tuples(st.just("decide"), st.dictionaries(ATTEMPTS, st.booleans(), min_size=1, max_size=3)),
+    st.tuples(st.sampled_from(["settle", "store", "open_again", "trim"])),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_readers_see_what_is_decided_for_them_in_order_and_never_less(
+    steps: list[tuple[object, ...]],
+) -> None:
+    topic = Topic()
+    for name, *rest in steps:
+        getattr(topic, str(name))(*rest)
+        topic.check()
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(1, 4)).map(
+        lambda r: (r[0], r[1], r[1] + r[2])
+    )
+)
+
+
+@given(RUNS)
+def test_merged_runs_hold_the_same_entries_and_do_not_touch(runs: list[tuple[int, int, int]]) -> None:
+    found = list(merged(runs))
+    assert {(r[0], n) for r in found for n in range(r[1], r[2])} == {
+        (r[0], n) for r in runs for n in range(r[1], r[2])
+    }
+    assert all(one[0] < other[0] or one[2] < other[1] for one, other in pairwise(found))
+
+
+def test_state_without_anything_hidden_is_as_it_was() -> None:
+    assert b"hidden" not in state.TopicState().encode()
+
+
+def test_a_decision_that_is_not_stored_yet_keeps_readers_waiting() -> None:
+    hidden = HiddenEntries()
+    hidden.attach("a", BATCH)
+    hidden.note("a", 1, 4, 6)
+    decision = hidden.decide([], ["a"])
+    assert (hidden.stop, list(hidden.dropped)) == ((1, 4), [])
+    assert HiddenEntries.of_image(hidden.image()).stop is None, "what is stored has it decided"
+    hidden.settle(decision)
+    assert (hidden.stop, list(hidden.dropped)) == (None, [(1, 4, 6)])
