@@ -83,6 +83,12 @@ class AnabranchSource(DataSource):
         options = parse(self._given, "stream")
         return StreamReader(options, self._found_schema(options))
 
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        return BatchWriter(plan_of(self._given, schema, overwrite, "batch"))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        return StreamWriter(plan_of(self._given, schema, overwrite, "stream"))
+
 
 def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
     if declared is None:
@@ -94,12 +100,6 @@ def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
 
     batches = read(replace(task, versions=declared.needs_versions))
     return declared.decoded(batches, task.topic, fetch)
-
-    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
-        return BatchWriter(plan_of(self._given, schema, overwrite, "batch"))
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
-        return StreamWriter(plan_of(self._given, schema, overwrite, "stream"))
 
 
 class BatchReader(DataSourceReader):
