@@ -11,10 +11,14 @@ from anabranch.broker.config import BrokerConfig
 from anabranch.broker.topic import SEALED_OK
 from anabranch.client import ClientConnection, RequestRefused
 from anabranch.client.connection import PartKind
+from anabranch.controller.coordinator import is_drained as controller_is_drained
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
+from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry, encode_send
+from harness.simple_client import EndOfTopic, Hidden
 from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
 
 CLASSIC = TopicName.parse("persistent://public/default/classic")
@@ -94,6 +98,35 @@ async def test_an_active_segment_is_not_drained_however_empty(cluster: Cluster) 
 async def test_a_segment_sealed_empty_is_drained(cluster: Cluster) -> None:
     segment = await sealed(cluster)
     assert await is_drained(cluster, segment)
+
+
+async def test_a_sealed_segment_that_hides_something_is_not_drained_and_keeps_its_consumers(
+    cluster: Cluster,
+) -> None:
+    (segment,) = await cluster.topic()
+    await cluster.subscription("s")
+    await cluster.segments.create(TOPIC, segment, ["s"])
+    name = name_of(segment)
+    won = Hidden("job", 0, "a" * 32)
+    producer = await cluster.first.client.producer(str(name), hidden=won)
+    await (await producer.send(b"won"))
+    await cluster.split(subscriptions=["s"])
+    status = await cluster.segments.status(TOPIC, segment)
+    assert (status.is_sealed, status.is_hiding) == (True, True)
+    assert not status.subscriptions["s"].is_drained
+    stored = SubscriptionRecord("never-subscribed-here", SubscriptionKind.STREAM, 7, InitialPosition.LATEST)
+    assert not controller_is_drained(stored, status, segment.id)
+    consumer = await cluster.first.client.consumer(str(name), "s")
+    await cluster.first.broker.write_records.decide(WriteBatch("job", 0), [won.attempt], [str(name)])
+    await (await cluster.first.broker.topic(name)).hidden.reveal(WriteBatch("job", 0))
+    async with asyncio.timeout(5):
+        message = await consumer.receive()
+        assert message.payload == b"won"
+        await consumer.ack(message)
+        with pytest.raises(EndOfTopic):
+            await consumer.receive()
+    assert await is_drained(cluster, segment)
+    assert controller_is_drained(stored, await cluster.segments.status(TOPIC, segment), segment.id)
 
 
 async def test_chunks_whose_last_one_never_came_do_not_count(cluster: Cluster) -> None:
