@@ -97,6 +97,12 @@ def _add_client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kill-every", type=float, default=0.0, help="seconds between two kill -9 of our broker"
     )
+    parser.add_argument(
+        "--retention",
+        type=int,
+        default=1,
+        help="minutes that checkpoint consumers may be behind: more if it is slow",
+    )
     parser.add_argument("--url", help="a broker that runs already, by the address it advertises")
     parser.add_argument("--admin", help="its HTTP address, http://host:port")
     parser.add_argument(
@@ -130,7 +136,7 @@ def _client_options(args: argparse.Namespace, seed: int, folder: Path) -> client
         kinds=tuple(args.kinds.split(",")),
         target=target,
         routing=Routing.LOW if args.m1 else Routing.HIGH,
-        pace=Pace(fault_s=args.fault_every, kill_s=args.kill_every),
+        pace=Pace(fault_s=args.fault_every, kill_s=args.kill_every, retention_min=args.retention),
         per_second=args.rate,
         is_m1=args.m1,
         sabotage=Sabotage(args.sabotage) if args.sabotage else None,

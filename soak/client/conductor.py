@@ -29,6 +29,8 @@ class Pace:
     fault_s: float = 0.7
     membership_s: float = 8.0
     kill_s: float = 0.0  # 0: never
+    # How long sealed segments that every subscription is through with are kept for readers that are behind.
+    retention_min: int = 1
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Conductor:
         namespace, rest = self._world.namespace, self._target.rest
         await rest("PUT", f"namespaces/{namespace}", {})
         await rest("POST", f"namespaces/{namespace}/deduplication", True)
-        keep = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+        keep = {"retentionTimeInMinutes": self._pace.retention_min, "retentionSizeInMB": -1}
         await rest("POST", f"namespaces/{namespace}/retention", keep)
         await self.make_topic(MAIN, 2)
 
