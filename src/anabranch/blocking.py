@@ -487,3 +487,5 @@ def _connects(connect: Callable[P, aio.Client]) -> Callable[P, Client]:
 
 
 connect = _connects(aio.connect)
+# Needs no connection and waits for nothing: the same function.
+merge_checkpoints = aio.merge_checkpoints

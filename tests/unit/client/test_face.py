@@ -32,6 +32,10 @@ def test_the_blocking_face_needs_no_import_of_its_own() -> None:
     assert ran.stdout.strip() == "connect"
 
 
+def test_the_functions_that_need_no_client_are_on_both_faces() -> None:
+    assert anabranch.blocking.merge_checkpoints is anabranch.merge_checkpoints
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         anabranch.conect  # type: ignore[attr-defined]  # noqa: B018

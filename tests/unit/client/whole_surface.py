@@ -191,7 +191,9 @@ def block() -> None:
             look(message)
             queue.ack(message)
             queue.nack(message)
-        assert_type(client.checkpoint_consumer("t"), blocking.CheckpointConsumer)
+        with client.checkpoint_consumer("t") as reader:
+            assert_type(reader, blocking.CheckpointConsumer)
+            assert_type(blocking.merge_checkpoints([reader.checkpoint()]), bytes)
         of_all = client.stream_consumer(subscription="s", namespace="public/default")
         assert_type(of_all, blocking.NamespaceStreamConsumer)
         shared = client.queue_consumer(subscription="s", namespace="public/default")
