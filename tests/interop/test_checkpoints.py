@@ -344,6 +344,21 @@ async def test_a_checkpoint_inside_a_batch_goes_on_with_the_next_message(river: 
     assert max(message.size for message in found) > 1
 
 
+async def test_a_checkpoint_of_another_classic_topic_is_refused(client: Client, topic: str) -> None:
+    names = [f"persistent://public/default/{topic}-{n}" for n in range(2)]
+    keepers = [await client.queue_consumer(name, "keeper", start="earliest") for name in names]
+    for name in names:
+        async with client.producer(name) as producer:
+            await producer.send(b"x")
+    async with client.checkpoint_consumer(names[1], start="earliest") as reader:
+        await take(reader, 1)
+        kept = reader.checkpoint()
+    with pytest.raises(BadCheckpoint, match="another topic"):
+        await client.checkpoint_consumer(names[0], start=kept)
+    for keeper in keepers:
+        await keeper.close()
+
+
 async def test_a_checkpoint_of_a_classic_topic_is_good_once_it_was_migrated(
     keeping_nothing: BrokerProcess, client: Client, topic: str
 ) -> None:

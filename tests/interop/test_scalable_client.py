@@ -16,6 +16,7 @@ from anabranch.client import (
     MessageId,
     Producer,
     QueueConsumer,
+    RequestRefused,
     StreamConsumer,
     TopicDeleted,
 )
@@ -340,6 +341,22 @@ async def test_a_checkpoint_group_gets_children_once_a_member_has_finished_their
     for task in reading:
         task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
+
+
+@pytest.mark.parametrize("first", ["queue", "stream"])
+async def test_a_subscription_of_another_type_is_told_when_it_is_opened(
+    first: str, broker: BrokerProcess, topic: str, closing: Callable[[Any], Any]
+) -> None:
+    river = Topic(broker, topic)
+    one, other = river.client, river.client
+    if first == "queue":
+        closing(await one.queue_consumer(river.url, "s"))
+        with pytest.raises(RequestRefused, match="type"):
+            await other.stream_consumer(river.url, "s")
+    else:
+        closing(await one.stream_consumer(river.url, "s"))
+        with pytest.raises(RequestRefused, match="type"):
+            await other.queue_consumer(river.url, "s")
 
 
 async def test_a_deleted_topic_is_told_to_producers_and_consumers(

@@ -14,7 +14,7 @@ from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.subscription import Subscription
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, position_text, read_position
 
 
 class Log(Protocol):
@@ -23,12 +23,21 @@ class Log(Protocol):
 
     def has_lost(self, since: Position) -> bool: ...
 
+    def is_foreign(self, at: Position) -> bool: ...
+
 
 def check(log: Log, request: pb.CommandSubscribe) -> None:
-    """NotAllowedError, with the first entry that is kept, if something the reader is owed is gone."""
+    """NotAllowedError if something that the reader is owed is gone, with the first entry that is kept, or never was."""
     for item in request.metadata:
         owed = read_position(item.value) if item.key == OWED_FROM else None
-        if owed is not None and not request.durable and log.has_lost(owed):
+        if owed is None or request.durable:
+            continue
+        if log.is_foreign(owed):
+            raise NotAllowedError(
+                f"{UNKNOWN_POSITION} {position_text(*owed)}: {request.topic} never had that; it is of another topic, "
+                "or of one of the same name that was deleted"
+            )
+        if log.has_lost(owed):
             raise NotAllowedError(
                 f"{DATA_LOST} {position_text(*log.first)}: entries of {request.topic} from "
                 f"{position_text(*owed)} on were deleted by retention"

@@ -27,6 +27,7 @@ from anabranch.model.position import Position
 from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import publish_time
+from anabranch.wire.extensions import OTHER_TYPE
 
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
@@ -191,7 +192,7 @@ class Subscription:
         if present is not None and present.consumers:
             if present.kind != consumer.kind:
                 raise SubscriptionBusyError(
-                    f"subscription {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
+                    f"{OTHER_TYPE}. {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
                     f"a {TYPE_NAMES[consumer.kind]} consumer cannot join"
                 )
             if isinstance(present, KeySharedDispatcher):

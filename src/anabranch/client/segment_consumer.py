@@ -14,30 +14,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from anabranch.client import reader_place
 from anabranch.client.ack_sender import AckSender, Tally
 from anabranch.client.acks import Until, bits_of
 from anabranch.client.chunk_reader import ChunkReader
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
-from anabranch.client.errors import RequestRefused
+from anabranch.client.errors import BadCheckpoint, RequestRefused
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Decryption, Entry, Origin, read_entry
 from anabranch.client.schema_versions import VersionGate
 from anabranch.client.schemas import Schema
 from anabranch.client.window import Window
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, Position
+from anabranch.model.cut import Position
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text
+from anabranch.wire.extensions import DATA_LOST, OTHER_TYPE, OWED_FROM, UNKNOWN_POSITION, position_text
 
 log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
 ATTACH_MAX_S: Final = 2.0
-_WHOLE_ENTRY: Final = 2**31 - 1
-_UNSIGNED: Final = (1 << 64) - 1
 # Coming back will not help.
 FINAL_ERRORS: Final = frozenset(
     {pb.AuthenticationError, pb.AuthorizationError, pb.InvalidTopicName, pb.IncompatibleSchema}
@@ -163,6 +162,12 @@ class SegmentConsumer:
                 if refused.error in FINAL_ERRORS:
                     self._give_up(refused)
                     return
+                if OTHER_TYPE in str(refused) and not self._settled.is_set():
+                    self._give_up(self._of_other_type(refused))
+                    return
+                if UNKNOWN_POSITION in str(refused) and self.position is not None:
+                    self._give_up(reader_place.unknown(self.topic, self.position))
+                    return
                 is_gone = refused.error == pb.TopicNotFound and self._may_be_gone(self.segment)
                 if self._lost is not None and self._is_owed and (is_gone or DATA_LOST in str(refused)):
                     lost = self._lost(self, is_gone)
@@ -174,6 +179,9 @@ class SegmentConsumer:
                     self.end()
                     return
                 log.debug("consumer on %s refused, tried again: %s", self.topic, refused)
+            except BadCheckpoint as error:
+                self._give_up(error)
+                return
             except AnabranchError as error:
                 log.debug("consumer on %s tried again: %s", self.topic, error)
             if self._life is not None:
@@ -193,6 +201,14 @@ class SegmentConsumer:
         self._settled.set()
         self._failed(error)
 
+    def _of_other_type(self, refused: RequestRefused) -> RequestRefused:
+        """Said when it is opened: one that was subscribed before waits, as those who took its place may leave."""
+        return RequestRefused(
+            refused.error,
+            f"subscription {self._subscription.name} of {self._origin.topic} has consumers of another type: use their "
+            f"type, or another name, or close them first. The broker says: {refused}",
+        )
+
     async def _pause(self) -> None:
         """A back-off that `close` cuts short."""
         with contextlib.suppress(TimeoutError):
@@ -209,7 +225,7 @@ class SegmentConsumer:
         how = self._subscription
         fields: dict[str, Any] = {}
         if not how.is_durable:
-            fields["start_message_id"] = _behind(self.position)
+            fields["start_message_id"] = reader_place.behind(self.position)
             owed = "earliest" if self.position is None else position_text(*self.position[:2])
             fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
         if self._schema is not None:
@@ -229,9 +245,15 @@ class SegmentConsumer:
                 force_topic_creation=False,
                 **fields,
             )
+            if not how.is_durable and self.position is not None:
+                await reader_place.check(connection, life.number, self.topic, self.position)
             self._restarted(self)
             self.acking = None
             await self.acks.check_place(connection, life.number)
+        except BadCheckpoint:
+            connection.tell(C.CLOSE_CONSUMER, "close_consumer", consumer_id=life.number)
+            life.detach()
+            raise
         except BaseException:
             life.detach()
             raise
@@ -376,7 +398,7 @@ class SegmentConsumer:
             if at == self.position[:2] and index:
                 if index >= entry.count:
                     return False
-                entry.want(_from(index, entry.count))
+                entry.want(reader_place.bits_from(index, entry.count))
         self.position = (entry.ledger, entry.entry + 1, 0)
         return True
 
@@ -388,7 +410,7 @@ class SegmentConsumer:
         if at < (ledger, number) or (at == (ledger, number) and index >= entry.count):
             return True
         if at == (ledger, number) and index:
-            entry.want(_from(index, entry.count))
+            entry.want(reader_place.bits_from(index, entry.count))
         self._given_until = None
         return False
 
@@ -450,23 +472,6 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
         async with asyncio.timeout(ATTACH_MAX_S):
             for one in list(segments):
                 await one.attached()
-
-
-def _from(index: int, count: int) -> int:
-    """The bits of a batch's messages from an index on."""
-    return ~((1 << index) - 1) & ((1 << count) - 1)
-
-
-def _behind(position: Position | None) -> pb.MessageIdData:
-    """The last message before a position, as a broker is told it; before all of them for None."""
-    ledger, entry, index = (-1, 0, 0) if position is None or position == BEGINNING else position
-    if index:
-        index -= 1
-    elif entry:
-        entry, index = entry - 1, _WHOLE_ENTRY
-    else:
-        entry, index = -1, -1
-    return pb.MessageIdData(ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index)
 
 
 class _Life:

@@ -23,6 +23,7 @@ from anabranch.client.errors import (
 from anabranch.client.lanes import Lanes
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import signed
+from anabranch.client.reader_place import OURS
 from anabranch.client.runs import Run
 from anabranch.client.writes import Write
 from anabranch.errors import AnabranchError
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 
 C = pb.BaseCommand
 
-OURS: Final = "Anabranch"
 # A message refused with these would be refused again; the others after it need not suffer.
 MESSAGE_ERRORS: Final = frozenset({pb.NotAllowedError, pb.ChecksumError, pb.IncompatibleSchema})
 # Coming back will not help: the whole producer fails.

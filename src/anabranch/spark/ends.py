@@ -19,7 +19,7 @@ from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, position_text
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Ends:
                     return True
                 if refused.error == pb.TopicNotFound:
                     return False
-                if refused.error in FINAL_ERRORS:
+                if refused.error in FINAL_ERRORS or UNKNOWN_POSITION in str(refused):
                     raise
             except AnabranchError as error:
                 log.debug("what %s has lost is asked again: %s", topic, error)

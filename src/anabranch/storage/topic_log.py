@@ -412,6 +412,14 @@ class TopicLog:
         """Whether an entry at or behind that position was given up."""
         return since < self._record.gone
 
+    def is_foreign(self, at: Position) -> bool:
+        """Whether that position can be of no entry of this topic, nor right behind one: its ledger is another's."""
+        record = self._record
+        if at <= max(record.gone, (0, 0)) or any(ledger.id == at[0] for ledger in record.ledgers):
+            return False
+        # The beginning of a ledger may be that of one which stayed empty, and is not listed any more.
+        return at[1] > 0 or at[0] >= record.ledger_id_min
+
     async def seal(self) -> None:
         """Writes the end into the record. The owner has stopped appending and everything appended is confirmed."""
         end = self._kept.end

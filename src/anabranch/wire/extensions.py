@@ -13,9 +13,11 @@ ASK_SEQUENCE_ID: Final = "anabranch.last-sequence-id"
 
 # In the metadata of a reader's SUBSCRIBE, as `ledger:entry`: the first entry it has not read; anything else for a
 # reader of what there is. If that entry or a later one was given up by retention, the broker refuses with an error
-# whose text begins with DATA_LOST, and it closes the reader if that happens later. Pulsar skips what is gone.
+# whose text begins with DATA_LOST, and it closes the reader if that happens later. Pulsar skips what is gone. If that
+# entry never was there, nor the one before it, the text begins with UNKNOWN_POSITION.
 OWED_FROM: Final = "anabranch.owed-from"
 DATA_LOST: Final = "anabranch.data-lost"
+UNKNOWN_POSITION: Final = "anabranch.unknown-position"
 
 # In the metadata of a PRODUCER request, all three: its entries stay hidden from readers until the write is decided. A
 # write is a name and a batch's number, an attempt the 32 hexadecimal digits of a UUID, whose halves each entry's
@@ -25,6 +27,10 @@ WRITE_BATCH: Final = "anabranch.batch"
 WRITE_ATTEMPT: Final = "anabranch.attempt"
 WRITE_DECIDED: Final = "anabranch.write-decided"
 ATTEMPT_DROPPED: Final = "anabranch.attempt-dropped"
+
+# Begins the text of the answer ConsumerBusy when the consumers of a subscription are of another type: Pulsar's words,
+# which our broker says too. They alone tell it from an exclusive subscription that somebody holds for a moment.
+OTHER_TYPE: Final = "Subscription is of different type"
 
 
 def position_text(ledger: int, entry: int) -> str:

@@ -15,7 +15,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, position_text, read_position
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -85,6 +85,45 @@ async def test_consumers_with_a_cursor_and_readers_of_what_there_is_are_not_refu
     await topic.maintain()
     check(topic.log, reader("0:0", durable=True))
     check(topic.log, reader("earliest"))
+
+
+async def test_a_place_of_another_topic_is_refused_also_when_it_was_deleted_and_made_again(
+    rest: Rest,
+) -> None:
+    ledgers = []
+    for name in ("t", "other"):
+        ledgers.append((await rest.publish(name, *[b"x"] * 4))[0][0])
+        await rest.call("PUT", f"/admin/v2/persistent/public/default/{name}/subscription/s", 204)
+    earlier, later = ledgers
+    for name, ledger in (("t", later), ("other", earlier)):
+        topic = await rest.broker.topic(TopicName.parse(f"persistent://public/default/{name}"), create=False)
+        for entry in (1, 4, 9):
+            with pytest.raises(NotAllowedError, match=f"^{UNKNOWN_POSITION} {ledger}:{entry}: "):
+                check(topic.log, reader(position_text(ledger, entry)))
+    topic = await rest.broker.topic(NAME, create=False)
+    # Of its own ledgers any place is taken: the end may be behind what a reader has been sent.
+    check(topic.log, reader(position_text(earlier, 9)))
+    await rest.call("DELETE", "/admin/v2/persistent/public/default/t?force=true", 204)
+    topic = await rest.broker.topic(NAME, create=True)
+    with pytest.raises(NotAllowedError, match=f"^{UNKNOWN_POSITION}"):
+        check(topic.log, reader(position_text(earlier, 4)))
+
+
+async def test_places_of_ledgers_that_are_gone_are_known(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    ledger = (await rest.publish("t", b"x", b"y"))[0][0]
+    for _ in range(2):
+        await topic.maintain()
+        await topic.close()
+        # Opened again, it has a new ledger, and the empty one before it is listed no more.
+        topic = await rest.broker.topic(NAME, create=True)
+        empty = topic.log.end
+        assert empty[0] > ledger
+        check(topic.log, reader(position_text(ledger, 2)))
+        check(topic.log, reader(position_text(*empty)))
+    check(topic.log, reader(position_text(empty[0] - 1, 0)))
+    with pytest.raises(NotAllowedError, match=f"^{UNKNOWN_POSITION}"):
+        check(topic.log, reader(position_text(empty[0] + 1, 0)))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ class ScriptedBroker:
 
     def __init__(self, layout: SegmentLayout) -> None:
         self.url = ""
+        self.name = "Anabranch script"
         self.layout = layout
         self.controller_url = ""
         self.is_deleted = False
@@ -113,7 +114,7 @@ class ScriptedBroker:
             while data := await reader.read(1 << 16):
                 for frame in wire.feed(data, 0):
                     if frame[0] == C.CONNECT:
-                        writer.write(wire.accept("Anabranch script", self.features))
+                        writer.write(wire.accept(self.name, self.features))
                     else:
                         self._act(link, frame)
                     self.changed.set()

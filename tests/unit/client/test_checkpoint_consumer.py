@@ -22,7 +22,7 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION
 from unit.client.scripted import ScriptedBroker
 
 C = pb.BaseCommand
@@ -148,6 +148,28 @@ async def test_a_checkpoint_of_another_topic_is_refused(script: ScriptedBroker, 
     stranger = Cut((Place(SegmentId(0), HashRange(0, 5)),))
     with pytest.raises(BadCheckpoint, match="another"):
         await client.checkpoint_consumer(TOPIC, start=stranger.encode())
+
+
+async def test_a_place_that_the_broker_never_had_is_told(script: ScriptedBroker, client: Client) -> None:
+    script.refusals[topic_of(of(ONE, 0))] = [pb.NotAllowedError]
+    script.refusal_text = f"{UNKNOWN_POSITION} 9:3: never had that"
+    kept = Cut((at(of(ONE, 0), 9, 3, 0),)).encode()
+    with pytest.raises(
+        BadCheckpoint, match=r"ledger 9, entry 3 of this checkpoint was never in .* another topic"
+    ):
+        await client.checkpoint_consumer(TOPIC, start=kept)
+
+
+async def test_pulsar_is_asked_whether_it_ever_had_a_place(script: ScriptedBroker, client: Client) -> None:
+    script.name = "Pulsar Server"
+    topic = topic_of(of(ONE, 0))
+    script.ends[topic] = (9, 2)
+    async with client.checkpoint_consumer(TOPIC, start=Cut((at(of(ONE, 0), 9, 3, 0),)).encode()) as consumer:
+        await reading(script, of(ONE, 0))
+        assert consumer.reading == {0}
+    for place in ((9, 4, 0), (10, 1, 0)):
+        with pytest.raises(BadCheckpoint, match="was never in"):
+            await client.checkpoint_consumer(TOPIC, start=Cut((at(of(ONE, 0), *place),)).encode())
 
 
 # -- how far it is

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from anabranch.client import Client, Message, StreamConsumer, TopicDeleted, controller_session
+from anabranch.client import Client, Message, RequestRefused, StreamConsumer, TopicDeleted, controller_session
 from anabranch.model.cut import Cut
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import OTHER_TYPE
 from unit.client.scripted import ScriptedBroker, segment_topic
 
 TOPIC = "topic://public/default/t"
@@ -123,6 +124,33 @@ async def test_a_segment_that_its_last_consumer_still_holds_is_tried_again(
     async with await open_stream(script, client, [1]) as consumer:
         script.deliver(segment_topic(1), 0)
         await take(consumer, 1)
+
+
+async def test_a_subscription_whose_consumers_are_of_another_type_is_told_when_it_is_opened(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.refusals[segment_topic(0)] = [pb.ConsumerBusy]
+    script.refusal_text = f"{OTHER_TYPE}. Active subscription type of 'Shared' is different"
+    script.assigned = (0, [0])
+    with pytest.raises(
+        RequestRefused, match=r"subscription s of topic://.* has consumers of another type"
+    ) as told:
+        await client.stream_consumer(TOPIC, "s")
+    assert told.value.retryable
+
+
+async def test_a_consumer_that_was_subscribed_waits_for_those_of_another_type_to_leave(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [0]) as consumer:
+        script.refusals[segment_topic(0)] = [pb.ConsumerBusy]
+        script.refusal_text = OTHER_TYPE
+        former, _ = script.consumers[segment_topic(0)]
+        former.cut()
+        await script.until(lambda: script.consumers[segment_topic(0)][0] is not former)
+        assert script.refusals[segment_topic(0)] == []
+        script.deliver(segment_topic(0), 0)
+        assert len(await take(consumer, 1)) == 1
 
 
 async def test_leaving_is_said_to_the_controller_and_frees_the_segments(

@@ -1,0 +1,57 @@
+"""Where a reader starts in a segment, as brokers are told it, and whether the segment ever had that place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anabranch.client.connection import ClientConnection
+from anabranch.client.connections import ask
+from anabranch.client.errors import BadCheckpoint
+from anabranch.client.message import signed
+from anabranch.model.cut import BEGINNING, Position
+from anabranch.wire import pulsar_pb2 as pb
+
+C = pb.BaseCommand
+
+# How our brokers begin their names. They know by themselves what a segment never had.
+OURS: Final = "Anabranch"
+_WHOLE_ENTRY: Final = 2**31 - 1
+_UNSIGNED: Final = (1 << 64) - 1
+
+
+def behind(position: Position | None) -> pb.MessageIdData:
+    """The last message before a position, as a broker is told it; before all of them for None."""
+    ledger, entry, index = (-1, 0, 0) if position is None or position == BEGINNING else position
+    if index:
+        index -= 1
+    elif entry:
+        entry, index = entry - 1, _WHOLE_ENTRY
+    else:
+        entry, index = -1, -1
+    return pb.MessageIdData(ledgerId=ledger & _UNSIGNED, entryId=entry & _UNSIGNED, batch_index=index)
+
+
+def bits_from(index: int, count: int) -> int:
+    """The bits of a batch's messages from an index on."""
+    return ~((1 << index) - 1) & ((1 << count) - 1)
+
+
+async def check(connection: ClientConnection, consumer: int, topic: str, position: Position) -> None:
+    """BadCheckpoint if the place lies behind all that a segment of Pulsar's ever had: nothing would be read from there.
+
+    Pulsar takes any place.
+    """
+    if connection.peer_name.startswith(OURS) or position == BEGINNING:
+        return
+    answer = await ask(connection, C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=consumer)
+    last = answer.last_message_id
+    end = (signed(last.ledgerId), signed(last.entryId) + 1)
+    if end[0] >= 0 and position[:2] > end:
+        raise unknown(topic, position)
+
+
+def unknown(topic: str, position: Position) -> BadCheckpoint:
+    return BadCheckpoint(
+        f"ledger {position[0]}, entry {position[1]} of this checkpoint was never in {topic}: it was made for another "
+        "topic, or the topic was deleted and made again. Give a checkpoint of this one, or start at 'earliest'"
+    )
