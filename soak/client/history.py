@@ -60,8 +60,9 @@ class Scope:
     # Who had it last, and when.
     held: dict[Sent, Held] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
-    # When a message of that entry was given back: brokers send whole entries again, to any consumer.
-    disturbed_entries: dict[Place, float] = field(default_factory=dict)
+    # When messages of that entry were given back: brokers send all of it again that is not acknowledged by then, to any
+    # consumer.
+    disturbed_entries: dict[Place, list[float]] = field(default_factory=dict)
     copied: set[Sent] = field(default_factory=set)
     # What happened to those that came again or were given back.
     trails: dict[Sent, list[str]] = field(default_factory=dict)
@@ -183,10 +184,10 @@ class ClientHistory(History):
         holder = scope.held[message].consumer
         trail = scope.trail(message, self._now(), f"{consumer} {how}")
         answered = scope.answered.get(message, inf)
-        given_back = scope.disturbed_entries.get(entry_of(place), -inf)
+        given_back = scope.disturbed_entries.get(entry_of(place), [])
         if message in scope.given_back:
             scope.given_back.discard(message)
-        elif given_back <= answered and self._now() < given_back + BACK_AFTER_S:
+        elif any(at <= answered and self._now() < at + BACK_AFTER_S for at in given_back):
             pass
         elif scope.has_moves and consumer != holder and answered == inf:
             # Its segment was given to another member, perhaps for a new layout.
@@ -208,7 +209,7 @@ class ClientHistory(History):
         """A negative acknowledgement."""
         scope = self._scopes[self._members[consumer]]
         scope.given_back.add(message)
-        scope.disturbed_entries[entry_of(place)] = self._now()
+        scope.disturbed_entries.setdefault(entry_of(place), []).append(self._now())
         scope.trail(message, self._now(), f"given back by {consumer}")
 
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:

@@ -200,4 +200,5 @@ class Relay:
             self._told(ports, False)
 
     async def _over(self, lines: list[Line]) -> None:
-        await asyncio.wait([self._lines[line] for line in lines if line in self._lines])
+        if open_ := [self._lines[line] for line in lines if line in self._lines]:
+            await asyncio.wait(open_)

@@ -166,6 +166,20 @@ def test_what_began_after_an_acknowledgement_was_answered_is_no_reason(
         assert len(story.violations) == len(told)
 
 
+def test_a_batch_may_have_been_sent_again_before_an_acknowledgement_and_be_given_back_once_more_after_it() -> (
+    None
+):
+    story = Story()
+    story.takes("one", FIRST)
+    story.history.gave_back("one", FIRST, HERE)
+    story.takes("one", SECOND, HERE._replace(index=1))
+    story.acks("one", SECOND)
+    story.takes("one", THIRD, HERE._replace(index=2))
+    story.history.gave_back("one", THIRD, HERE._replace(index=2))
+    story.takes("two", SECOND, HERE._replace(index=1))
+    assert not story.violations
+
+
 def test_an_acknowledged_message_may_not_come_to_a_consumer_that_was_opened_later() -> None:
     story = Story()
     story.takes("one", FIRST)
