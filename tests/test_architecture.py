@@ -50,10 +50,17 @@ PURE_MODULES = [
     "client/topic_set.py",
     "client/vector.py",
     "client/window.py",
+    "spark/choice.py",
     "spark/offsets.py",
+    "spark/option_values.py",
     "spark/options.py",
+    "spark/pieces.py",
     "spark/plan.py",
+    "spark/pushed.py",
+    "spark/ranges.py",
+    "spark/row_filter.py",
     "spark/rows.py",
+    "spark/spending.py",
     "storage/format.py",
     "storage/read_plan.py",
     "storage/spans.py",
@@ -62,7 +69,13 @@ PURE_MODULES = [
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
 LOADED_LATE = {
     *("client/arrow_reader.py", "client/tables.py"),
-    *("spark/rows.py", "spark/value_types.py", "spark/decoding.py", "spark/declared.py"),
+    *(
+        "spark/rows.py",
+        "spark/row_filter.py",
+        "spark/value_types.py",
+        "spark/decoding.py",
+        "spark/declared.py",
+    ),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
 

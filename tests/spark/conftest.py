@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +83,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 class River:
     """A scalable topic with messages numbered from 0 on, in order by key."""
 
-    def __init__(self, broker: BrokerProcess, name: str, segments: int = 1) -> None:
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        name: str,
+        segments: int = 1,
+        *,
+        namespace: str = "public/default",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         self.broker = broker
-        self.topic = f"topic://public/default/{name}"
-        self.path = f"scalable/public/default/{name}"
-        broker.put(f"{self.path}?numInitialSegments={segments}")
+        self.topic = f"topic://{namespace}/{name}"
+        self.path = f"scalable/{namespace}/{name}"
+        broker.put(f"{self.path}?numInitialSegments={segments}", properties)
         broker.post(f"{self.path}/autoScalePolicy", {"enabled": False})
         self._client = blocking.connect(broker.url)
         self._producer = self._client.producer(self.topic)
@@ -116,6 +124,10 @@ class River:
             self.merge(active[at][1], active[at + 1][1])
         else:
             self.split(active[at][1])
+
+    def delete(self) -> None:
+        self.close()
+        self.broker.rest("DELETE", f"{self.path}?force=true")
 
     def options(self, **more: object) -> dict[str, str]:
         given = {"serviceUrl": self.broker.url, "topic": self.topic, **more}

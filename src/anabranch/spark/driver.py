@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from anabranch.client.errors import TopicDeleted
+from anabranch.client.errors import ConnectionLost, TopicDeleted
+from anabranch.client.ledgers import ledgers_of
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut
 from anabranch.model.resuming import DataLost, Gap, epoch_of, resume
@@ -20,13 +22,16 @@ from anabranch.spark.feed import TopicFeed
 from anabranch.spark.feeds import Feeds
 from anabranch.spark.offsets import Offset, initial
 from anabranch.spark.options import Options
-from anabranch.spark.plan import View, lost, plan, reach_all
+from anabranch.spark.pieces import Ledgers, cut_up, needs_ledgers
+from anabranch.spark.plan import View, lost, plan, reach_all, rows_to_come
 from anabranch.spark.spending import Limit
 from anabranch.spark.task import Task
 
 log = logging.getLogger(__name__)
 
-GO_ON = "Or, to go on without them, set failOnDataLoss=false"
+# Of each segment, where nothing but the times of rows limits a batch.
+LOOK_AHEAD_ROWS: Final = 1_000_000
+GO_ON: Final = "Or, to go on without them, set failOnDataLoss=false"
 
 
 def lag(view: View, cut: Cut) -> dict[str, Any]:
@@ -51,7 +56,9 @@ class Driver:
     options: Options
     feeds: Feeds = field(init=False)
     lags: Mapping[str, Any] | None = None  # As of the last batch, by topic.
+    clock: Callable[[], float] = time.monotonic
     _target: Mapping[str, Cut] | None = None
+    _few_since: float | None = None  # When rows were first seen that were too few for a batch.
     _release_next: Mapping[str, Cut] | None = None
     _releasing: asyncio.Task[None] | None = None
 
@@ -87,15 +94,40 @@ class Driver:
             # A batch of its own, without rows: its end is in Spark's log before the first row is read.
             return Offset(await self._resolved(start))
         views = await self._views(start.cuts)
-        if limit.is_set:
-            views = await self._measured(views, limit)
-        ends = reach_all(views, limit=limit, ordering=self.options.ordering)
+        options = self.options
+        if limit.is_set or options.skew_ms is not None or options.rows_min > 1:
+            views = await self._measured(views, self._look_ahead(limit))
+        if self._waits(views):
+            ends = {name: view.start for name, view in views.items()}
+        else:
+            ends = reach_all(views, limit=limit, ordering=options.ordering, skew_ms=options.skew_ms)
         self.lags = {name: {"segments": lag(view, ends[name])} for name, view in views.items()}
         end = Offset(ends)
         if end == start:
             # Spark commits a batch when the next one is planned, and there is none.
             self.release(start.cuts)
         return end
+
+    def _look_ahead(self, limit: Limit) -> Limit:
+        """How much of each segment must be known."""
+        if limit.is_set:
+            return limit
+        return Limit(rows=max(self.options.rows_min, 0 if self.options.skew_ms is None else LOOK_AHEAD_ROWS))
+
+    def _waits(self, views: Mapping[str, View]) -> bool:
+        """Whether there are too few rows yet, and have not been for too long."""
+        options, few_since, self._few_since = self.options, self._few_since, None
+        if self._target is not None or options.rows_min == 1:
+            return False
+        found = rows_to_come(views, options.ordering)
+        if found is None or not 0 < found < options.rows_min:
+            return False
+        now = self.clock()
+        few_since = now if few_since is None else few_since
+        if now - few_since >= options.delay_ms / 1000:
+            return False
+        self._few_since = few_since
+        return True
 
     async def _settle(self) -> None:
         joined = await self.feeds.settle()
@@ -170,7 +202,7 @@ class Driver:
         found = await asyncio.gather(
             *(self._tasks(name, start.cuts.get(name, Cut()), cut) for name, cut in end.cuts.items())
         )
-        return [task for tasks in found for task in tasks]
+        return await self._cut_up([task for tasks in found for task in tasks])
 
     async def _tasks(self, name: str, start: Cut, end: Cut) -> list[Task]:
         if start == end:
@@ -182,7 +214,7 @@ class Driver:
             self._lost(DataLost(f"{name} was deleted, and this batch has messages of it"))
             return []
         self._check(feed, lost(layout, start, end))
-        admin_url = await feed.admin_url()
+        admin_url = "" if self.options.read_mode == "broker" else await self.feeds.admin_url()
         return [
             Task(
                 self.options.service_url,
@@ -195,10 +227,32 @@ class Driver:
                 self.options.read_mode,
                 admin_url,
                 columns=self.options.columns,
+                ranges=self.options.ranges,
             )
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])
         ]
+
+    async def _cut_up(self, tasks: list[Task]) -> list[Task]:
+        """With at least as many tasks as are asked for."""
+        if not tasks or len(tasks) >= self.options.min_partitions:
+            return tasks
+        admin_url = await self.feeds.admin_url()
+        ledgers = await asyncio.gather(*(self._ledgers(task, admin_url) for task in tasks))
+        slices = [(task.slice, known) for task, known in zip(tasks, ledgers, strict=True)]
+        pieces = cut_up(slices, self.options.min_partitions)
+        return [replace(task, slice=one) for task, parts in zip(tasks, pieces, strict=True) for one in parts]
+
+    async def _ledgers(self, task: Task, admin_url: str) -> Ledgers:
+        if not needs_ledgers(task.slice):
+            return ()
+        try:
+            return await asyncio.to_thread(
+                ledgers_of, admin_url, task.segment_topic, dict(task.admin_headers), self.options.timeout_s
+            )
+        except ConnectionLost as error:
+            log.warning("%s is read by one task: %s", task.segment_topic, error)
+            return ()
 
     def _check(self, feed: TopicFeed, gaps: Iterable[Gap]) -> None:
         if gaps := tuple(gaps):

@@ -91,19 +91,6 @@ class TopicFeed:
             raise TopicDeleted(f"{self.topic} was deleted")
         return self._watch.layout
 
-    async def admin_url(self) -> str:
-        """Where a broker answers admin requests; "" if that is not known, or of no use."""
-        if self._options.read_mode == "broker" or self._options.admin_url is not None:
-            return self._options.admin_url or ""
-        async with self._in_time("where its brokers answer"):
-            backoff = Backoff(self._chance)
-            while True:
-                try:
-                    return (await self._connections.service()).http_url
-                except (AnabranchError, OSError) as error:
-                    log.debug("a broker's address is asked for again: %s", error)
-                await backoff.wait()
-
     # -- positions
 
     async def resolved(self, begin: Begin) -> Cut:
@@ -134,9 +121,11 @@ class TopicFeed:
             found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
             growing = {n for n in wanted if n not in self._sealed_ends and n in self.layout.segments}
             await self._ends.keep({self.topic_of(number) for number in growing})
+        ranges = self._options.ranges
         known = Known(
             {n: at for n, at in zip(wanted, found, strict=True) if at is not None},
             hiding=frozenset(n for n in growing if self._ends.is_hiding(self.topic_of(n))),
+            unwanted=frozenset(n for n in wanted if not ranges.may_be_in(self.topic, layout.segments[n])),
         )
         self._seen = layout, known
         return known
@@ -181,8 +170,7 @@ class TopicFeed:
     async def measured(self, view: View, limit: Limit) -> View:
         """With the rows that a limited batch may take. Segments without any that is wanted cost nothing."""
         _, possible = runs(view.layout, view.start, view.known, view.target, self._options.ordering)
-        ranges = self._options.ranges
-        wanted = [run for run in possible if ranges.may_be_in(self.topic, run.segment)]
+        wanted = [run for run in possible if run.segment.id not in view.known.unwanted]
         steps = {run.segment.id: Steps((), run.bound) for run in possible}
         async with self._in_time("how many rows there are"):
             steps |= await self._meters.measure(wanted, limit)

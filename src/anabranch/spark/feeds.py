@@ -12,10 +12,11 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from anabranch.client.connections import Connections
+from anabranch.client.connections import Backoff, Connections
 from anabranch.client.errors import ConnectionLost, TopicDeleted
 from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.topic_set import Change
+from anabranch.errors import AnabranchError
 from anabranch.spark.feed import InTime, TopicFeed
 from anabranch.spark.options import Options
 
@@ -131,6 +132,19 @@ class Feeds:
         if feed is None:
             feed = self._former[name] = await self._opened(name)
         return feed
+
+    async def admin_url(self) -> str:
+        """Where a broker answers admin requests; "" if none tells."""
+        if self._options.admin_url is not None:
+            return self._options.admin_url
+        backoff = Backoff(self._chance)
+        async with InTime(self._options, "where brokers answer admin requests"):
+            while True:
+                try:
+                    return (await self.connections.service()).http_url
+                except (AnabranchError, OSError) as error:
+                    log.debug("a broker's address is asked for again: %s", error)
+                await backoff.wait()
 
     async def exists(self, name: str) -> bool:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from anabranch.client.checkpoint import CLOCKS_APART_MS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import Cut
 from anabranch.spark import option_values as values
@@ -48,7 +49,7 @@ class Options:
     service_url: str
     choice: Choice
     start: Places | None = None  # None: the earliest for a batch, the latest for a stream.
-    end: Places | None = None  # None: the latest. For batches only.
+    end: Places | None = None  # None: the latest. Of no meaning for streams.
     ranges: Ranges = ANY
     ordering: Ordering = "key"
     min_partitions: int = 1
@@ -125,8 +126,8 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     options = Options(
         service_url=found["serviceUrl"],
         choice=_choice(found),
-        start=found.get("start"),
-        end=found.get("end"),
+        start=_around(found.get("start"), found.get("startTime"), -CLOCKS_APART_MS),
+        end=_around(found.get("end"), found.get("endTime"), CLOCKS_APART_MS),
         ranges=Ranges(
             found.get("startTime"),
             found.get("endTime"),
@@ -176,6 +177,13 @@ def _choice(found: Mapping[str, Any]) -> Choice:
     if choice.is_named:
         raise BadOption(f"option propertyFilters is for namespace and topicsPattern, and {named[0]} is given")
     return replace(choice, filters=found["propertyFilters"])
+
+
+def _around(place: Places | None, time_ms: int | None, margin_ms: int) -> Places | None:
+    """Where to begin, or to end, unless that is given: brokers know times in the order of positions only."""
+    if place is not None or time_ms is None:
+        return place
+    return max(0, time_ms + margin_ms)
 
 
 # -- what goes together

@@ -46,6 +46,8 @@ class Known:
     steps: Mapping[SegmentId, Steps] = field(default_factory=dict)  # Needed where there is a limit.
     # Those with more behind their end that readers may yet be shown: not over there, although they may be sealed.
     hiding: frozenset[SegmentId] = frozenset()
+    # Those without a row that is wanted. Sealed ones are passed at once, as if they were empty.
+    unwanted: frozenset[SegmentId] = frozenset()
 
 
 # -- the end of a batch
@@ -85,7 +87,8 @@ def runs(
         first = frozenset(found.readable)
         possible = [_run(layout.segments[n], found, start, n in first, known, goal) for n in numbers]
         there = [run for run in possible if run is not None]
-        over = [run.to(run.bound) for run in there if run.is_empty and run.closes]
+        passed = [run for run in there if run.closes and (run.is_empty or run.segment.id in known.unwanted)]
+        over = [run.to(run.bound) for run in passed]
         if not over:
             return start, [run for run in there if not run.is_empty]
         start = moved(start, over)
@@ -128,10 +131,16 @@ class View:
     target: Cut | None = None  # Nothing behind it is read.
 
 
-def stretches(view: View, ordering: Ordering) -> dict[SegmentId, Stretch]:
-    """What the next batch may read of a topic, for `spend`."""
-    _, possible = runs(view.layout, view.start, view.known, view.target, ordering)
-    return {run.segment.id: _stretch(run, view.known, ordering) for run in possible}
+def rows_to_come(views: Mapping[str, View], ordering: Ordering) -> int | None:
+    """How many rows a batch could have; None if that is not known, or if more waits for what it would finish."""
+    rows = 0
+    for view in views.values():
+        _, possible = runs(view.layout, view.start, view.known, view.target, ordering)
+        for one in (_stretch(run, view.known, ordering) for run in possible):
+            if one.has_waiting or not one.is_measured:
+                return None
+            rows += one.rows
+    return rows
 
 
 def _stretch(run: Run, known: Known, ordering: Ordering) -> Stretch:

@@ -39,10 +39,13 @@ class NotDirect(AnabranchError):
 
 def read(task: Task) -> Iterator[Any]:
     """The record batches of a slice, with the columns that the task wants."""
+    from anabranch.spark.row_filter import wanted
     from anabranch.spark.rows import for_spark
 
     for batch in _batches(task):
-        yield for_spark(batch, task.topic, task.slice.segment, task.columns)
+        rows = wanted(batch, task.ranges)
+        if rows.num_rows:
+            yield for_spark(rows, task.topic, task.slice.segment, task.columns)
 
 
 def _batches(task: Task) -> Iterator[Any]:

@@ -6,11 +6,18 @@ schema, that is when the query is analysed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -34,6 +41,11 @@ if TYPE_CHECKING:
     from anabranch.spark.declared import Declared
 
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+
+# What Spark plans a read with where its setting is on. It does not tell the setting to a source, and plans with another
+# module where it is off.
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SlicePartition(InputPartition):
@@ -77,7 +89,8 @@ class AnabranchSource(DataSource):
 
     def reader(self, schema: Any) -> BatchReader:
         options = parse(self._given, "batch")
-        return BatchReader(options, self._found_schema(options))
+        kind = FilteringReader if _PUSHING in sys.modules else BatchReader
+        return kind(options, self._found_schema(options))
 
     def streamReader(self, schema: Any) -> StreamReader:
         options = parse(self._given, "stream")
@@ -124,6 +137,17 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition.value, self._declared)
+
+
+class FilteringReader(BatchReader):
+    """Also takes filters. Spark refuses it where spark.sql.python.filterPushdown.enabled is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        from anabranch.spark.pushed import read as ranges_of
+
+        ranges, rest = ranges_of(filters, self._options.columns or tuple(COLUMNS))
+        self._options = replace(self._options, ranges=self._options.ranges.within(ranges))
+        return iter(rest)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -11,6 +11,7 @@ from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
 from anabranch.spark.plan import SegmentSlice
+from anabranch.spark.ranges import ANY, Ranges
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class Task:
     columns: tuple[str, ...] | None = None
     # Whether there is one more column: the version of the topic's schema that a row was written with.
     versions: bool = False
+    # Which of its rows are wanted.
+    ranges: Ranges = ANY
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""

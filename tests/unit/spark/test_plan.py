@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
-from anabranch.spark.plan import Known, Ordering, SegmentSlice, lost, plan, reach
+from anabranch.spark.plan import (
+    Known,
+    Ordering,
+    SegmentSlice,
+    View,
+    lost,
+    plan,
+    reach,
+    reach_all,
+    rows_to_come,
+)
 from anabranch.spark.spending import UNLIMITED, Limit, Step, Steps
 from unit.model.readings import Message, Topic
 
@@ -24,6 +34,8 @@ limits = st.builds(Limit, st.none() | st.integers(1, 9), st.none() | st.integers
 
 Row = tuple[SegmentId, Position, Message]
 ROW_BYTES = 100
+# An entry's time is that of its first message, and it has no more messages than are published at once.
+BATCH_MS = 5
 
 
 def known_of(topic: Topic) -> Known:
@@ -52,6 +64,7 @@ class Query:
 
     topic: Topic
     ordering: Ordering = "key"
+    skew_ms: int | None = None
     cut: Cut = field(default_factory=Cut)
     batches: list[tuple[Cut, Cut, list[Row]]] = field(default_factory=list)
 
@@ -59,7 +72,13 @@ class Query:
         """Whether there was anything to do."""
         layout = self.topic.layout
         end = reach(
-            layout, self.cut, known_of(self.topic), target=target, limit=limit, ordering=self.ordering
+            layout,
+            self.cut,
+            known_of(self.topic),
+            target=target,
+            limit=limit,
+            ordering=self.ordering,
+            skew_ms=self.skew_ms,
         )
         if end == self.cut:
             return False
@@ -222,6 +241,60 @@ def test_what_is_pruned_between_the_cuts_of_a_batch_is_lost_and_what_is_behind_t
         assert bool(lost(later, start, until)) == is_hit
 
 
+@given(chances, limits, st.integers(1, 12), st.sampled_from(["key", "none"]))
+def test_no_row_is_older_than_one_of_an_earlier_batch_by_more_than_the_skew(
+    chance: random.Random, limit: Limit, skew_ms: int, ordering: Ordering
+) -> None:
+    # A message's number is also its time.
+    query = Query(Topic(chance), ordering, skew_ms)
+    lived(chance, query, limit)
+    assert sorted(query.rows) == sorted(query.topic.messages)
+    newest = 0
+    for *_, rows in query.batches:
+        times = [number for *_, (_, number) in rows]
+        assert all(time >= newest - skew_ms - BATCH_MS for time in times)
+        newest = max([newest, *times])
+
+
+@given(chances, limits, st.integers(1, 4), st.none() | st.integers(1, 9))
+def test_topics_share_a_limit_and_each_is_read_as_if_alone(
+    chance: random.Random, limit: Limit, count: int, skew_ms: int | None
+) -> None:
+    topics = {f"t{n}": Topic(chance) for n in range(count)}
+    cuts = dict.fromkeys(topics, Cut())
+    rows: dict[str, list[Message]] = {name: [] for name in topics}
+    for topic in topics.values():
+        topic.live(chance.randrange(4))
+    while True:
+        views = {name: View(topic.layout, cuts[name], known_of(topic)) for name, topic in topics.items()}
+        ends = reach_all(views, limit=limit, skew_ms=skew_ms)
+        if ends == cuts:
+            break
+        taken = 0
+        for name, topic in topics.items():
+            found = rows_of(topic, plan(topic.layout, cuts[name], ends[name]))
+            rows[name] += [row[2] for row in sorted(found)]
+            taken += len(found)
+        assert limit.rows is None or taken <= limit.rows
+        assert limit.bytes is None or taken <= max(1, limit.bytes // ROW_BYTES)
+        cuts = ends
+    for name, topic in topics.items():
+        assert_every_row_once_in_order(topic, rows[name])
+
+
+@given(chances)
+def test_the_rows_to_come_are_those_of_the_next_batch_unless_more_waits(chance: random.Random) -> None:
+    query = Query(Topic(chance))
+    query.topic.live(4)
+    while True:
+        views = {"t": View(query.topic.layout, query.cut, known_of(query.topic))}
+        expected = rows_to_come(views, "key")
+        if not query.trigger():
+            assert expected == 0
+            return
+        assert expected is None or expected == len(query.batches[-1][2])
+
+
 # -- by example
 
 RIVER = SegmentLayout.initial(1, 0).split(0, 0)  # 0 becomes 1 and 2.
@@ -268,6 +341,24 @@ def test_a_limit_is_spent_on_the_oldest_messages() -> None:
     assert plan(layout, Cut(), end) == [
         SegmentSlice(one, None, (5, 3, 0)),
         SegmentSlice(two, None, (6, 0, 4)),
+    ]
+
+
+def test_a_segment_without_wanted_rows_is_passed_at_once() -> None:
+    known = replace(ends(s0=(5, 3, 0), s1=(6, 2, 0), s2=(7, 2, 0)), unwanted=frozenset({SegmentId(0)}))
+    end = reach(RIVER, Cut(), known)
+    assert [(place.segment, place.at) for place in end.places] == [(1, ((6, 2, 0),)), (2, ((7, 2, 0),))]
+
+
+def test_a_batch_does_not_run_ahead_of_what_waits_for_the_end_of_a_segment() -> None:
+    layout = SegmentLayout.initial(2, 0).split(0, 0)  # 0 becomes 2 and 3; 1 goes on.
+    old = Steps([Step((5, 0, 0), 1, 100, time_ms=10)], (5, 1, 0))
+    new = Steps([Step((6, n, 0), 1, 100, time_ms=10 * n) for n in range(5)], (6, 5, 0))
+    known = Known(ends(s0=(5, 1, 0), s1=(6, 5, 0)).ends, {SegmentId(0): old, SegmentId(1): new})
+    end = reach(layout, Cut(), known, skew_ms=15)
+    assert plan(layout, Cut(), end) == [
+        SegmentSlice(SegmentId(0), None, None),
+        SegmentSlice(SegmentId(1), None, (6, 3, 0)),
     ]
 
 

@@ -15,6 +15,7 @@ from anabranch.broker.admin import (
     brokers,
     clusters,
     errors,
+    ledgers,
     lookup,
     messages,
     namespaces,
@@ -84,6 +85,7 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
     app.include_router(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
+    app.include_router(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     app.include_router(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
     app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])
     app.add_api_route(
