@@ -33,6 +33,7 @@ from anabranch.broker.sign_in import SignIn
 from anabranch.broker.topic import Topic
 from anabranch.broker.ui.recorder import Recorder
 from anabranch.broker.write_records import WriteRecords
+from anabranch.broker.write_upkeep import SWEEP_S, WriteUpkeep
 from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
@@ -81,6 +82,7 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self.schemas = Schemas(metadata)
         self.write_records = WriteRecords(metadata)
+        self.write_upkeep = WriteUpkeep(self)
         self.service_url = service_url
         self.service_url_tls = service_url_tls
         self.http_url = http_url
@@ -137,7 +139,9 @@ class Broker:
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
-        self._keep_up(self._every(self.config.hidden_writes_check_interval_seconds, self._look_at_hidden))
+        self._keep_up(self._until_done(self.write_upkeep.follow))
+        self._keep_up(self._every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look))
+        self._keep_up(self._every(SWEEP_S, self.write_upkeep.sweep))
         self._keep_up(self._every(self.recorder.interval_s, self.recorder.sample))
         self._keep_up(self._measure_lag())
 
@@ -524,12 +528,6 @@ class Broker:
             await topic.maintain()
         except (AnabranchError, OSError):
             log.exception("upkeep of %s failed", topic.name)
-
-    async def _look_at_hidden(self) -> None:
-        async for topics in self._in_turns():
-            for topic in topics:
-                if topic.hidden.has_attempts and not topic.is_closed:
-                    await topic.hidden.look()
 
     async def _update_rates(self) -> None:
         async for topics in self._in_turns():

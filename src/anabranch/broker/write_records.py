@@ -1,37 +1,70 @@
 """The records of hidden writes in the metadata store: one for each batch, changed by compare-and-set only.
 
-`/hidden-writes/<write>/<batch>`. Whoever changes one gets the record as it is then, which may be somebody else's.
+`/hidden-writes/<write>/<batches by the thousand>/<batch>`, so that no folder of a long stream grows without bounds.
+Whoever changes a record gets it as it is then, which may be by somebody else's decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
-from anabranch.metadata.errors import AlreadyExists, VersionConflict
+from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.hidden_writes import WriteBatch, WriteRecord
-from anabranch.model.names import encode_local
+from anabranch.model.names import decode_local, encode_local
 
 HIDDEN_WRITES: Final = "/hidden-writes"
+_PER_FOLDER: Final = 1000
 
-_decode = msgspec.json.Decoder(WriteRecord).decode
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    winners: tuple[str, ...] | None = None
+    topics: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    # It is being forgotten: the topics left are those that may not have carried it out.
+    is_expiring: bool = False
+
+    @property
+    def record(self) -> WriteRecord:
+        return WriteRecord(self.winners, self.topics, self.dropped)
+
+
+class Expired(NamedTuple):
+    """An old record as it was found."""
+
+    batch: WriteBatch
+    stored: _Stored
+    version: int | None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Those that may not have carried it out."""
+        return self.stored.topics
+
+
+_decode = msgspec.json.Decoder(_Stored).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def encode_record(record: WriteRecord) -> bytes:
-    """Also what REST answers."""
-    return msgspec.json.encode(record)
+    """As REST answers it."""
+    return _encode(record)
 
 
 class WriteRecords:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
+    def path(self, batch: WriteBatch) -> str:
+        return f"{_folder(batch.write)}/{batch.batch // _PER_FOLDER}/{batch.batch}"
+
     async def get(self, batch: WriteBatch) -> WriteRecord | None:
-        found = await self._metadata.get(_path(batch))
-        return _decode(found.value) if found is not None and found.value else None
+        found = await self._metadata.get(self.path(batch))
+        return None if found is None else _decode(found.value).record
 
     async def decide(self, batch: WriteBatch, winners: Iterable[str], topics: Iterable[str]) -> WriteRecord:
         """The record with these winners, or those it had before. DroppedWinner if one was dropped."""
@@ -44,26 +77,65 @@ class WriteRecords:
         return await self._change(batch, lambda record: record.drop(given_up))
 
     async def _change(self, batch: WriteBatch, change: Callable[[WriteRecord], WriteRecord]) -> WriteRecord:
-        path = _path(batch)
+        path = self.path(batch)
         while True:
             found = await self._metadata.get(path)
-            if found is None:
-                after = change(WriteRecord())
-                try:
-                    await self._metadata.create(path, encode_record(after))
-                except AlreadyExists:
-                    continue
-                return after
-            before = _decode(found.value)
+            before = WriteRecord() if found is None else _decode(found.value).record
             after = change(before)
-            if after == before:
+            if found is not None and after == before:
                 return before
+            value = _encode(_Stored(after.winners, after.topics, after.dropped))
             try:
-                await self._metadata.put(path, encode_record(after), if_version=found.version)
-            except VersionConflict:
+                if found is None:
+                    await self._metadata.create(path, value)
+                else:
+                    await self._metadata.put(path, value, if_version=found.version)
+            except (AlreadyExists, VersionConflict):
                 continue
             return after
 
+    # -- forgetting
 
-def _path(batch: WriteBatch) -> str:
-    return f"{HIDDEN_WRITES}/{encode_local(batch.write)}/{batch.batch}"
+    async def writes(self) -> list[str]:
+        return [decode_local(name) for name in await self._metadata.children(HIDDEN_WRITES)]
+
+    async def batches(self, write: str) -> AsyncIterator[WriteBatch]:
+        """Those of a write that have a record, oldest first. Folders found empty on the way are removed."""
+        folder = _folder(write)
+        for thousand in sorted(map(int, await self._metadata.children(folder))):
+            for number in sorted(map(int, await self._metadata.children(f"{folder}/{thousand}"))):
+                yield WriteBatch(write, number)
+            await self._remove_folder(f"{folder}/{thousand}")
+        await self._remove_folder(folder)
+
+    async def expired(self, batch: WriteBatch, before_ms: int) -> Expired | None:
+        """The record if it was last changed before that, or is being forgotten already; None if it is to stay."""
+        found = await self._metadata.get(self.path(batch))
+        if found is None:
+            return Expired(batch, _Stored(), None)
+        stored = _decode(found.value)
+        is_over = stored.is_expiring or found.modified_ms < before_ms
+        return Expired(batch, stored, found.version) if is_over else None
+
+    async def strike_off(self, expired: Expired, topics: Collection[str]) -> None:
+        """Those topics have carried it out. The record goes with the last of them."""
+        if expired.version is None:
+            return
+        path = self.path(expired.batch)
+        left = tuple(topic for topic in expired.topics if topic not in topics)
+        # Whoever has changed it meanwhile knows it as it was: it is looked at again with the next sweep.
+        with contextlib.suppress(VersionConflict):
+            if left:
+                value = _encode(msgspec.structs.replace(expired.stored, topics=left, is_expiring=True))
+                await self._metadata.put(path, value, if_version=expired.version)
+            else:
+                await self._metadata.delete(path, if_version=expired.version)
+
+    async def _remove_folder(self, path: str) -> None:
+        # One that is not empty belongs to somebody quicker than us.
+        with contextlib.suppress(NotEmpty):
+            await self._metadata.delete(path)
+
+
+def _folder(write: str) -> str:
+    return f"{HIDDEN_WRITES}/{encode_local(write)}"

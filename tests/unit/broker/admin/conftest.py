@@ -69,6 +69,7 @@ async def serving(
     authorizer: Authorizer | None = None,
     owners: Owners | None = None,
     remote_segments: Callable[[Owner], Segments] | None = None,
+    now_ms: Callable[[], int] = lambda: NOW_MS,
 ) -> AsyncIterator[Rest]:
     """One broker with a session of its own on the store."""
     metadata = await store.connect()
@@ -88,7 +89,7 @@ async def serving(
         resources,
         service_url=url,
         http_url=http_url,
-        now_ms=lambda: NOW_MS,
+        now_ms=now_ms,
         authorizer=authorizer,
         owners=owners,
         remote_segments=remote_segments or unreachable,

@@ -1,0 +1,146 @@
+"""What a broker does about hidden writes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.hidden_writes import stale
+from anabranch.broker.topic import Topic
+from anabranch.broker.write_records import HIDDEN_WRITES
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.hidden_writes import WriteBatch
+from anabranch.model.names import TopicName
+from harness.simple_client import Hidden
+from unit.broker.admin.conftest import Rest, serving
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+A, B = "a" * 32, "b" * 32
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Clock:
+    ms: int = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def rest(clock: Clock) -> AsyncIterator[Rest]:
+    # Nothing is looked at by itself but what the test asks for, and what a watch brings.
+    config = BrokerConfig(hidden_writes_check_interval_seconds=1e6, hidden_writes_retention_seconds=86_400)
+    async with serving(MemoryMetadata(clock), config, now_ms=clock) as made:
+        yield made
+
+
+async def write(rest: Rest, attempt: str, payload: bytes, batch: int = 0) -> Topic:
+    producer = await rest.client.producer(TOPIC, hidden=Hidden("job", batch, attempt))
+    await (await producer.send(payload))
+    await producer.close()
+    return await rest.broker.topic(NAME)
+
+
+async def known(rest: Rest) -> list[WriteBatch]:
+    records = rest.broker.write_records
+    return [batch for write in await records.writes() async for batch in records.batches(write)]
+
+
+async def test_decisions_are_carried_out_as_they_are_stored(rest: Rest) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    await write(rest, A, b"won")
+    await write(rest, B, b"lost", batch=1)
+    await rest.publish(TOPIC, b"after")
+    await rest.broker.write_records.decide(WriteBatch("job", 0), [A], [])
+    async with asyncio.timeout(5):
+        assert (await consumer.receive()).payload == b"won"
+        await rest.broker.write_records.drop(WriteBatch("job", 1), [B])
+        assert (await consumer.receive()).payload == b"after"
+
+
+async def test_records_are_forgotten_when_they_are_old_and_carried_out(rest: Rest, clock: Clock) -> None:
+    records, upkeep = rest.broker.write_records, rest.broker.write_upkeep
+    await records.decide(WriteBatch("job", 0), [A], [TOPIC])
+    await records.decide(WriteBatch("a/b c", 1234), [A], ["persistent://public/default/gone"])
+    await records.drop(WriteBatch("other", 0), [A])
+    await upkeep.sweep()
+    assert len(await known(rest)) == 3
+    clock.ms += DAY_MS // 2
+    await records.decide(WriteBatch("job", 1), [A], [TOPIC])
+    clock.ms += DAY_MS // 2 + 1
+    await upkeep.sweep()
+    assert await known(rest) == [WriteBatch("job", 1)]
+    clock.ms += DAY_MS
+    await upkeep.sweep()
+    await upkeep.sweep()
+    assert await rest.broker.metadata.children(HIDDEN_WRITES) == []
+
+
+async def test_a_record_is_carried_out_before_it_is_forgotten(rest: Rest, clock: Clock) -> None:
+    await write(rest, A, b"won")
+    await rest.broker.unload_topic(NAME)
+    await rest.broker.write_records.decide(WriteBatch("job", 0), [A], [TOPIC])
+    clock.ms += DAY_MS + 1
+    await rest.broker.write_upkeep.sweep()
+    assert await known(rest) == []
+    topic = await rest.broker.topic(NAME)
+    assert (topic.log.entries, topic.hidden.has_open) == (1, False)
+
+
+async def test_a_record_that_was_changed_while_it_was_looked_at_stays(rest: Rest, clock: Clock) -> None:
+    records, batch = rest.broker.write_records, WriteBatch("job", 0)
+    await records.drop(batch, [B])
+    clock.ms += DAY_MS + 1
+    expired = await records.expired(batch, clock.ms - DAY_MS)
+    assert expired is not None
+    decided = await records.decide(batch, [A], [TOPIC])
+    await records.strike_off(expired, [])
+    assert await records.get(batch) == decided
+    assert await records.expired(batch, clock.ms - DAY_MS) is None
+
+
+async def test_a_record_stays_until_every_owner_has_struck_off_its_topics(rest: Rest, clock: Clock) -> None:
+    records, batch = rest.broker.write_records, WriteBatch("job", 0)
+    await records.decide(batch, [A], [TOPIC, "persistent://public/default/u"])
+    clock.ms += DAY_MS + 1
+    first = await records.expired(batch, clock.ms - DAY_MS)
+    assert first is not None
+    await records.strike_off(first, [TOPIC])
+    second = await records.expired(batch, clock.ms - DAY_MS)
+    assert second is not None, "although it was changed just now"
+    assert second.topics == ("persistent://public/default/u",)
+    await records.strike_off(second, second.topics)
+    assert await records.get(batch) is None
+
+
+async def test_an_attempt_is_given_up_once_its_producer_is_gone_for_long(rest: Rest, clock: Clock) -> None:
+    topic = await write(rest, A, b"lost")
+    open_still = await rest.client.producer(TOPIC, hidden=Hidden("job", 0, B))
+    clock.ms += 3_600_000
+    await topic.hidden.look()
+    assert set(topic.hidden.entries.attempts) == {B}
+    record = await rest.broker.write_records.get(WriteBatch("job", 0))
+    assert record is not None
+    assert record.dropped == (A,)
+    await open_still.close()
+    clock.ms += 3_600_000
+    await topic.hidden.look()
+    assert not topic.hidden.has_attempts
+    assert await rest.broker.write_records.get(WriteBatch("job", 0)) == record, "it had written nothing"
+
+
+def test_stale_is_who_was_last_seen_so_long_ago() -> None:
+    seen = {"a": 100, "b": 101}
+    assert stale(["a", "b", "c"], seen, 200, 100) == ["a"]
+    assert seen["c"] == 200
