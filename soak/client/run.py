@@ -223,19 +223,21 @@ class Cast:
     async def _settle(self) -> None:
         """Waits until everything owed has come, as long as anything still comes."""
         before, changed, is_unloaded = -1, time.monotonic(), not self._options.is_m1
-        while (quiet_s := time.monotonic() - changed) < self._options.quiet_s or not is_unloaded:
-            looked = time.monotonic()
+        while True:
+            began = time.monotonic()
             owed = sum(len(missing) for missing in self.missing().values())
-            look_s = time.monotonic() - looked
+            looked = time.monotonic()
             if owed == 0:
                 return
             if owed != before:
-                before, changed = owed, time.monotonic()
-            elif not is_unloaded and quiet_s > M1_QUIET_S:
+                before, changed = owed, looked
+            elif not is_unloaded and looked - changed > M1_QUIET_S:
                 await self._conductor.unload()
                 is_unloaded, changed = True, time.monotonic()
+            elif looked - changed > self._options.quiet_s:
+                return
             # Looking goes through everything that was sent, and those who are waited for run on the same loop.
-            await asyncio.sleep(max(0.25, 5 * look_s))
+            await asyncio.sleep(max(0.25, 3 * (looked - began)))
 
     def missing(self) -> dict[str, set[Any]]:
         history = self._world.history
@@ -247,18 +249,22 @@ class Cast:
         """Notes whether messages that are missing are stored: a reader looks at all there is."""
         missing = {lost for all_lost in self.missing().values() for lost in all_lost}
         for topic in sorted({MAIN if is_main(lost.producer) else lost.producer for lost in missing}):
-            await self._look_for(topic, missing)
+            try:
+                await self._look_for(topic, missing)
+            except EXPECTED as error:
+                self._world.note(f"{topic} cannot be looked through: {error!r}")
 
     async def _look_for(self, topic: str, missing: set[Sent]) -> None:
         world = self._world
-        client = world.client()
-        async with client.checkpoint_consumer(world.topic(topic), start="earliest") as reader:
+        async with (
+            world.client() as client,
+            client.checkpoint_consumer(world.topic(topic), start="earliest") as reader,
+        ):
             with suppress(TimeoutError):
                 while message := await reader.receive(timeout_s=min(3.0, self._options.quiet_s)):
                     if (sent := sent_of(message)) in missing:
                         before = "" if message.index <= 0 else f", {message.index} before it in its batch"
                         world.note(f"{sent} is stored in {topic} at {message.id}{before}")
-        await client.close()
 
     async def end(self) -> None:
         for task in self._tasks:
