@@ -111,6 +111,18 @@ async def test_a_fixed_name_and_its_sequence_ids_double_nothing(
         broker.post("namespaces/public/default/deduplication", False)
 
 
+async def test_a_topic_that_was_terminated_is_told(broker: BrokerProcess, ours: Client, topic: str) -> None:
+    name = f"persistent://public/default/{topic}"
+    async with ours.producer(name) as producer:
+        await producer.send(b"x")
+        await asyncio.to_thread(broker.post, f"persistent/public/default/{topic}/terminate")
+        with pytest.raises(RequestRefused, match="takes no more messages"):
+            await producer.send(b"y")
+    async with ours.producer(name) as producer:
+        with pytest.raises(RequestRefused, match="takes no more messages"):
+            await producer.send(b"y")
+
+
 async def test_producers_that_want_a_topic_for_themselves(
     ours: Client, client: pulsar.Client, topic: str
 ) -> None:

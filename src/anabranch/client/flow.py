@@ -18,18 +18,21 @@ from anabranch.client.batching import Batching
 from anabranch.client.budget import MemoryBudget
 from anabranch.client.connections import Connections
 from anabranch.client.entries import Encrypts, Entries
-from anabranch.client.errors import TimedOut, TopicDeleted
+from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted
 from anabranch.client.gathering import Gathering
-from anabranch.client.lanes import NOWHERE, Lane, Lanes, Routing
+from anabranch.client.lanes import NOWHERE, Lane, Lanes, Routing, is_synthetic
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.receipts import fail, store
 from anabranch.client.runs import Limits, Run
 from anabranch.client.segment_producer import Attaching, SegmentProducer
 from anabranch.client.writes import Write
+from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
 SEND_TIMEOUT_S: Final = 30.0
+# For so long a classic topic that takes no more may be on its way to a scalable one.
+TERMINATED_AFTER_S = 3.0
 # Timers may fire this much early.
 CLOCK_GRAIN_S: Final = 0.001
 UNBATCHED: Final = Limits(1, 0)
@@ -118,6 +121,7 @@ class Flow:
         self._empty = asyncio.Event()
         self._empty.set()
         self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self._stop_listening = watch.listen(self._layout_changed)
 
     # -- what comes in
@@ -205,9 +209,10 @@ class Flow:
             self.error = error
         self._stop_listening()
         self._gathering.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._ending):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._ending = None
         for run in self.lanes.clear():
             self._fail(run, self.error)
         self._empty.set()
@@ -272,6 +277,21 @@ class Flow:
         self.lanes.sealed(segment)
         self._segments.pop(segment, None)
         self._dispatch()
+        layout = self.watch.layout
+        if self._ending is None and is_synthetic(layout) and not self.watch.is_over(segment):
+            # Terminated by hand, or for a migration: then a layout with children is on its way.
+            self._ending = self._loop.call_later(TERMINATED_AFTER_S, self._look_for_children, layout)
+
+    def _look_for_children(self, layout: SegmentLayout) -> None:
+        self._ending = None
+        if self.watch.layout.epoch == layout.epoch and is_synthetic(self.watch.layout):
+            self.end(
+                RequestRefused(
+                    pb.TopicTerminatedError,
+                    f"{self.watch.shown_topic} was terminated: it can be read, and takes no more messages. Publish to "
+                    "another topic, or delete this one and make it anew",
+                )
+            )
 
     def _after_change(self, segment: SegmentId) -> None:
         if self.watch.is_over(segment) and self.lanes.first_number(segment) is None:

@@ -205,6 +205,7 @@ class ScriptedBroker:
                 created_at_epoch=one.created_epoch,
                 sealed_at_epoch=one.sealed_epoch,
                 created_at_ms=0,
+                legacy_topic_name=one.legacy_topic or None,
             )
         dag.tells_gone = self.tells_gone
         for gone in (layout.gone or ()) if self.tells_gone else ():

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from anabranch.client import BadArgument, Client, Closed, MessageId, Producer, RequestRefused
+from anabranch.client import BadArgument, Client, Closed, MessageId, Producer, RequestRefused, flow
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
 from unit.client.scripted import ScriptedBroker
 
 TOPIC = "topic://public/default/t"
+CLASSIC = "persistent://public/default/t"
 ONE = SegmentLayout.initial(1, 0)
 TWO = ONE.split(0, 0)
 ROOT = "segment://public/default/t/0000-ffff-0"
@@ -52,6 +53,34 @@ async def test_what_a_sealed_segment_refuses_goes_to_its_children_in_order(
         assert [receipt.segment for receipt in await results(refused + later)] == [1, 2, 1, 1]
         assert [sequence for topic, sequence in script.sent if topic == LEFT] == [1, 3, 4]
         assert not script.questions
+
+
+async def test_a_classic_topic_that_was_terminated_is_told(
+    script: ScriptedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "TERMINATED_AFTER_S", 0.01)
+    script.layout = SegmentLayout.synthetic([CLASSIC], 0)
+    script.sealed.add(CLASSIC)
+    producer = await client.producer(CLASSIC)
+    for _ in range(2):
+        with pytest.raises(RequestRefused, match="was terminated: it can be read, and takes no more") as told:
+            async with asyncio.timeout(10):
+                await producer.send(b"x")
+        assert not told.value.retryable
+    await producer.close()
+
+
+async def test_what_a_classic_topic_refuses_goes_on_once_it_was_migrated(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.layout = SegmentLayout.synthetic([CLASSIC], 0)
+    async with await client.producer(CLASSIC) as producer:
+        await results(await send(producer, LOW))
+        script.sealed.add(CLASSIC)
+        receipts = await send(producer, LOW)
+        await script.until(lambda: script.refused)
+        script.publish(SegmentLayout.migrated([CLASSIC], 0))
+        assert [receipt.segment for receipt in await results(receipts)] == [1]
 
 
 async def test_a_sealed_segment_is_asked_what_it_holds_before_anything_in_doubt_is_sent_again(
