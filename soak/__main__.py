@@ -16,6 +16,7 @@ from soak.client.conductor import Pace
 from soak.client.relay import Address
 from soak.client.target import Target
 from soak.client.world import Sabotage
+from soak.spark import run as spark
 
 
 def main() -> int:
@@ -56,6 +57,9 @@ def main() -> int:
     reshaping.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
     reshaping.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
     _add_client(commands.add_parser("client", help="every kind of consumer through splits, merges and cuts"))
+    _add_spark(
+        commands.add_parser("spark", help="a streaming query whose driver, executors and broker are killed")
+    )
     args = parser.parse_args()
     folder: Path = args.folder or Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -75,6 +79,12 @@ def main() -> int:
         return 0
     if args.command == "client":
         code = client.run(_client_options(args, seed, folder))
+    elif args.command == "spark":
+        code = spark.run(
+            spark.Options(
+                args.kills, seed, folder, args.master, args.rate, args.rows, has_sink=not args.no_sink
+            )
+        )
     elif args.command == "scalable":
         code = scalable.run(scalable.Options(args.operations, seed, folder, sabotage=args.sabotage))
     else:
@@ -82,6 +92,17 @@ def main() -> int:
     if code == 0 and not args.keep and args.folder is None:
         shutil.rmtree(folder)
     return code
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=20, help="how many times each party is killed")
+    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    parser.add_argument(
+        "--master", default=spark.MASTER, help="Spark's; on local[2] executors are Python processes"
+    )
+    parser.add_argument("--rate", type=float, default=spark.PER_SECOND, help="messages a second")
+    parser.add_argument("--rows", type=int, default=spark.ROWS_MAX, help="rows of a micro-batch, at most")
+    parser.add_argument("--no-sink", action="store_true", help="only into a table, and not into a topic")
 
 
 def _add_client(parser: argparse.ArgumentParser) -> None:

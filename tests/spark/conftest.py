@@ -44,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     own = [item for item in items if here in item.path.parents]
     for item in own:
         item.add_marker(pytest.mark.spark)
+        # The first test waits for the session, and for kernels that nobody has compiled yet.
+        item.add_marker(pytest.mark.timeout(300))
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=why))
     if own and "spark" not in config.getoption("-m"):
@@ -77,6 +79,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
+        # Most queries here have no subscription, and a slow machine is no reason to lose what they read.
+        process.post(
+            "namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        )
         yield process
 
 

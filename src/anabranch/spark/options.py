@@ -106,6 +106,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "decodeErrors": _Option(values.one_of("fail", "null")),
     "decodePrefix": _Option(values.prefix),
 }
+NAMES: Final = tuple(_OPTIONS)
 _CANONICAL: Final = {name.lower(): name for name in _OPTIONS}
 _CHOICES: Final = ("topic", "topics", "topicsPattern", "namespace")
 

@@ -1,0 +1,1 @@
+"""A streaming query whose driver, executors and broker are killed, and what is left in the end."""

@@ -1,0 +1,112 @@
+"""The driver of the soak, a process of its own: `python -m soak.spark.driver '{"url": …}'`.
+
+Two queries read the topic for as long as it lives. One puts each micro-batch into a folder of its own, as Parquet, in
+the place of what an earlier attempt of the batch left; the other writes to a topic. A query that fails ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a driver is told. Its folder has the table, the checkpoints and its log."""
+
+    url: str
+    topic: str
+    copy: str  # The topic that the sink writes to; "" for none.
+    folder: str
+    master: str
+    rows_max: int
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    def path(self, name: str) -> Path:
+        return Path(self.folder) / name
+
+    def source(self, subscription: str) -> dict[str, str]:
+        return {
+            "serviceUrl": self.url,
+            "topic": self.topic,
+            "start": "earliest",
+            "subscription": subscription,
+            "maxRowsPerTrigger": str(self.rows_max),
+            "timeoutSeconds": "120",
+        }
+
+
+def session(setup: Setup) -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder: Any = SparkSession.builder
+    made = (
+        builder.master(setup.master)
+        .appName("anabranch soak")
+        .config("spark.ui.enabled", "false")
+        .config("spark.executor.memory", "768m")
+        .config("spark.task.maxFailures", "8")
+        .config("spark.deploy.maxExecutorRetries", "-1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(setup.path("warehouse")))
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("WARN")
+    return made
+
+
+def start_table(spark: Any, setup: Setup) -> Any:
+    table = setup.path("table")
+
+    def put(frame: Any, batch: int) -> None:
+        # Overwriting makes a second attempt take the place of the first, and not stand beside it.
+        frame.write.mode("overwrite").parquet(str(table / f"batch={batch:06d}"))
+
+    rows = spark.readStream.format("anabranch").options(**setup.source("table")).load()
+    return (
+        rows.selectExpr("position", "cast(key as string) key", "cast(cast(value as string) as bigint) number")
+        .writeStream.foreachBatch(put)
+        .option("checkpointLocation", str(setup.path("table-checkpoint")))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+
+def start_copy(spark: Any, setup: Setup) -> Any:
+    rows = spark.readStream.format("anabranch").options(**setup.source("copy")).load()
+    return (
+        rows.select("key", "value")
+        .writeStream.format("anabranch")
+        .option("serviceUrl", setup.url)
+        .option("topic", setup.copy)
+        .option("checkpointLocation", str(setup.path("copy-checkpoint")))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+
+def main() -> int:
+    setup = Setup(**json.loads(sys.argv[1]))
+    spark = session(setup)
+    queries = [start_table(spark, setup)]
+    if setup.copy:
+        queries.append(start_copy(spark, setup))
+    print("driver: queries run", flush=True)
+    try:
+        spark.streams.awaitAnyTermination()
+    except Exception as error:  # Whatever it is, the next driver goes on where this one stood.
+        print(f"driver: {error}", flush=True)
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
