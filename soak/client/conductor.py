@@ -159,6 +159,7 @@ class Conductor:
         except REST_ERRORS as error:
             self._world.note(f"perhaps not unloaded: {error!r}")
         self._world.history.all_cut_off(begins=False)
+        self._world.history.acks_forgotten()
 
     # -- topics that consumers of the namespace find, and lose sight of
 

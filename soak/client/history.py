@@ -223,6 +223,13 @@ class ClientHistory(History):
         for message in messages:
             answered.setdefault(message, self._now())
 
+    def acks_forgotten(self) -> None:
+        """What was acknowledged by now may come again all the same: Pulsar's answers do not mean that it is stored."""
+        for scope in self._scopes.values():
+            scope.answered.clear()
+        for life in self._lives.values():
+            life.acked.clear()
+
     def owed(self, name: str) -> set[Sent]:
         scope = self._scopes[name]
         return {m for m in self._receipts if m not in scope.acked and scope.producers(m.producer)}

@@ -190,6 +190,18 @@ def test_an_acknowledged_message_may_not_come_to_a_consumer_that_was_opened_late
     assert "came back to three, opened after its ack was answered" in story.violations[0]
 
 
+def test_acknowledged_messages_may_come_again_once_a_broker_may_have_forgotten_that() -> None:
+    story = Story()
+    story.takes("one", FIRST)
+    story.acks("one", FIRST)
+    story.history.joined("s", "three")
+    story.history.all_cut_off(begins=True)
+    story.history.all_cut_off(begins=False)
+    story.history.acks_forgotten()
+    story.takes("three", FIRST)
+    assert not story.violations
+
+
 def test_messages_of_a_key_may_not_change_places_in_a_stream() -> None:
     for keeps_order in (False, True):
         story = Story(keeps_order=keeps_order)
