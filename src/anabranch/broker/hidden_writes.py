@@ -122,9 +122,9 @@ class HiddenWrites:
 
     def appended(self, attempt: str, ledger: int, entry: int) -> None:
         """A producer of that attempt has appended an entry."""
-        is_first = not self._hidden.has_open
         self._hidden.note(attempt, ledger, entry, entry + 1)
-        if is_first:
+        if not self._topic.log.is_hiding:
+            # Else readers stop before an earlier one.
             self.show()
 
     # -- decisions

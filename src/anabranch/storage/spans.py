@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from anabranch.model.position import BEFORE_ALL, Position
 from anabranch.storage.topic_record import Skip, TopicRecord
@@ -39,7 +40,7 @@ class Spans:
     """Every kept entry of a topic. The last span is where it ends, and may be empty: unless something stops readers
     before, it belongs to the ledger being written."""
 
-    __slots__ = ("_is_stopped", "_keys", "_limit", "_spans")
+    __slots__ = ("_before", "_is_stopped", "_keys", "_limit", "_spans")
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class Spans:
             spans = self._stopped(spans, stop)
         self._spans = spans
         self._keys = [(s.ledger, s.first) for s in spans]
+        # How many entries lie in the spans before each. Only the last one grows.
+        self._before = [0, *accumulate(s.end - s.first for s in spans[:-1])]
 
     def _stopped(self, spans: list[Span], stop: Position) -> list[Span]:
         last = spans[-1]
@@ -146,23 +149,23 @@ class Spans:
         return BEFORE_ALL
 
     def count(self, start: Position, stop: Position) -> int:
-        total = 0
-        index = max(0, bisect_right(self._keys, start) - 1)
-        for span in self._spans[index:]:
-            if (span.ledger, span.first) >= stop:
-                break
-            first = max(span.first, start[1]) if span.ledger == start[0] else span.first
-            if span.ledger < start[0]:
-                continue
-            end = min(span.end, stop[1]) if span.ledger == stop[0] else span.end
-            total += max(0, end - first)
-        return total
+        return max(0, self._below(stop) - self._below(start))
+
+    def _below(self, at: Position) -> int:
+        """How many kept entries lie below that place."""
+        index = bisect_right(self._keys, at) - 1
+        if index < 0:
+            return 0
+        span = self._spans[index]
+        end = min(span.end, at[1]) if span.ledger == at[0] else span.end
+        return self._before[index] + end - span.first
 
     def at_index(self, index: int) -> Position:
         """The position of the index-th kept entry; the end if there are fewer."""
-        for span in self._spans:
-            size = span.end - span.first
-            if index < size:
-                return span.ledger, span.first + index
-            index -= size
-        return self.end
+        number = bisect_right(self._before, index) - 1
+        while number >= 0 and self._spans[number].first == self._spans[number].end:
+            number -= 1  # Only where there is nothing at all.
+        if number < 0:
+            return self.end
+        span = self._spans[number]
+        return min((span.ledger, span.first + index - self._before[number]), self.end)

@@ -443,7 +443,12 @@ class TopicLog:
         await finish_delete(self._path, self._record, self._store, self._metadata)
 
     def span_of(self, at: Position) -> Span:
-        return self._spans.span_at(self._spans.normalise(at))
+        """The stretch of files that holds the entry at that place: also what readers step over in it."""
+        return self._kept.span_at(self._kept.normalise(at))
+
+    def dropped_in(self, ledger: int) -> list[tuple[int, int]]:
+        """What readers step over there, in order: [first, end) of each run."""
+        return [(skip.first, skip.next) for skip in self._dropped if skip.ledger == ledger]
 
 
 def _forget_unlisted(before: TopicRecord, after: TopicRecord, store: LogStore) -> None:

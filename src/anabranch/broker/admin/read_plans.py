@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -123,7 +126,7 @@ class _Draft:
             self.runs.append(run)
             self.size += run.length
 
-    def take(self, ledger: int, runs: tuple[FileRun, ...]) -> None:
+    def take(self, ledger: int, runs: Iterable[FileRun]) -> None:
         """Adds consecutive entries, as far as there is room for them."""
         for one in runs:
             if self.is_full:
@@ -151,8 +154,10 @@ async def plan_topic(
         except LogMissingError as error:
             raise RestError(409, f"{name}: {error}; ask again, or read through the broker") from None
         expires_ms.append(found.expires_at_ms)
+        dropped = log.dropped_in(span.ledger)
+        runs = without(found.runs, dropped) if dropped else found.runs
         # As many entries as messages, at worst: not on the event loop.
-        await asyncio.to_thread(draft.take, span.ledger, found.runs)
+        await asyncio.to_thread(draft.take, span.ledger, runs)
         last = draft.runs[-1].last
         entries_left -= last + 1 - at[1]
         at = log.normalise((span.ledger, last + 1))
@@ -171,6 +176,19 @@ async def plan_topic(
         expires_in_ms=max(0, min(expires_ms, default=broker.now_ms()) - broker.now_ms() - MARGIN_MS),
         message_bytes_max=broker.config.max_message_size,
     )
+
+
+def without(runs: Iterable[FileRun], dropped: Sequence[tuple[int, int]]) -> Iterator[FileRun]:
+    """Runs of one ledger without those of their entries, which are ranges in order. `dropped` may go beyond."""
+    for run in runs:
+        at, end = run.first, run.first + len(run.offsets)
+        for first, stop in (*dropped[bisect_right(dropped, at, key=itemgetter(1)) :], (end, end)):
+            if at < min(first, end):
+                piece = slice(at - run.first, min(first, end) - run.first)
+                yield replace(run, first=at, offsets=run.offsets[piece], lengths=run.lengths[piece])
+            at = max(at, stop)
+            if at >= end:
+                break
 
 
 def _root(broker: Broker) -> str:

@@ -10,20 +10,26 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.broker.admin import create_app
+from anabranch.broker.admin.read_plans import without
 from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.hidden import merged
 from anabranch.broker.owners import Owner
 from anabranch.broker.server import running
 from anabranch.columns import Pool
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage import direct
+from anabranch.storage.port import FileRun
 from anabranch.storage.read_plan import TopicPlan, decode, position_text
 from anabranch.wire.batch import messages
-from harness.simple_client import Client
+from harness.simple_client import Client, Hidden
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 TOPIC = "persistent://public/default/t"
@@ -267,3 +273,47 @@ async def test_what_is_being_written_is_planned_only_once_it_is_confirmed(tmp_pa
         await writing
         assert seen
         await producer.close()
+
+
+# -- what nobody is to see
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.sets(st.integers(0, 30)),
+)
+def test_runs_without_dropped_entries_hold_the_others_at_their_places(
+    sizes: list[int], gone: set[int]
+) -> None:
+    runs, at = [], 2
+    for size in sizes:
+        offsets = [10 * n for n in range(at, at + size)]
+        runs.append(FileRun("f", at, offsets, [n + 1 for n in offsets]))
+        at += size
+    dropped = [(run[1], run[2]) for run in merged((0, n, n + 1) for n in gone)]
+    found = [
+        (run.first + n, offset, length)
+        for run in without(runs, dropped)
+        for n, (offset, length) in enumerate(zip(run.offsets, run.lengths, strict=True))
+    ]
+    assert found == [(n, 10 * n, 10 * n + 1) for n in range(2, at) if n not in gone]
+
+
+async def test_a_plan_leaves_out_what_lost_and_stops_before_what_is_open(tmp_path: Path) -> None:
+    async with on_files(tmp_path) as rest:
+        producers = {
+            letter: await rest.client.producer(TOPIC, hidden=Hidden("job", batch, letter * 32))
+            for letter, batch in (("a", 0), ("b", 0), ("c", 1))
+        }
+        places = [
+            await (await producers[letter].send(b"%d %s" % (n, letter.encode())))
+            for n, letter in enumerate("abbaabacab")
+        ]
+        assert (await plan_of(rest)).runs == ()
+        await rest.broker.write_records.decide(WriteBatch("job", 0), ["a" * 32], [])
+        await (await rest.broker.topic(TopicName.parse(TOPIC))).hidden.reveal(WriteBatch("job", 0))
+        plan = await plan_of(rest)
+        assert payloads(plan) == [b"0 a", b"3 a", b"4 a", b"6 a"]
+        assert plan.log_end == places[7]
+        part = await plan_of(rest, start=position_text(places[1]), end=position_text(places[5]))
+        assert payloads(part) == [b"3 a", b"4 a"]
