@@ -1,0 +1,66 @@
+"""A driver of three executors, in a process of its own: writes a batch, then runs a stream, as it is told.
+
+Run by `test_sink_cluster.py`. Rows go through a shuffle, so a task that is tried again gets them in another order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
+    """The first try of a task fails when it has handed on some of its rows."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for number, batch in enumerate(batches):
+        if number == 4 and context.partitionId() == 1 and context.attemptNumber() == 0:
+            raise RuntimeError("the first try fails")
+        yield batch
+
+
+def main(told: dict[str, Any]) -> None:
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    folder = Path(told["folder"])
+    builder: Any = SparkSession.builder
+    spark = (
+        builder.master("local-cluster[3,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.executor.memory", "512m")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    if told["batch"] is not None:
+        rows = spark.range(told["rows"], numPartitions=6).selectExpr("rpad(cast(id as string), 2000) value")
+        rows = rows.repartition(3).mapInArrow(fails_once, "value string")
+        rows.write.format("anabranch").mode("append").options(**told["batch"]).save()
+    if told["stream"] is not None:
+        stream = spark.readStream.format("text").load(told["input"]).repartition(3)
+        query = (
+            stream.writeStream.format("anabranch")
+            .options(**told["stream"])
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

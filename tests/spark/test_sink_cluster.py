@@ -1,0 +1,79 @@
+"""The sink on a cluster of three executors, where what is tried again comes in another order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.broker_process import BrokerProcess, until
+from spark.conftest import River, read
+from spark.gate import Gate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+ROWS = 15_000
+RUN_MAX_S = 240
+
+
+class Driver:
+    """The program in a session of its own, so that it is killed with all its executors."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cluster_program.py")), json.dumps(told)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self) -> tuple[int, str]:
+        output, _ = self._process.communicate(timeout=RUN_MAX_S)
+        return self._process.returncode, output.decode(errors="replace")
+
+
+@pytest.mark.timeout(2 * RUN_MAX_S)
+def test_tasks_tried_again_and_a_driver_killed_between_deciding_and_showing(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    batch, stream = River(broker, "cluster-batch", segments=2), River(broker, "cluster-stream", segments=2)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "numbers").write_text("\n".join(map(str, range(ROWS))))
+    with Gate(broker) as gate:
+        told = {
+            "folder": str(tmp_path),
+            "input": str(tmp_path / "in"),
+            "rows": ROWS,
+            "batch": batch.options(writeId="cluster"),
+            "stream": stream.options(adminUrl=gate.url),
+        }
+        first = Driver(told)
+        gate.events["/reveal/"] = first.kill
+        status, output = first.wait()
+        assert status == -signal.SIGKILL, output[-4000:]
+        # The stream is decided: it runs again, in another order, and writes nothing. So does the batch.
+        status, output = Driver(told).wait()
+        assert status == 0, output[-4000:]
+        assert gate.counted("PUT", "/writes/") == 2
+    for river in (batch, stream):
+        found = until(lambda one=river: counted(spark, one), within_s=30, every_s=0.5)
+        assert found == list(range(ROWS))
+        river.close()
+
+
+def counted(spark: SparkSession, river: River) -> list[int] | None:
+    rows = read(spark, river).selectExpr("cast(trim(cast(value as string)) as int) n").collect()
+    return sorted(row.n for row in rows) if len(rows) >= ROWS else None
