@@ -32,6 +32,7 @@ def main(told: dict[str, Any]) -> None:
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = Path(told["folder"])
+    os.environ["SPARK_WORKER_DIR"] = str(folder / "workers")
     builder: Any = SparkSession.builder
     spark = (
         builder.master("local-cluster[3,1,1024]")
