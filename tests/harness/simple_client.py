@@ -126,6 +126,8 @@ class Producer:
     ) -> None:
         self.topic = topic
         self._hidden = hidden
+        # What its entries say; a test may lie.
+        self.attempt = None if hidden is None else hidden.attempt
         self.name = ""
         self._connection = connection
         self._number = number
@@ -172,8 +174,8 @@ class Producer:
         )
         for item in (properties or {}).items():
             metadata.properties.add(key=item[0], value=item[1])
-        if self._hidden is not None:
-            metadata.txnid_most_bits, metadata.txnid_least_bits = attempt_bits(self._hidden.attempt)
+        if self.attempt is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = attempt_bits(self.attempt)
         receipt: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         self._pending.append((sequence, receipt))
         frame = encode_send(

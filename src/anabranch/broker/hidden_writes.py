@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
-from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.hidden import HiddenEntries
-from anabranch.broker.producer import Producer
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
     Fate,
@@ -75,6 +74,23 @@ class HiddenWrites:
         """Whether there are entries that readers may yet see."""
         return self._hidden.has_open
 
+    def stats(self) -> list[dict[str, Any]]:
+        """What is open, for operators who wonder what readers wait for."""
+        return [
+            {
+                "write": batch.write,
+                "batch": batch.batch,
+                "attempts": [
+                    {
+                        "attempt": name,
+                        "entries": sum(run[2] - run[1] for run in self._hidden.attempts[name].runs),
+                    }
+                    for name in names
+                ],
+            }
+            for batch, names in self._hidden.batches().items()
+        ]
+
     # -- opening
 
     def replay(self, ledger: int, entry: int, metadata: pb.MessageMetadata) -> bool:
@@ -94,8 +110,8 @@ class HiddenWrites:
 
     # -- producers
 
-    async def admit(self, producer: Producer, batch: WriteBatch, attempt: str) -> None:
-        """Returns once it is stored that what this producer writes is hidden; NotAllowedError if it is too late."""
+    async def admit(self, batch: WriteBatch, attempt: str) -> None:
+        """Returns once it is stored that what this attempt writes is hidden; NotAllowedError if it is too late."""
         await self._check(batch, attempt)
         known = self._hidden.attempts.get(attempt)
         if known is not None and known.batch != batch:
@@ -105,9 +121,12 @@ class HiddenWrites:
         await self._topic.stored(topic_state.attempt_attached(attempt, batch))
         # The batch may have been decided, and this topic told, before it knew of the attempt.
         await self._check(batch, attempt)
+
+    def check_open(self, batch: WriteBatch, attempt: str) -> str:
+        """The attempt, if it may still write."""
         if attempt not in self._hidden.attempts:
-            raise NotAllowedError(f"{ATTEMPT_DROPPED}: attempt {attempt} at {batch} was dropped meanwhile")
-        producer.attempt = attempt
+            raise NotReadyError(f"attempt {attempt} at {batch} was decided just now: ask again to hear how")
+        return attempt
 
     async def _check(self, batch: WriteBatch, attempt: str) -> None:
         record = await self._records.get(batch)

@@ -207,9 +207,12 @@ class Topic:
         key, value = SEALED_OK
         if self._publishing.is_sealed and producer.metadata.get(key) != value:
             raise _terminated(self.name)
+        hidden = hidden_as(producer.metadata)
+        if hidden is not None:
+            await self.hidden.admit(*hidden)
         await self.attached.make_way(producer)
-        if (hidden := hidden_as(producer.metadata)) is not None:
-            await self.hidden.admit(producer, *hidden)
+        if hidden is not None:
+            producer.attempt = self.hidden.check_open(*hidden)
             if self._publishing.is_sealed:
                 raise _terminated(self.name)
         elif self._publishing.is_deduplicating and self._publishing.dedup.is_behind(producer.name):

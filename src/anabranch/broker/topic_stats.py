@@ -101,6 +101,8 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
             for name, s in topic.subscriptions.items()
         },
         "schemaLedgers": [],
+        # Not a field of Pulsar's: whose entries readers wait for.
+        "hiddenWrites": topic.hidden.stats(),
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False},
     }
 

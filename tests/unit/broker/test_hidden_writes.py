@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE_DECIDED
 from harness.simple_client import Consumer, EndOfTopic, Hidden
@@ -22,7 +24,8 @@ A, B, C = "a" * 32, "b" * 32, "c" * 32
 
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
-    async with serving(MemoryMetadata(lambda: NOW_MS)) as made:
+    config = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+    async with serving(MemoryMetadata(lambda: NOW_MS), config) as made:
         yield made
 
 
@@ -128,6 +131,90 @@ async def test_the_first_decision_stands(rest: Rest) -> None:
     first = await decide(rest, A)
     assert await decide(rest, B) == first
     assert await rest.get("/admin/v2/anabranch/writes/job/0") == first
+
+
+async def test_statistics_say_what_readers_wait_for(rest: Rest) -> None:
+    path = "/admin/v2/persistent/public/default/t/internalStats"
+    await rest.publish(TOPIC, b"seen")
+    assert (await rest.get(path))["hiddenWrites"] == []
+    await write(rest, A, b"1", b"2", batch=3)
+    stats = await rest.get(path)
+    assert stats["hiddenWrites"] == [{"write": "job", "batch": 3, "attempts": [{"attempt": A, "entries": 2}]}]
+    assert stats["numberOfEntries"] == 1
+
+
+async def test_what_is_dropped_goes_with_what_lies_before_it(rest: Rest) -> None:
+    topic = await rest.broker.topic(NAME, create=True)
+    await write(rest, A, b"1", b"2")
+    await rest.publish(TOPIC, b"kept")
+    await rest.call("PUT", "/admin/v2/persistent/public/default/t/subscription/s", 204)
+    await topic.maintain()
+    assert topic.log.kept_first < topic.log.kept_end, "what is open is kept"
+    await decide(rest)
+    await reveal(rest)
+    first = topic.log.kept_first
+    await topic.maintain()
+    assert topic.log.kept_first > first
+    assert list(topic.hidden.entries.dropped) == []
+    assert topic.log.entries == 1
+    assert not topic.log.has_lost(first), "nobody misses what nobody was to see"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        (Hidden("job", 0, "a" * 31), "32 hexadecimal digits"),
+        (Hidden("", 0, A), "1 to 200 printable characters"),
+        (Hidden("job", -1, A), "a number from 0 on"),
+    ],
+)
+async def test_a_producer_that_names_no_attempt_is_refused(rest: Rest, metadata: Hidden, reason: str) -> None:
+    with pytest.raises(RequestRefused, match=reason):
+        await rest.client.producer(TOPIC, hidden=metadata)
+
+
+async def test_an_entry_that_does_not_name_its_attempt_is_refused(rest: Rest) -> None:
+    producer = await rest.client.producer(TOPIC, hidden=Hidden("job", 0, A))
+    producer.attempt = B
+    with pytest.raises(RequestRefused, match=A):
+        await (await producer.send(b"whose?"))
+    topic = await rest.broker.topic(NAME)
+    assert topic.log.kept_first == topic.log.kept_end
+
+
+async def test_an_attempt_has_one_batch(rest: Rest) -> None:
+    await write(rest, A, b"1", batch=0)
+    with pytest.raises(RequestRefused, match="one batch"):
+        await write(rest, A, b"1", batch=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "writes/job/5", None, 404),
+        ("GET", "writes/job/x", None, 412),
+        ("GET", f"writes/{'w' * 201}/0", None, 412),
+        ("PUT", "writes/job/5", None, 400),
+        ("PUT", "writes/job/5", {"winners": ["x"], "topics": []}, 412),
+        ("PUT", "writes/job/5", {"winners": [A], "topics": ["topic://public/default/t"]}, 412),
+        ("PUT", "writes/job/5", {"winners": [A]}, 400),
+        ("POST", "writes/job/5/drop", {"attempts": "x"}, 400),
+        ("POST", "reveal/persistent/public/default/none?write=job&batch=5", None, 404),
+        ("POST", "reveal/persistent/public/default/t", None, 412),
+        ("POST", "reveal/topic/public/default/t?write=job&batch=5", None, 412),
+    ],
+)
+async def test_what_rest_refuses(rest: Rest, method: str, path: str, body: Any, status: int) -> None:
+    await rest.publish(TOPIC, b"x")
+    sent = {} if body is None else {"json": body}
+    await rest.refused(method, f"/admin/v2/anabranch/{path}", status, **sent)
+
+
+async def test_names_of_writes_are_percent_encoded(rest: Rest) -> None:
+    path = "/admin/v2/anabranch/writes/q%2F1%3A%20%C3%BC%2B/7"
+    stored = (await rest.call("PUT", path, json={"winners": [], "topics": []})).json()
+    assert stored == {"winners": [], "topics": [], "dropped": []}
+    assert await rest.broker.write_records.get(WriteBatch("q/1: ü+", 7)) is not None
 
 
 async def test_a_terminated_topic_has_its_end_once_all_is_decided(rest: Rest) -> None:

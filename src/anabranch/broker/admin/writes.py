@@ -24,6 +24,7 @@ from anabranch.model.hidden_writes import (
     checked_attempt,
 )
 from anabranch.model.names import Domain, TopicName
+from anabranch.storage.port import LogError
 
 router = APIRouter()
 
@@ -118,7 +119,11 @@ async def reveal(
     if not broker.owners.is_mine(name):
         answer = redirect(request, broker.owners.owner(name).http_url)
         raise HTTPException(307, "Ask the topic's owner", {"Location": answer.headers["location"]})
-    await (await single(broker, name)).hidden.reveal(batch)
+    try:
+        await (await single(broker, name)).hidden.reveal(batch)
+    except LogError as error:
+        # Taken by another broker, or lost with its disk: whoever has it next can do it.
+        raise RestError(503, f"{name}: {error}; ask again") from None
     return Response(status_code=204)
 
 

@@ -60,7 +60,7 @@ class LostAcks:
     def _state(self, held: ConsumerSession, segment: Segment) -> State | None:
         """What would change if the consumer did anything; None unless it has a sealed segment here to finish."""
         topic = self._broker.opened(segment.topic(held.topic))
-        if topic is None or not topic.is_sealed:
+        if topic is None or not topic.has_end:
             return None
         subscription = topic.subscriptions.get(held.subscription)
         if subscription is None or subscription.is_drained:
