@@ -25,6 +25,7 @@ Ask = Callable[..., DryQuery]
 def namespace(broker: BrokerProcess) -> str:
     name = f"public/topics-{next(_numbers)}"
     broker.put(f"namespaces/{name}")
+    broker.post(f"namespaces/{name}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     return name
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.request
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
 from anabranch.client.errors import ConnectionLost
+from anabranch.client.security import NOBODY, Security
 from anabranch.model.names import TopicName
 
 PATH: Final = "/admin/v2/anabranch/ledgers"
 
 
 def ledgers_of(
-    admin_url: str, topic: str, headers: Mapping[str, str], timeout_s: float = 30.0
+    admin_url: str, topic: str, security: Security = NOBODY, timeout_s: float = 30.0
 ) -> list[tuple[int, int]]:
     """Each with one past its last entry. Of a persistent topic, a partition, or a segment.
 
@@ -26,10 +26,10 @@ def ledgers_of(
     # Behind the namespace all is one name to the broker, slashes included.
     local = str(name).partition(f"{name.namespace}/")[2]
     url = f"{admin_url.rstrip('/')}{PATH}/{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
+    request = urllib.request.Request(url, headers=security.headers())
+    context = security.tls() if url.startswith("https:") else None
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=dict(headers)), timeout=timeout_s
-        ) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:
             return [(int(ledger), int(end)) for ledger, end in json.loads(answer.read())]
     except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
         raise ConnectionLost(f"the ledgers of {topic} were not told at {admin_url}: {error}") from None

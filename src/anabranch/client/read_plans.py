@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
+from anabranch.client.security import NOBODY, Security
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -42,6 +43,7 @@ class Planner:
     admin_url: str
     topic: str  # A persistent topic, a partition, or a segment.
     headers: Mapping[str, str] = field(default_factory=dict)
+    security: Security = NOBODY
     timeout_s: float = 30.0
     # How long to go on asking while no answer comes.
     retry_s: float = 30.0
@@ -70,9 +72,10 @@ class Planner:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _get(self, url: str) -> bytes:
-        request = urllib.request.Request(url, headers=dict(self.headers))
+        request = urllib.request.Request(url, headers={**self.headers, **self.security.headers()})
+        context = self.security.tls() if url.startswith("https:") else None
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as answer:
                 body: bytes = answer.read()
                 return body
         except urllib.error.HTTPError as error:

@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode, urljoin
 from uuid import UUID
 
 from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.security import NOBODY, Security
 from anabranch.client.writes import check_write
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
@@ -79,6 +80,7 @@ class WriteRecords:
     # The address of a broker that is up, looked for again with every try. ConnectionLost if there is none now.
     admin_url: Callable[[], str]
     headers: Mapping[str, str] = field(default_factory=dict)
+    security: Security = NOBODY
     timeout_s: float = 30.0
     # How long one call goes on asking while no answer comes.
     retry_s: float = 60.0
@@ -166,16 +168,23 @@ class WriteRecords:
 
     def _send(self, method: str, url: str, body: object) -> tuple[int, bytes, str]:
         data = None if body is None else json.dumps(body).encode()
-        headers = {**self.headers, **({} if data is None else {"Content-Type": "application/json"})}
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        headers = {**self.headers, **self.security.headers(), **kind}
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with _opener.open(request, timeout=self.timeout_s) as answer:
+            with self._opener(url).open(request, timeout=self.timeout_s) as answer:
                 return answer.status, answer.read(), answer.headers.get("Location", "")
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read(), error.headers.get("Location", "")
         except (OSError, http.client.HTTPException) as error:
             raise _NotNow(f"{url}: {error}") from None
+
+    def _opener(self, url: str) -> urllib.request.OpenerDirector:
+        if not url.startswith("https:"):
+            return _plain_opener
+        tls = urllib.request.HTTPSHandler(context=self.security.tls())
+        return urllib.request.build_opener(_StayHere, tls)
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
@@ -185,7 +194,7 @@ class _StayHere(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_opener: Final = urllib.request.build_opener(_StayHere)
+_plain_opener: Final = urllib.request.build_opener(_StayHere)
 
 
 def _path(write: str, batch: int) -> str:

@@ -72,7 +72,7 @@ class BrokerReader:
         self._wanted = task.slice.start  # Rows before it are not given: it moves with what was given.
         self._end: Position = BEGINNING
         self._chance = random.Random()
-        self._connections = Connections(task.service_url)
+        self._connections = Connections(task.service_url, task.security)
         self._inbox = Inbox()
         self._segment: _SliceConsumer | None = None
         self._arrow: Any = None

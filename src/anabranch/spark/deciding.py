@@ -18,6 +18,7 @@ from uuid import UUID
 
 from anabranch.client.connections import Connections
 from anabranch.client.errors import Unsupported
+from anabranch.client.security import NOBODY, Security
 from anabranch.client.write_records import WriteRecords
 from anabranch.client.writes import ID_MAX
 from anabranch.spark.sink_options import SinkOptions
@@ -33,6 +34,7 @@ class AdminAddress:
     """Where a broker that is up answers REST: asked for over the service URL, and again after a while."""
 
     service_url: str
+    security: Security = NOBODY
     clock: Callable[[], float] = time.monotonic
     _found: str = ""
     _found_s: float = -ADDRESS_S
@@ -46,7 +48,7 @@ class AdminAddress:
             return self._found
 
     async def _ask(self) -> str:
-        connections = Connections(self.service_url)
+        connections = Connections(self.service_url, self.security)
         try:
             found = (await connections.service()).http_url
         finally:
@@ -60,8 +62,10 @@ class AdminAddress:
 
 def records_of(options: SinkOptions) -> WriteRecords:
     given = options.admin_url
-    address: Callable[[], str] = AdminAddress(options.service_url) if given is None else lambda: given
-    return WriteRecords(address, retry_s=options.timeout_s)
+    address: Callable[[], str] = (
+        AdminAddress(options.service_url, options.security) if given is None else lambda: given
+    )
+    return WriteRecords(address, security=options.security, retry_s=options.timeout_s)
 
 
 def stream_write_id(query_id: str, topic: str | None) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.security import NOBODY, Security
 from anabranch.columns.decode import SCHEMA_VERSION
 from anabranch.errors import AnabranchError
 from anabranch.spark.decoding import BadValue, Decoder
@@ -119,17 +120,17 @@ def declared(options: Options) -> Declared:
 
 
 def _schema_of(options: Options, topic: str) -> ValueSchema:
-    found, version = fetched(options.service_url, topic, None, options.timeout_s)
+    found, version = fetched(options.service_url, topic, None, options.timeout_s, options.security)
     if found is None:
         raise NoColumns(f"{topic} has no schema: publish with one first, or read it without decode=true")
     return value_schema(found, version)
 
 
 def fetched(
-    service_url: str, topic: str, version: int | None, timeout_s: float
+    service_url: str, topic: str, version: int | None, timeout_s: float, security: Security = NOBODY
 ) -> tuple[pb.Schema | None, int]:
     """A version of a topic's schema, None for the latest; and its number. Not for an event loop's thread."""
-    return asyncio.run(_fetched(Connections(service_url), topic, version, timeout_s))
+    return asyncio.run(_fetched(Connections(service_url, security), topic, version, timeout_s))
 
 
 async def _fetched(

@@ -41,7 +41,7 @@ class DirectReader:
         self._planner = Planner(
             task.admin_url,
             task.segment_topic,
-            dict(task.admin_headers),
+            security=task.security,
             timeout_s=task.timeout_s,
             retry_s=min(PLAN_RETRY_S, task.timeout_s),
         )

@@ -226,6 +226,7 @@ class Driver:
                 self.options.timeout_s,
                 self.options.read_mode,
                 admin_url,
+                self.options.security,
                 columns=self.options.columns,
                 ranges=self.options.ranges,
             )
@@ -248,7 +249,7 @@ class Driver:
             return ()
         try:
             return await asyncio.to_thread(
-                ledgers_of, admin_url, task.segment_topic, dict(task.admin_headers), self.options.timeout_s
+                ledgers_of, admin_url, task.segment_topic, task.security, self.options.timeout_s
             )
         except ConnectionLost as error:
             log.warning("%s is read by one task: %s", task.segment_topic, error)

@@ -32,7 +32,7 @@ class Feeds:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._chance = random.Random()
-        self.connections = Connections(options.service_url)
+        self.connections = Connections(options.service_url, options.security)
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._current: dict[str, TopicFeed] = {}
         # Those that left, by name, until an offset without them was given.

@@ -88,6 +88,19 @@ def prefix(text: str) -> str:
     return text
 
 
+def file(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the path of a file in PEM, which every executor has")
+    return text
+
+
+def token(text: str) -> str:
+    # Not shown, as all others are: it is a secret.
+    if not text.strip():
+        raise ValueError("a token, or file:///path of one, which is read again for each connection")
+    return text
+
+
 # -- brokers and topics
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from anabranch.client.checkpoint import CLOCKS_APART_MS
+from anabranch.client.security import NOBODY, Security
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import Cut
 from anabranch.spark import option_values as values
@@ -20,6 +21,16 @@ from anabranch.spark.plan import Ordering
 from anabranch.spark.ranges import ANY, Ranges
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import ReadMode
+
+# How the source and the sink prove who they are, and which brokers they trust.
+ACCESS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "authToken": values.token,
+    "tlsTrustCertsFile": values.file,
+    "tlsCertificateFile": values.file,
+    "tlsKeyFile": values.file,
+    "tlsAllowInsecure": values.truth,
+    "tlsCheckHostName": values.truth,
+}
 
 Kind = Literal["batch", "stream"]
 DecodeErrors = Literal["fail", "null"]
@@ -60,6 +71,7 @@ class Options:
     subscription: str | None = None
     fail_on_data_loss: bool = True
     timeout_s: float = 60.0
+    security: Security = NOBODY
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: what the brokers say of themselves.
     columns: tuple[str, ...] | None = None  # None: all.
@@ -102,6 +114,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "adminUrl": _Option(values.admin_url),
     "columns": _Option(values.some_of(COLUMNS)),
     "timeoutSeconds": _Option(values.seconds),
+    **{name: _Option(read) for name, read in ACCESS.items()},
     "decode": _Option(values.truth),
     "decodeErrors": _Option(values.one_of("fail", "null")),
     "decodePrefix": _Option(values.prefix),
@@ -145,6 +158,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         subscription=found.get("subscription"),
         fail_on_data_loss=found.get("failOnDataLoss", True),
         timeout_s=found.get("timeoutSeconds", 60.0),
+        security=security_of(found),
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
@@ -162,6 +176,20 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), _CANONICAL, n=1)
     meant = f"; did you mean {_CANONICAL[near[0]]}?" if near else ";"
     return f"option {name!r} is unknown{meant} There are {', '.join(sorted(_OPTIONS))}"
+
+
+def security_of(found: Mapping[str, Any]) -> Security:
+    """Of the options `ACCESS`, once they are read."""
+    if ("tlsCertificateFile" in found) != ("tlsKeyFile" in found):
+        raise BadOption("options tlsCertificateFile and tlsKeyFile belong together: give both, or none")
+    return Security(
+        token=found.get("authToken"),
+        tls_trust_certs_file=found.get("tlsTrustCertsFile"),
+        tls_certificate_file=found.get("tlsCertificateFile"),
+        tls_key_file=found.get("tlsKeyFile"),
+        tls_allow_insecure=found.get("tlsAllowInsecure", False),
+        tls_check_host_name=found.get("tlsCheckHostName", True),
+    )
 
 
 def _choice(found: Mapping[str, Any]) -> Choice:

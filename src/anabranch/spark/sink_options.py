@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from anabranch.client.batching import COMPRESSIONS, Batching, Compression, compression_of
+from anabranch.client.security import NOBODY, Security
 from anabranch.client.writes import check_write
 from anabranch.errors import AnabranchError
 from anabranch.spark import option_values as values
-from anabranch.spark.options import BadOption, Kind
+from anabranch.spark.options import ACCESS, BadOption, Kind, security_of
 
 # Larger than a client's usual: nobody waits for single messages here.
 BATCHING: Final = Batching(messages_max=10_000, bytes_max=256 * 1024)
@@ -30,6 +31,7 @@ class SinkOptions:
     encode: bool = False
     encode_prefix: str = ""
     timeout_s: float = 60.0
+    security: Security = NOBODY
 
 
 # -- single values
@@ -68,6 +70,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "encode": values.truth,
     "encodePrefix": str,
     "timeoutSeconds": values.seconds,
+    **ACCESS,
 }
 _CANONICAL: Final = {name.lower(): name for name in _READERS}
 # Spark's own, which it hands on.
@@ -105,4 +108,5 @@ def parse(given: Mapping[str, str], kind: Kind) -> SinkOptions:
         encode=found.get("encode", False),
         encode_prefix=found.get("encodePrefix", ""),
         timeout_s=found.get("timeoutSeconds", 60.0),
+        security=security_of(found),
     )

@@ -109,7 +109,7 @@ def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
     from anabranch.spark.declared import fetched
 
     def fetch(version: int) -> pb.Schema | None:
-        return fetched(task.service_url, task.topic, version, task.timeout_s)[0]
+        return fetched(task.service_url, task.topic, version, task.timeout_s, task.security)[0]
 
     batches = read(replace(task, versions=declared.needs_versions))
     return declared.decoded(batches, task.topic, fetch)
@@ -165,9 +165,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> tuple[LoopThread, Driver]:
         if self._loop is None or self._driver is None:
             loop, driver = LoopThread(), Driver(self._options)
-            loop.call(driver.open())
+            try:
+                loop.call(driver.open())
+                loop.call(driver.hold(self._initial))
+            except BaseException:
+                loop.call(driver.close())
+                loop.stop()
+                raise
             self._loop, self._driver = loop, driver
-            loop.call(driver.hold(self._initial))
         return self._loop, self._driver
 
     @property

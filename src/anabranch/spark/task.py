@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anabranch.client.errors import DataLost
+from anabranch.client.security import NOBODY, Security
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
@@ -33,8 +34,7 @@ class Task:
     read_mode: ReadMode = "auto"
     # Where a broker answers admin requests; "" if none has said so, and nothing can be read directly then.
     admin_url: str = ""
-    # For admin requests.
-    admin_headers: tuple[tuple[str, str], ...] = ()
+    security: Security = NOBODY
     # Of the rows, by name; None for all there are.
     columns: tuple[str, ...] | None = None
     # Whether there is one more column: the version of the topic's schema that a row was written with.

@@ -199,6 +199,7 @@ class TaskWriter:
                 options.service_url,
                 memory_bytes_max=UNANSWERED_BYTES,
                 operation_timeout_s=options.timeout_s,
+                security=options.security,
             )
         try:
             return await self._client.producer(

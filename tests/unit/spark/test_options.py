@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from anabranch.client.security import Security
 from anabranch.model.cut import Cut, Place
 from anabranch.model.segments import WHOLE, HashRange, SegmentId
 from anabranch.spark.choice import Choice
@@ -86,6 +87,11 @@ def test_ranges_say_which_rows_are_wanted(given: dict[str, str], expected: Range
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("timeoutSeconds", "1.5", "timeout_s", 1.5),
         ("end", "latest", "end", "latest"),
+        ("authToken", "file:///run/token", "security", Security(token="file:///run/token")),
+        ("tlsTrustCertsFile", "ca.pem", "security", Security(tls_trust_certs_file="ca.pem")),
+        ("tlsAllowInsecure", "true", "security", Security(tls_allow_insecure=True)),
+        ("tlsCheckHostName", "false", "security", Security(tls_check_host_name=False)),
+        ("serviceUrl", "pulsar+ssl://broker:6651", "service_url", "pulsar+ssl://broker:6651"),
         ("readMode", "direct", "read_mode", "direct"),
         ("adminUrl", "http://localhost:8080", "admin_url", "http://localhost:8080"),
         ("columns", "Key, value", "columns", ("key", "value")),
@@ -153,6 +159,11 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("columns", "key,offset", r"columns='key,offset': give some of key, value, properties, topic"),
         ("columns", "key, key", r"columns='key, key': give some of .*, each once"),
         ("timeoutSeconds", "-1", r"timeoutSeconds='-1'"),
+        ("authToken", " ", r"authToken=' ': give a token, or file:///path"),
+        ("tlsTrustCertsFile", "", r"tlsTrustCertsFile='': give the path of a file"),
+        ("tlsKeyFile", "me.key", r"tlsCertificateFile and tlsKeyFile belong together"),
+        ("tlsAllowInsecure", "1", r"tlsAllowInsecure='1': give 'true' or 'false'"),
+        ("tlsCheckHostName", "no", r"tlsCheckHostName='no': give 'true' or 'false'"),
         ("decode", "yes", r"decode='yes': give 'true' or 'false'"),
         ("decodeErrors", "drop", r"decodeErrors='drop': give 'fail' or 'null'"),
         ("decodePrefix", "a b", r"decodePrefix='a b': give the beginning of a column's name"),
@@ -216,6 +227,15 @@ def test_options_of_the_other_kind_of_query_are_refused(given: dict[str, str], k
     parse({**NEEDED, **given})
     with pytest.raises(BadOption, match=said):
         parse({**NEEDED, **given}, kind)
+
+
+def test_a_certificate_of_ones_own_comes_with_its_key() -> None:
+    found = parse({**NEEDED, "tlsCertificateFile": "me.pem", "tlsKeyFile": "me.key"}).security
+    assert found == Security(tls_certificate_file="me.pem", tls_key_file="me.key")
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "hush" not in repr(parse({**NEEDED, "authToken": "hush"}))
 
 
 def test_several_tasks_for_a_segment_are_allowed_without_order() -> None:
