@@ -60,6 +60,8 @@ PURE_MODULES = [
     "spark/ranges.py",
     "spark/row_filter.py",
     "spark/rows.py",
+    "spark/sink_columns.py",
+    "spark/sink_options.py",
     "spark/spending.py",
     "storage/format.py",
     "storage/read_plan.py",
@@ -75,6 +77,7 @@ LOADED_LATE = {
         "spark/value_types.py",
         "spark/decoding.py",
         "spark/declared.py",
+        "spark/encoding.py",
     ),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}

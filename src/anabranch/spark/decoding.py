@@ -189,14 +189,14 @@ def _python_type(kind: Any) -> Any:
 def _avro(schema: ValueSchema, writer: pb.Schema | None) -> Engine:
     from anabranch.client.schema_avro import AvroSchema
 
-    avro = AvroSchema(definition=_plain(schema.definition))
+    avro = AvroSchema(definition=plain_definition(schema.definition))
     if writer is not None:
         if writer.type != pb.Schema.Avro:
             name = pb.Schema.Type.Name(writer.type)
             raise BadValue(f"the topic's schema was Avro when the query began, and now it is {name}")
         plain = pb.Schema()
         plain.CopyFrom(writer)
-        plain.schema_data = json.dumps(_plain(json.loads(writer.schema_data))).encode()
+        plain.schema_data = json.dumps(plain_definition(json.loads(writer.schema_data))).encode()
         avro.learn(b"w", plain)
     version = b"" if writer is None else b"w"
 
@@ -209,10 +209,10 @@ def _avro(schema: ValueSchema, writer: pb.Schema | None) -> Engine:
     return decode
 
 
-def _plain(definition: Any) -> Any:
+def plain_definition(definition: Any) -> Any:
     """Without logical types, but for decimals: their values are numbers and text, which Arrow takes as they are."""
     if isinstance(definition, list):
-        return [_plain(one) for one in definition]
+        return [plain_definition(one) for one in definition]
     if not isinstance(definition, Mapping):
         return definition
     made = {key: value for key, value in definition.items()}
@@ -220,9 +220,9 @@ def _plain(definition: Any) -> Any:
         made.pop("logicalType", None)
     for part in ("items", "values", "type"):
         if part in made:
-            made[part] = _plain(made[part])
+            made[part] = plain_definition(made[part])
     if "fields" in made:
-        made["fields"] = [{**field, "type": _plain(field["type"])} for field in made["fields"]]
+        made["fields"] = [{**field, "type": plain_definition(field["type"])} for field in made["fields"]]
     return made
 
 

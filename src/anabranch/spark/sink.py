@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from anabranch.errors import AnabranchError
 from anabranch.spark.deciding import commit, records_of, stream_write_id
 from anabranch.spark.options import BadOption, Kind
-from anabranch.spark.sink_columns import columns_of
+from anabranch.spark.sink_columns import Columns, columns_of
 from anabranch.spark.sink_options import SinkOptions, parse
 from anabranch.spark.task_writer import Outcome, Plan, write_rows
 
@@ -44,8 +44,25 @@ def plan_of(given: Mapping[str, str], schema: Any, overwrite: bool, kind: Kind) 
             )
         )
     options = parse(given, kind)
-    fields = [(one.name, one.dataType.simpleString()) for one in schema.fields]
-    return Plan(options, columns_of(fields, options))
+    columns = columns_of([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
+    return Plan(options, columns, _encoder(options, columns, schema) if options.encode else None)
+
+
+def _encoder(options: SinkOptions, columns: Columns, schema: Any) -> Any:
+    """By the schema that the topic has now."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    from anabranch.spark.declared import fetched
+    from anabranch.spark.encoding import encoder_of
+
+    assert options.topic is not None
+    info, _ = fetched(options.service_url, options.topic, None, options.timeout_s)
+    if info is None:
+        raise BadOption(
+            f"option encode=true: {options.topic} has no schema: give it one first, or write bytes in a column 'value'"
+        )
+    types = {one.name: to_arrow_type(one.dataType, timezone="UTC") for one in schema.fields}
+    return encoder_of(info, [(column, field, types[column]) for column, field in columns.fields])
 
 
 def _write(plan: Plan, write: str, batch: int, rows: Iterator[Any]) -> Written:

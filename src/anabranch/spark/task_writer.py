@@ -42,7 +42,7 @@ class Plan:
 
     options: SinkOptions
     columns: Columns
-    # Puts the payloads of a batch with `encode` into a column `value`.
+    # With `encode`: an `anabranch.spark.encoding.Encoder`.
     encoder: Any = None
 
 
@@ -205,6 +205,7 @@ class TaskWriter:
             return await self._client.producer(
                 topic,
                 write=write,
+                schema=None if self._plan.encoder is None else self._plan.encoder.schema,
                 compression=options.compression,
                 batching=options.batching,
                 send_timeout_s=options.timeout_s,
