@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from anabranch import AvroSchema, JsonSchema, blocking
 from harness.broker_process import BrokerProcess
 from spark.conftest import River, read
 
@@ -103,3 +105,39 @@ def test_messages_of_other_producers_wait_and_come_in_the_order_of_the_log(
     assert found[:10] == list(range(10))
     assert sorted(found[10:20]) == list(range(10, 20))
     assert found[20:] == list(range(10, 20))
+
+
+@dataclass
+class Order:
+    id: int
+    name: str | None
+    at: datetime
+    key: str | None = None
+
+
+@pytest.mark.parametrize("kind", [JsonSchema, AvroSchema])
+def test_columns_are_encoded_by_the_topics_schema(spark: SparkSession, river: River, kind: Any) -> None:
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    with blocking.connect(river.broker.url) as client:
+        with client.producer(river.topic, schema=kind(Order)) as producer:
+            producer.send(Order(0, "zero", noon))
+        rows = spark.range(1, 4).selectExpr(
+            "cast(id as int) v_id",
+            "if(id = 2, null, cast(id as string)) v_name",
+            "timestamp'2026-05-01' v_at",
+            "'k' key",
+        )
+        options = {"encode": "true", "encodePrefix": "v_"}
+        save(rows, river, **options)
+        with pytest.raises(Exception, match="column 'v_name' is missing|column 'v_at' is missing"):
+            save(rows.drop("v_at"), river, **options)
+        consumer = client.stream_consumer(river.topic, "s", start="earliest", schema=kind(Order))
+        found = [consumer.receive(timeout_s=20) for _ in range(4)]
+    day = datetime(2026, 5, 1, tzinfo=UTC)
+    assert sorted((message.value.id, message.value.name, message.value.at) for message in found) == [
+        (0, "zero", noon),
+        (1, "1", day),
+        (2, None, day),
+        (3, "3", day),
+    ]
+    assert {message.key for message in found} == {None, "k"}

@@ -56,7 +56,7 @@ def _encoder(options: SinkOptions, columns: Columns, schema: Any) -> Any:
     from anabranch.spark.encoding import encoder_of
 
     assert options.topic is not None
-    info, _ = fetched(options.service_url, options.topic, None, options.timeout_s)
+    info, _ = fetched(options.service_url, options.topic, None, options.timeout_s, options.security)
     if info is None:
         raise BadOption(
             f"option encode=true: {options.topic} has no schema: give it one first, or write bytes in a column 'value'"
