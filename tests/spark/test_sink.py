@@ -129,7 +129,7 @@ def test_columns_are_encoded_by_the_topics_schema(spark: SparkSession, river: Ri
         )
         options = {"encode": "true", "encodePrefix": "v_"}
         save(rows, river, **options)
-        with pytest.raises(Exception, match="column 'v_name' is missing|column 'v_at' is missing"):
+        with pytest.raises(Exception, match="no column for 'at', which the topic's schema needs"):
             save(rows.drop("v_at"), river, **options)
         consumer = client.stream_consumer(river.topic, "s", start="earliest", schema=kind(Order))
         found = [consumer.receive(timeout_s=20) for _ in range(4)]

@@ -86,7 +86,7 @@ def encoder_of(info: pb.Schema, columns: Sequence[tuple[str, str, Any]]) -> Enco
     needed = _needed(schema)
     missing = [name for name in needed if name not in {field for _, field in fields}]
     if missing or not fields:
-        raise BadColumn(f"column {(missing or list(wanted))[0]!r} is missing: the topic's schema needs it")
+        raise BadColumn(f"no column for {(missing or list(wanted))[0]!r}, which the topic's schema needs")
     required = frozenset(column for column, name in fields if name in needed and not _has_null(schema, name))
     return Encoder(info.SerializeToString(), tuple(fields), required if schema.is_record else frozenset())
 
