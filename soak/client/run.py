@@ -31,6 +31,7 @@ KINDS = ("stream", "queue", "checkpoint", "checkpoint-group", "namespace-stream"
 ECHO_S = 2.0
 # When nothing has come from Pulsar 5.0.0-M1 for so long, what is missing may be in segments that it keeps to itself.
 M1_QUIET_S = 20.0
+M1_BURST_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +200,14 @@ class Cast:
 
     def _produce(self) -> None:
         rate, large = self._options.per_second, self._target.message_bytes_max
+        # The more writes meet the sealing of a segment, the more often M1 keeps it to itself from then on.
+        most = M1_BURST_MAX if self._options.is_m1 else 4000
         manners = {
-            "main-named": Manner(rate, 2000, is_named=True, life_s=self._options.life_s),
-            "main-fast": Manner(rate * 2, 4000, compression="lz4"),
-            "main-large": Manner(rate / 2, 200, is_named=True, compression="zstd", large_bytes=large),
+            "main-named": Manner(rate, most // 2, is_named=True, life_s=self._options.life_s),
+            "main-fast": Manner(rate * 2, most, compression="lz4"),
+            "main-large": Manner(
+                rate / 2, min(most, 200), is_named=True, compression="zstd", large_bytes=large
+            ),
         }
         for name, manner in manners.items():
             self._send(MAIN, name, manner)

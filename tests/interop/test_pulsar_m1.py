@@ -92,7 +92,8 @@ def test_consumers_keep_their_promises_through_splits_merges_and_lost_connection
             message_bytes_max=pulsar_peer.MESSAGE_BYTES_MAX,
         ),
         routing=Routing.LOW,
-        pace=Pace(fault_s=0.5),
+        # Readers may be held up for longer than the usual minute.
+        pace=Pace(fault_s=0.5, retention_min=10),
         per_second=60.0,
         # M1 looks ever more rarely whether a parent was read to its end, before it hands its children out.
         quiet_s=60.0,
