@@ -25,6 +25,7 @@ LAYERS = [
     "spark",
     "blocking",
     "simulation",
+    "pipelines",
     "cli",
 ]
 
@@ -51,6 +52,7 @@ PURE_MODULES = [
     "client/vector.py",
     "client/window.py",
     "spark/choice.py",
+    *(f"pipelines/{name}.py" for name in ("outcomes", "replay", "synthetic", "trace")),
     "spark/offsets.py",
     "spark/option_values.py",
     "spark/options.py",
