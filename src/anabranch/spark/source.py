@@ -136,7 +136,8 @@ class BatchReader(DataSourceReader):
             await driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read(partition.value, self._declared)
+        # Spark makes one up where there is nothing to read.
+        return iter(()) if partition.value is None else _read(partition.value, self._declared)
 
 
 class FilteringReader(BatchReader):
