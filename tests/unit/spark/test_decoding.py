@@ -222,3 +222,12 @@ def test_avro_that_was_cut_off_is_a_bad_row() -> None:
     made, bad = decoder(schema.info()).decode(pa.array([schema.encode(ORDER), b"\x02"], pa.binary()))
     assert [row for row, _ in bad] == [1]
     assert made.to_pylist()[1] is None
+
+
+def test_rows_of_a_version_that_is_no_avro_any_more_are_bad_rows() -> None:
+    schema = AvroSchema(Order)
+    of = decoder(schema.info(), JsonSchema(Reading).info() or pb.Schema())
+    made, bad = of.decode(pa.array([schema.encode(ORDER), b"{}"], pa.binary()), np.array([0, 1]))
+    assert [row for row, _ in bad] == [1]
+    assert "now it is Json" in bad[0][1]
+    assert made.to_pylist()[0]["number"] == 7
