@@ -308,6 +308,22 @@ class Located:
         kinds = self.facts[:, scan.FLAGS] & (scan.ENCRYPTED | scan.CHUNK) != 0
         return int(np.argmax(kinds)) if kinds.any() else len(kinds)
 
+    @property
+    def whole(self) -> int:
+        """How many entries there are before the first that is a piece of a message."""
+        pieces = self.facts[:, scan.FLAGS] & scan.CHUNK != 0
+        return int(np.argmax(pieces)) if pieces.any() else len(pieces)
+
+    def told(self, end: int) -> tuple[list[tuple[int, int]], list[int], list[int], list[int]]:
+        """Of the first `end` entries: their positions, how many messages and bytes they have, and when they came."""
+        counts = self.facts[:end, scan.COUNT]
+        return (
+            [(ledger, entry) for ledger, entry in self._found[:end, _IDS].tolist()],
+            np.where(counts < 0, 1, counts).tolist(),
+            self._found[:end, _SIZE].tolist(),
+            self.facts[:end, scan.PUBLISH].tolist(),
+        )
+
     def why(self, place: int) -> str:
         return "is encrypted" if self.facts[place, scan.FLAGS] & scan.ENCRYPTED else "is a piece of a message"
 

@@ -45,7 +45,6 @@ class DirectReader:
             timeout_s=task.timeout_s,
             retry_s=min(PLAN_RETRY_S, task.timeout_s),
         )
-        self._next_plan: TopicPlan | None = None
         self.at = start
         """Everything before it has been given."""
 
@@ -54,20 +53,17 @@ class DirectReader:
         from anabranch.spark.rows import between
 
         start, end = self.at, self._task.slice.end
-        first = start and start[:2]
-        self._next_plan = plan = self._planner(first, None if end is None else _behind(end))
-        # An end that is further on is a position that nothing was written to: all before it is there.
-        stop = plan.log_end if end is None else min(plan.log_end, _behind(end))
         try:
             for piece in record_batches(
                 self._plan,
-                first,
-                stop,
+                start and start[:2],
+                None if end is None else _behind(end),
                 pool=_pool(),
                 bytes_max=BATCH_BYTES,
                 rows_max=ROWS_MAX,
                 versions=self._task.versions,
                 may_lose=True,  # Looked at below.
+                may_pass_end=True,  # A position that nothing was written to: all before it is there.
             ):
                 rows = between(piece.batch, start, end)
                 self._reach(piece.end)
@@ -76,10 +72,9 @@ class DirectReader:
         except NeedsClientError as error:
             self._reach(error.position)
             raise
-        self._reach(stop)
 
     def _plan(self, start: position.Position | None, end: position.Position | None) -> TopicPlan:
-        plan, self._next_plan = self._next_plan or self._planner(start, end), None
+        plan = self._planner(start, end)
         if plan.has_lost:
             self._task.lost(start and (*start, 0))
         return plan

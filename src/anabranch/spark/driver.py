@@ -190,7 +190,10 @@ class Driver:
 
     async def _measured(self, views: Mapping[str, View], limit: Limit) -> dict[str, View]:
         feeds = self.feeds.current
-        found = await asyncio.gather(*(feeds[name].measured(view, limit) for name, view in views.items()))
+        admin_url = await self._direct_url()
+        found = await asyncio.gather(
+            *(feeds[name].measured(view, limit, admin_url) for name, view in views.items())
+        )
         return dict(zip(views, found, strict=True))
 
     # -- what a batch reads
@@ -214,7 +217,7 @@ class Driver:
             self._lost(DataLost(f"{name} was deleted, and this batch has messages of it"))
             return []
         self._check(feed, lost(layout, start, end))
-        admin_url = "" if self.options.read_mode == "broker" else await self.feeds.admin_url()
+        admin_url = await self._direct_url()
         return [
             Task(
                 self.options.service_url,
@@ -233,6 +236,10 @@ class Driver:
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])
         ]
+
+    async def _direct_url(self) -> str:
+        """Where to ask about the log's files; "" if they are not to be read."""
+        return "" if self.options.read_mode == "broker" else await self.feeds.admin_url()
 
     async def _cut_up(self, tasks: list[Task]) -> list[Task]:
         """With at least as many tasks as are asked for."""

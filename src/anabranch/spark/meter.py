@@ -1,13 +1,15 @@
-"""Counts rows for limited batches: reads segments ahead on the driver, keeps how large entries are, drops the rest.
+"""Counts rows for limited batches: looks at segments ahead of tasks, on the driver, and keeps how large entries are.
 
-A segment is read once, as far ahead as one batch may go. Brokers tell no row counts, so this is what an exact limit
-costs: the data crosses the network twice.
+Files are looked at where that is possible (`anabranch.spark.file_meter`). Else a segment is read once, as far ahead as
+one batch may go, and all but the counts is dropped. Brokers tell no row counts, so this is what an exact limit costs:
+the data crosses the network twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -22,9 +24,12 @@ from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import SegmentId
+from anabranch.spark.file_meter import CANNOT, FileMeter
 from anabranch.spark.plan import Run
 from anabranch.spark.spending import Limit, Step, Steps
 from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 _ALL: Final = 1 << 40
 LOOK_S: Final = 0.2
@@ -34,16 +39,26 @@ class Meters:
     """One meter for each segment that is being read. `measure` before each batch, `close` in the end."""
 
     def __init__(
-        self, connections: Connections, watch: LayoutWatch, chance: random.Random, *, fails_on_data_loss: bool
+        self,
+        connections: Connections,
+        watch: LayoutWatch,
+        chance: random.Random,
+        *,
+        fails_on_data_loss: bool,
     ) -> None:
+        self._admin_url = ""
+        self._unreachable: set[SegmentId] = set()
         self._fails_on_data_loss = fails_on_data_loss
         self._connections = connections
         self._watch = watch
         self._chance = chance
-        self._meters: dict[SegmentId, _Meter] = {}
+        self._meters: dict[SegmentId, _Meter | FileMeter] = {}
 
-    async def measure(self, possible: Sequence[Run], limit: Limit) -> dict[SegmentId, Steps]:
+    async def measure(
+        self, possible: Sequence[Run], limit: Limit, admin_url: str = ""
+    ) -> dict[SegmentId, Steps]:
         """The steps of each run: to its bound, or as many as the limit has room for."""
+        self._admin_url = admin_url
         wanted = {run.segment.id for run in possible}
         for number in [n for n in self._meters if n not in wanted]:
             await self._meters.pop(number).close()
@@ -55,19 +70,33 @@ class Meters:
         if meter is None or not meter.can_go_on(start):
             meter = await self._anew(run, start)
         try:
-            return await meter.steps(run, limit)
+            return await self._steps(meter, run, limit)
         except DataLost:
             if self._fails_on_data_loss:
                 raise
-            meter = await self._anew(run, BEGINNING)
-            return await meter.steps(run, limit)
+            return await self._steps(await self._anew(run, BEGINNING), run, limit)
 
-    async def _anew(self, run: Run, start: Position) -> _Meter:
+    async def _steps(self, meter: _Meter | FileMeter, run: Run, limit: Limit) -> Steps:
+        try:
+            return await meter.steps(run, limit)
+        except CANNOT as error:
+            log.info("rows of segment %d are counted by a client: %s", run.segment.id, error)
+            self._unreachable.add(run.segment.id)
+            return await (await self._anew(run, run.place.at[0])).steps(run, limit)
+
+    async def _anew(self, run: Run, start: Position) -> _Meter | FileMeter:
         known = self._meters.get(run.segment.id)
         if known is not None:
             await known.close()
-        meter = self._meters[run.segment.id] = self._opened(run, start)
+        meter = self._of_files(run, start) or self._opened(run, start)
+        self._meters[run.segment.id] = meter
         return meter
+
+    def _of_files(self, run: Run, start: Position) -> FileMeter | None:
+        if not self._admin_url or run.segment.id in self._unreachable:
+            return None
+        topic = self._watch.topic_of(run.segment.id)
+        return FileMeter(self._admin_url, topic, str(self._watch.topic), start)
 
     def _opened(self, run: Run, start: Position) -> _Meter:
         number, topic = run.segment.id, str(self._watch.topic)

@@ -30,6 +30,7 @@ from anabranch.storage.reader import check_entry
 
 if TYPE_CHECKING:
     from anabranch.columns import Pool
+    from anabranch.columns.records import Located
 
 # What is read before it is decoded, unless one record is longer.
 WINDOW_BYTES: Final = 4 << 20
@@ -86,6 +87,16 @@ class Piece(NamedTuple):
     end: Position
 
 
+class Facts(NamedTuple):
+    """What entries say of themselves: their positions, how many messages and bytes they have, and when they came."""
+
+    positions: list[Position]
+    messages: list[int]
+    bytes: list[int]
+    times_ms: list[int]
+    end: Position
+
+
 Entry = tuple[Position, int, memoryview]
 
 
@@ -99,13 +110,15 @@ def record_batches(
     rows_max: int = 1 << 20,
     versions: bool = False,
     may_lose: bool = False,
+    may_pass_end: bool = False,
     root: str | None = None,
 ) -> Iterator[Piece]:
     """The messages of [start, end). No batch has more than the limits, except for that of one entry.
 
     With `versions` there is one more column: the version of the schema that each was written with.
 
-    Without a start it is the first entry that is kept, without an end the confirmed end when the reading begins.
+    Without a start it is the first entry that is kept, without an end the confirmed end when the reading begins. That
+    is the end as well with `may_pass_end`, if the one that is given lies behind it.
     `root` is where the log's folder is found here, if not where the broker has it.
     """
     from anabranch.columns import Pool
@@ -117,7 +130,7 @@ def record_batches(
             plan, shared, bytes_max=bytes_max, rows_max=rows_max, versions=versions, root=root
         )
 
-    return _follow(planner, start, end, read, lambda piece: piece.end, may_lose)
+    return _follow(planner, start, end, read, lambda piece: piece.end, may_lose, may_pass_end)
 
 
 def entries(
@@ -136,6 +149,23 @@ def entries(
     return _follow(planner, start, end, read, lambda one: (one[0][0], one[0][1] + 1), may_lose)
 
 
+def facts(
+    planner: Planner,
+    start: Position | None,
+    end: Position | None,
+    *,
+    may_lose: bool = False,
+    may_pass_end: bool = False,
+    root: str | None = None,
+) -> Iterator[Facts]:
+    """What the entries of [start, end) say of themselves. NeedsClientError at a piece of a message."""
+
+    def read(plan: TopicPlan) -> Iterator[Facts]:
+        return plan_facts(plan, root=root)
+
+    return _follow(planner, start, end, read, lambda some: some.end, may_lose, may_pass_end)
+
+
 def _follow(
     planner: Planner,
     start: Position | None,
@@ -143,12 +173,15 @@ def _follow(
     read: Callable[[TopicPlan], Iterator[Any]],
     behind: Callable[[Any], Position],
     may_lose: bool,
+    may_pass_end: bool = False,
 ) -> Iterator[Any]:
     """Plans, reads, and plans again where a plan ended or its files are gone."""
     plans = 0
     while start is None or end is None or start < end:
         plan = planner(start, end)
-        start, end = plan.start, plan.log_end if end is None else end
+        start = plan.start
+        if end is None or (may_pass_end and end > plan.log_end):
+            end = plan.log_end
         if plan.has_lost and not may_lose:
             raise DataLostError(plan)
         plans += 1
@@ -182,22 +215,8 @@ def plan_batches(
     versions: bool = False,
     root: str | None = None,
 ) -> Iterator[Piece]:
-    from anabranch.columns.records import Walk
-
-    # Small slices need no large buffer.
-    buffer = memoryview(bytearray(max(_HEADER, min(bytes_max, WINDOW_BYTES, plan.size_bytes))))
     with _Files(plan, root) as files:
-        walk = Walk(_located_runs(plan, files))
-        while not walk.is_done:
-            size = _read_segments(files, walk.segments(len(buffer), _GAP_BYTES_MAX), buffer)
-            located, is_bad = walk.records(buffer[:size])
-            if not len(located) and not is_bad:
-                left = walk.run_stop - walk.at[3]
-                if left > len(buffer):
-                    buffer = _grown(buffer, left)
-                    continue
-                # All that is left of the run is here, and no record is.
-                is_bad = True
+        for located in _windows(plan, files, bytes_max):
             stop = located.unaided
             for i, j in located.cut(stop, bytes_max, rows_max):
                 decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
@@ -206,9 +225,40 @@ def plan_batches(
                 yield Piece(batch, located.position(i), (last[0], last[1] + 1))
             if stop < len(located):
                 raise NeedsClientError(located.position(stop), located.why(stop))
-            if is_bad:
-                ledger, entry, file, offset = walk.at
-                raise LogDamagedError(ledger, entry, None, files.opened[file][1], offset)
+
+
+def plan_facts(plan: TopicPlan, *, root: str | None = None) -> Iterator[Facts]:
+    with _Files(plan, root) as files:
+        for located in _windows(plan, files, WINDOW_BYTES):
+            stop = located.whole
+            if stop:
+                last = located.position(stop - 1)
+                yield Facts(*located.told(stop), (last[0], last[1] + 1))
+            if stop < len(located):
+                raise NeedsClientError(located.position(stop), located.why(stop))
+
+
+def _windows(plan: TopicPlan, files: _Files, bytes_max: int) -> Iterator[Located]:
+    """The entries of one buffer after the other; each is good until the next is asked for."""
+    from anabranch.columns.records import Walk
+
+    # Small slices need no large buffer.
+    buffer = memoryview(bytearray(max(_HEADER, min(bytes_max, WINDOW_BYTES, plan.size_bytes))))
+    walk = Walk(_located_runs(plan, files))
+    while not walk.is_done:
+        size = _read_segments(files, walk.segments(len(buffer), _GAP_BYTES_MAX), buffer)
+        located, is_bad = walk.records(buffer[:size])
+        if not len(located) and not is_bad:
+            left = walk.run_stop - walk.at[3]
+            if left > len(buffer):
+                buffer = _grown(buffer, left)
+                continue
+            # All that is left of the run is here, and no record is.
+            is_bad = True
+        yield located
+        if is_bad:
+            ledger, entry, file, offset = walk.at
+            raise LogDamagedError(ledger, entry, None, files.opened[file][1], offset)
 
 
 def _located_runs(plan: TopicPlan, files: _Files) -> Any:

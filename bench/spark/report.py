@@ -1,0 +1,134 @@
+"""Turns the runs of `bench.spark` into a page. Decides what was aimed for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+OURS, DEFAULT, TUNED, PARQUET = "anabranch", "kafka", "kafka-tuned", "parquet"
+TITLES = {OURS: "Anabranch", DEFAULT: "Kafka", TUNED: "Kafka, tuned fetches", PARQUET: "Parquet"}
+# How many times as fast as which other system ours should be, by case and data set.
+AIMS: dict[tuple[str, str], dict[str, float]] = {
+    ("read", "1 KB"): {DEFAULT: 2.4, TUNED: 2.0},
+    ("read", "100 B"): {DEFAULT: 3.5, TUNED: 2.0},
+    ("stream", "1 KB"): {DEFAULT: 2.0},
+    ("stream", "100 B"): {DEFAULT: 3.0},
+    ("write", "1 KB"): {DEFAULT: 1.5},
+    ("write", "100 B"): {DEFAULT: 1.5},
+}
+CASES = {
+    "read": "batch read",
+    "read_all_columns": "batch read, every column",
+    "read_through_broker": "batch read through the broker",
+    "stream": "stream, availableNow, within triggers",
+    "write": "batch write",
+}
+BROKER_SHARE_MAX, FIRST_S_MAX = 0.05, 5.0
+# More than this of a core taken by others: the run is marked.
+DISTURBED_CORES = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    case: str
+    data: str
+    system: str
+    round: int
+    rows: int
+    seconds: float
+    broker_cores: float
+    others_cores: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+
+@dataclass(slots=True)
+class Results:
+    machine: dict[str, str] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    first_query_s: list[float] = field(default_factory=list)
+
+    def rates(self, case: str, data: str, system: str) -> list[float]:
+        return [one.rate for one in self.runs if (one.case, one.data, one.system) == (case, data, system)]
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        whole = json.loads(path.read_text())
+        return cls(whole["machine"], [Run(**one) for one in whole["runs"]], whole["first_query_s"])
+
+
+def table(results: Results) -> str:
+    lines = [
+        f"| case, k rows/s | {' | '.join(TITLES.values())} | vs Kafka | vs Kafka, tuned | vs Parquet | aim |",
+        "|---" * (len(TITLES) + 5) + "|",
+    ]
+    for case, title in CASES.items():
+        sets = dict.fromkeys(one.data for one in results.runs if one.case == case)
+        lines += [_line(results, case, data, f"{title}, {data}") for data in sets]
+    return "\n".join(lines) + "\n"
+
+
+def _line(results: Results, case: str, data: str, title: str) -> str:
+    # The other systems have one way of reading: ours are compared with that.
+    theirs = "read" if case.startswith("read") else case
+    rates = {system: results.rates(case if system == OURS else theirs, data, system) for system in TITLES}
+    ratios = {
+        system: median(rates[OURS]) / median(found)
+        for system, found in rates.items()
+        if system != OURS and found and rates[OURS]
+    }
+    aims = [
+        f"{factor:g}x {TITLES[than]} {'✓' if ratios[than] >= factor else '✗'}"
+        for than, factor in AIMS.get((case, data), {}).items()
+        if than in ratios
+    ]
+    shown = [f"{ratios[system]:.2f}x" if system in ratios else "-" for system in (DEFAULT, TUNED, PARQUET)]
+    return (
+        f"| {title} | {' | '.join(map(_spread, rates.values()))} | {' | '.join(shown)} | {'; '.join(aims)} |"
+    )
+
+
+def _spread(rates: list[float]) -> str:
+    if not rates:
+        return "-"
+    middle, low, high = (f"{one / 1000:,.0f}" for one in (median(rates), min(rates), max(rates)))
+    return middle if len(rates) == 1 else f"{middle} ({low} to {high})"
+
+
+def facts(results: Results) -> str:
+    """What is measured beside rates."""
+    lines = ["| what | figure | aim |", "|---|---|---|"]
+    direct = [one for one in results.runs if one.system == OURS and one.case == "read"]
+    if direct:
+        share = sum(one.broker_cores * one.seconds for one in direct) / sum(one.seconds for one in direct)
+        mark = "✓" if share < BROKER_SHARE_MAX else "✗"
+        lines.append(
+            f"| broker CPU during direct reads | {share:.1%} of a core | < {BROKER_SHARE_MAX:.0%} {mark} |"
+        )
+    if results.first_query_s:
+        first = median(results.first_query_s)
+        mark = "✓" if first <= FIRST_S_MAX else "✗"
+        lines.append(f"| first query of a warm session | {first:.1f} s | ≤ {FIRST_S_MAX:g} s {mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(results: Results, folder: Path) -> None:
+    """Rewrites the generated part of README.md; prose outside the marks is left alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "README.md"
+    prose = page.read_text() if page.exists() else f"# Spark\n\n{BEGIN}\n{END}\n"
+    machine = ", ".join(f"{name}: {value}" for name, value in results.machine.items())
+    disturbed = sum(one.others_cores > DISTURBED_CORES for one in results.runs)
+    noise = f"{disturbed} of {len(results.runs)} runs shared the machine with other work"
+    head, rest = prose.split(BEGIN, 1)
+    body = f"\n{machine}. {noise}.\n\n{table(results)}\n{facts(results)}"
+    page.write_text(f"{head}{BEGIN}\n{body}{END}{rest.split(END, 1)[1]}")
