@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from anabranch import blocking
 from anabranch.client.connections import Backoff, Connections
@@ -62,7 +63,7 @@ class Bench:
         return list(by_files.steps)
 
 
-def shown(steps: list[Step] | tuple[Step, ...]) -> list[tuple[Position, int, int]]:
+def shown(steps: Sequence[Step]) -> list[tuple[Position, int, int]]:
     return [(step.at, step.rows, step.time_ms) for step in steps]
 
 
