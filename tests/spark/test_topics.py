@@ -199,6 +199,17 @@ def test_a_limit_is_spent_on_the_oldest_messages_of_all_topics(make: Make, ask: 
     assert max(row["publish_time"] for row in first) <= min(row["publish_time"] for row in second)
 
 
+def test_what_joined_while_the_query_was_down_is_held_from_its_beginning(make: Make, ask: Ask) -> None:
+    make("a", 1)
+    query = ask(subscription="table")
+    assert query.trigger() == []
+    query.restart(minRowsPerTrigger=1000)
+    c = make("c", 2)
+    until(lambda: query.trigger() == [] and "c" in query.topics, WITHIN_S)
+    stats = c.broker.get(f"{c.path}/stats")
+    assert int(stats["subscriptions"]["table"]["msgBacklog"]) > 0
+
+
 def test_the_cursors_of_all_topics_move_when_nothing_is_new(make: Make, ask: Ask) -> None:
     a, b = make("a", 3), make("b", 3)
     query = ask(start="earliest", subscription="table")

@@ -58,6 +58,9 @@ class Driver:
     lags: Mapping[str, Any] | None = None  # As of the last batch, by topic.
     clock: Callable[[], float] = time.monotonic
     _target: Mapping[str, Cut] | None = None
+    _held: set[str] = field(
+        default_factory=set
+    )  # Topics whose messages are not deleted before they are read.
     _few_since: float | None = None  # When rows were first seen that were too few for a batch.
     _release_next: Mapping[str, Cut] | None = None
     _releasing: asyncio.Task[None] | None = None
@@ -73,23 +76,23 @@ class Driver:
 
     # -- a stream
 
-    async def hold(self, start: Offset) -> None:
+    async def _hold(self, start: Offset) -> None:
         """Before anything is read or resolved: from here on nothing is deleted that the query is to read."""
+        feeds = {name: feed for name, feed in self.feeds.current.items() if name not in self._held}
         await asyncio.gather(
-            *(
-                feed.hold(from_earliest=start.begin_of(name) != "latest")
-                for name, feed in self.feeds.current.items()
-            )
+            *(feed.hold(from_earliest=start.begin_of(name) != "latest") for name, feed in feeds.items())
         )
+        self._held |= feeds.keys()
 
     async def fix_target(self) -> None:
         """From here on the stream ends where its topics end now."""
-        await self._settle()
+        await self.feeds.settle()
         self._target = await self._resolved(Offset(wish="latest"))
 
     async def next_end(self, start: Offset, limit: Limit) -> Offset:
         """The end of the batch that starts there."""
-        await self._settle()
+        await self.feeds.settle()
+        await self._hold(start)
         if not start.is_resolved:
             # A batch of its own, without rows: its end is in Spark's log before the first row is read.
             return Offset(await self._resolved(start))
@@ -129,10 +132,6 @@ class Driver:
         self._few_since = few_since
         return True
 
-    async def _settle(self) -> None:
-        joined = await self.feeds.settle()
-        await asyncio.gather(*(self.feeds.current[name].hold(from_earliest=True) for name in joined))
-
     async def _resolved(self, start: Offset) -> dict[str, Cut]:
         """A cut of each topic that there is. Every one that is named must be."""
         feeds = self.feeds.current
@@ -151,6 +150,7 @@ class Driver:
                 await self._let_go(name, cuts[name])
         for name in self.feeds.left - cuts.keys():
             self.feeds.forget(name)
+            self._held.discard(name)
         there = {name: cut for name, cut in cuts.items() if name in self.feeds.current}
         joined = {name: Cut() for name in self.feeds.current if name not in cuts and self._is_in_target(name)}
         return there | joined
@@ -160,6 +160,7 @@ class Driver:
 
     async def _let_go(self, name: str, cut: Cut) -> None:
         feed = self.feeds.forget(name)
+        self._held.discard(name)
         if not self.options.choice.has(name) or (feed is not None and not feed.may_have_more(cut)):
             log.info("%s is read no more", name)
         elif await self.feeds.exists(name):
@@ -177,7 +178,7 @@ class Driver:
                 # In this moment. What is left of the others is a batch, too.
                 if len(self.options.choice.names) == 1:
                     raise
-            await self._settle()
+            await self.feeds.settle()
 
     async def _view(self, name: str, start: Cut) -> View:
         feed, target = self.feeds.current[name], self._target

@@ -99,8 +99,8 @@ class Feeds:
 
     # -- what there is
 
-    async def settle(self) -> frozenset[str]:
-        """Follows all changes so far. The result: topics that joined."""
+    async def settle(self) -> None:
+        """Follows all changes so far."""
         if self._ended is not None:
             raise self._ended
         choice = self._options.choice
@@ -111,11 +111,8 @@ class Feeds:
             if is_gone or name not in wanted or name in self._made_again:
                 await self._leave(name)
         self._made_again.clear()
-        if choice.is_named:
-            return frozenset()
-        joining = [name for name in wanted if name not in self._current and name not in self._left]
-        await self._open_all(joining)
-        return frozenset(joining) & self._current.keys()
+        if not choice.is_named:
+            await self._open_all(wanted - self._current.keys() - self._left.keys())
 
     async def _leave(self, name: str) -> None:
         feed = self._current.pop(name)

@@ -6,7 +6,7 @@ Names are found whatever their case, as Spark's own are. A mistake is told with 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -130,7 +130,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     for name, text in sorted(given.items()):
         known = _CANONICAL.get(name.lower())
         if known is None:
-            raise BadOption(_unknown(name))
+            raise BadOption(unknown(name, _OPTIONS))
         try:
             found[known] = _OPTIONS[known].read(str(text))
         except ValueError as error:
@@ -172,10 +172,12 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     return options
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), _CANONICAL, n=1)
-    meant = f"; did you mean {_CANONICAL[near[0]]}?" if near else ";"
-    return f"option {name!r} is unknown{meant} There are {', '.join(sorted(_OPTIONS))}"
+def unknown(name: str, known: Iterable[str]) -> str:
+    """What is said of an option that there is not, with the nearest of those that there are."""
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    meant = f"; did you mean {names[near[0]]}?" if near else "."
+    return f"option {name!r} is unknown{meant} There are {', '.join(sorted(names.values()))}"
 
 
 def security_of(found: Mapping[str, Any]) -> Security:

@@ -14,7 +14,7 @@ from anabranch.client.security import NOBODY, Security
 from anabranch.client.writes import check_write
 from anabranch.errors import AnabranchError
 from anabranch.spark import option_values as values
-from anabranch.spark.options import ACCESS, BadOption, Kind, security_of
+from anabranch.spark.options import ACCESS, BadOption, Kind, security_of, unknown
 
 # Larger than a client's usual: nobody waits for single messages here.
 BATCHING: Final = Batching(messages_max=10_000, bytes_max=256 * 1024)
@@ -85,7 +85,7 @@ def parse(given: Mapping[str, str], kind: Kind) -> SinkOptions:
             continue
         known = _CANONICAL.get(name.lower())
         if known is None:
-            raise BadOption(f"option {name!r} is unknown; there are {', '.join(sorted(_READERS))}")
+            raise BadOption(unknown(name, _READERS))
         try:
             found[known] = _READERS[known](str(text))
         except ValueError as error:

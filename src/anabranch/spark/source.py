@@ -168,7 +168,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             loop, driver = LoopThread(), Driver(self._options)
             try:
                 loop.call(driver.open())
-                loop.call(driver.hold(self._initial))
             except BaseException:
                 loop.call(driver.close())
                 loop.stop()

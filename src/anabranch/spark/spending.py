@@ -12,7 +12,7 @@ so no row of a later batch is older than one of this by more than the skew (as f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -70,20 +70,26 @@ class Stretch:
     steps: Steps
     has_waiting: bool = False  # Behind its bound is more, and that comes in a later batch.
 
-    def path(self) -> list[tuple[Step, int]]:
-        """The steps within it, each with the latest time up to it."""
-        path: list[tuple[Step, int]] = []
+    def path(self) -> Iterator[tuple[Step, int]]:
+        """The steps within it, each with the latest time up to it: as they are asked for, since there may be many."""
+        start, bound = self.start, self.bound
         latest = 0
         for step in self.steps.steps:
-            ledger, entry, index = step.at
-            first = self.start[2] if self.start[:2] == (ledger, entry) else index
-            last = self.bound[2] if self.bound[:2] == (ledger, entry) else index + step.rows
-            if step.at[:2] < self.start[:2] or step.at >= self.bound or (first >= last and step.rows):
+            ledger, entry, index = at = step.at
+            if at < start and (ledger, entry) != start[:2]:
                 continue
-            latest = max(latest, step.time_ms)
-            share = step.bytes * (last - first) // step.rows if step.rows else step.bytes
-            path.append((Step((ledger, entry, first), last - first, share, step.time_ms), latest))
-        return path
+            if at >= bound:
+                break
+            if step.time_ms > latest:
+                latest = step.time_ms
+            if (ledger, entry) != start[:2] and (ledger, entry) != bound[:2]:
+                yield step, latest
+                continue
+            first = start[2] if (ledger, entry) == start[:2] else index
+            last = bound[2] if (ledger, entry) == bound[:2] else index + step.rows
+            if first < last or not step.rows:
+                share = step.bytes * (last - first) // step.rows if step.rows else step.bytes
+                yield Step((ledger, entry, first), last - first, share, step.time_ms), latest
 
     @property
     def is_measured(self) -> bool:
@@ -112,23 +118,31 @@ class _Spending:
 
     def run(self) -> dict[Any, Position]:
         paths = {key: one.path() for key, one in self._stretches.items()}
-        next_of = dict.fromkeys(paths, 0)
         # Times may fall within a segment, so it is the latest of all up to a step that counts.
-        heap = [(path[0][1], key) for key, path in paths.items() if path]
+        heap: list[tuple[int, Any, Step]] = []
+        done: set[Any] = set()
+        for key, path in paths.items():
+            first = next(path, None)
+            if first is None:
+                done.add(key)
+            else:
+                heap.append((first[1], key, first[0]))
         heapq.heapify(heap)
         while heap:
-            time_ms, key = heapq.heappop(heap)
-            path, at = paths[key], next_of[key]
-            if time_ms > self._latest_allowed or not self._takes_all(key, path[at][0]):
+            time_ms, key, step = heap[0]
+            if time_ms > self._latest_allowed or not self._takes_all(key, step):
                 break
-            next_of[key] = at = at + 1
-            if at < len(path):
-                heapq.heappush(heap, (path[at][1], key))
-            elif self._stretches[key].has_waiting or not self._stretches[key].is_measured:
+            following = next(paths[key], None)
+            if following is not None:
+                heapq.heapreplace(heap, (following[1], key, following[0]))
+                continue
+            heapq.heappop(heap)
+            done.add(key)
+            if self._stretches[key].has_waiting or not self._stretches[key].is_measured:
                 self._leaves_more_behind(time_ms)
-        for key, one in self._stretches.items():
-            if next_of[key] == len(paths[key]) and one.is_measured:
-                self._ends[key] = one.bound
+        for key in done:
+            if self._stretches[key].is_measured:
+                self._ends[key] = self._stretches[key].bound
         return self._ends
 
     def _takes_all(self, key: Any, step: Step) -> bool:

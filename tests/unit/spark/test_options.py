@@ -199,7 +199,7 @@ def test_a_mistake_names_the_option_and_what_is_allowed(name: str, value: str, s
             {"topic": TOPIC, "minRowsPerTrigger": "6", "maxRowsPerTrigger": "5"},
             "minRowsPerTrigger=6: give at most maxRowsPerTrigger, 5",
         ),
-        ({"topic": TOPIC, "startingOffsets": "latest"}, r"'startingOffsets' is unknown; There are .*start"),
+        ({"topic": TOPIC, "startingOffsets": "latest"}, r"'startingOffsets' is unknown. There are .*start"),
         ({"topic": TOPIC, "maxRowPerTriggers": "1"}, "unknown; did you mean maxRowsPerTrigger?"),
         ({"topic": TOPIC, "serviceurls": "1"}, "unknown; did you mean serviceUrl?"),
     ],

@@ -44,7 +44,7 @@ def test_names_are_found_whatever_their_case_and_sparks_own_are_left_alone() -> 
         ("encode", "yes", r"encode='yes': give 'true' or 'false'"),
         ("encodePrefix", "v_", r"encodePrefix goes with option encode=true"),
         ("timeoutSeconds", "-1", r"timeoutSeconds='-1': give a number of seconds"),
-        ("kafka.acks", "all", r"'kafka.acks' is unknown; there are .*serviceUrl"),
+        ("kafka.acks", "all", r"'kafka.acks' is unknown. There are .*serviceUrl"),
     ],
 )
 def test_a_mistake_names_the_option_and_what_is_allowed(name: str, value: str, said: str) -> None:
