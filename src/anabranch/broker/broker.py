@@ -69,6 +69,7 @@ class Broker:
         http_url: str,
         now_ms: Callable[[], int],
         service_url_tls: str = "",
+        http_url_tls: str = "",
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
@@ -86,6 +87,7 @@ class Broker:
         self.service_url = service_url
         self.service_url_tls = service_url_tls
         self.http_url = http_url
+        self._http_url_tls = http_url_tls
         self.now_ms = now_ms
         self.started_ms = now_ms()
         me = Owner(service_url, http_url, service_url_tls)
@@ -121,6 +123,10 @@ class Broker:
         self.recorder = Recorder(self)
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
         self.failed: asyncio.Future[LogError] = self.loop.create_future()
+
+    def http_url_for(self, has_tls: bool) -> str:
+        """Where a client that came with or without TLS is sent for REST."""
+        return self._http_url_tls if has_tls and self._http_url_tls else self.http_url
 
     # -- life
 

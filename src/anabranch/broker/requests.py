@@ -91,7 +91,7 @@ class Requests:
             supports_tc_metadata_discovery=True,
         )
         accepted = session.connection.accept(
-            self._broker.server_version, features, http_url=self._broker.http_url
+            self._broker.server_version, features, http_url=self._broker.http_url_for(session.has_tls)
         )
         session.write((accepted,))
 

@@ -137,6 +137,9 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
             http_url=http_url,
             now_ms=now_ms,
             service_url_tls=service_url_tls,
+            http_url_tls=f"https://{host}:{config.web_service_port_tls}"
+            if config.web_service_port_tls
+            else "",
             authentication=authentication,
         )
         await broker.start()

@@ -92,6 +92,10 @@ class Session(asyncio.BufferedProtocol):
         found: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
         return found
 
+    @property
+    def has_tls(self) -> bool:
+        return self._transport.get_extra_info("ssl_object") is not None
+
     def sign_in(self, identity: Identity) -> None:
         self.identity = identity
         self.challenged_s = None

@@ -1,18 +1,14 @@
-"""Asks a topic's owner how many entries each of its ledgers has, over its admin REST. Blocking."""
+"""Asks a topic's owner which ledgers it has, over its admin REST. Blocking, for code that waits anyway."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.request
-from typing import Final
-from urllib.parse import quote
 
 from anabranch.client.errors import ConnectionLost
+from anabranch.client.rest import NotAnswered, call, topic_path
 from anabranch.client.security import NOBODY, Security
-from anabranch.model.names import TopicName
 
-PATH: Final = "/admin/v2/anabranch/ledgers"
+PATH = "/admin/v2/anabranch/ledgers"
 
 
 def ledgers_of(
@@ -22,14 +18,11 @@ def ledgers_of(
 
     ConnectionLost if nobody tells: brokers that are not ours do not.
     """
-    name = TopicName.parse(topic)
-    # Behind the namespace all is one name to the broker, slashes included.
-    local = str(name).partition(f"{name.namespace}/")[2]
-    url = f"{admin_url.rstrip('/')}{PATH}/{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
-    request = urllib.request.Request(url, headers=security.headers())
-    context = security.tls() if url.startswith("https:") else None
+    url = f"{admin_url.rstrip('/')}{PATH}/{topic_path(topic)}"
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:
-            return [(int(ledger), int(end)) for ledger, end in json.loads(answer.read())]
-    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+        answer = call("GET", url, security=security, timeout_s=timeout_s)
+        if answer.status >= 300:
+            raise NotAnswered(answer.reason or str(answer.status))
+        return [(int(ledger), int(end)) for ledger, end in json.loads(answer.body)]
+    except (NotAnswered, ValueError, TypeError) as error:
         raise ConnectionLost(f"the ledgers of {topic} were not told at {admin_url}: {error}") from None

@@ -9,18 +9,14 @@ for a broker that is being started again, or for the next owner of the topic.
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from urllib.parse import quote, urlencode
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlencode
 
+from anabranch.client.rest import NotAnswered, call, topic_path
 from anabranch.client.security import NOBODY, Security
 from anabranch.errors import AnabranchError
-from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage.read_plan import TopicPlan, decode, position_text
 
@@ -42,7 +38,6 @@ class NoPlanError(AnabranchError):
 class Planner:
     admin_url: str
     topic: str  # A persistent topic, a partition, or a segment.
-    headers: Mapping[str, str] = field(default_factory=dict)
     security: Security = NOBODY
     timeout_s: float = 30.0
     # How long to go on asking while no answer comes.
@@ -60,7 +55,7 @@ class Planner:
             "maxBytes": bytes_max,
         }
         query = urlencode({name: value for name, value in named.items() if value is not None})
-        url = f"{self.admin_url.rstrip('/')}{PATH}/{_path(self.topic)}?{query}"
+        url = f"{self.admin_url.rstrip('/')}{PATH}/{topic_path(self.topic)}?{query}"
         deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S
         while True:
             try:
@@ -72,30 +67,11 @@ class Planner:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _get(self, url: str) -> bytes:
-        request = urllib.request.Request(url, headers={**self.headers, **self.security.headers()})
-        context = self.security.tls() if url.startswith("https:") else None
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as answer:
-                body: bytes = answer.read()
-                return body
-        except urllib.error.HTTPError as error:
-            with error:
-                reason = _reason(error.read()) or str(error)
-            kind = PlanRefusedError if error.code in (400, 401, 403, 404, 405, 412) else NoPlanError
-            raise kind(f"no read plan of {self.topic}: {reason}") from None
-        except (OSError, http.client.HTTPException) as error:
+            answer = call("GET", url, security=self.security, timeout_s=self.timeout_s)
+        except NotAnswered as error:
             raise NoPlanError(f"no read plan of {self.topic} from {self.admin_url}: {error}") from error
-
-
-def _path(topic: str) -> str:
-    name = TopicName.parse(topic)
-    # Behind the namespace all is one name to us, slashes included.
-    local = str(name).partition(f"{name.namespace}/")[2]
-    return f"{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
-
-
-def _reason(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        if answer.status < 300:
+            return answer.body
+        kind = PlanRefusedError if answer.status in (400, 401, 403, 404, 405, 412) else NoPlanError
+        raise kind(f"no read plan of {self.topic}: {answer.reason or answer.status}")

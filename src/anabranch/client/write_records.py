@@ -11,27 +11,23 @@ being started again, or for topics that move.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import quote, urlencode, urljoin
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.rest import NotAnswered, call, topic_path
 from anabranch.client.security import NOBODY, Security
 from anabranch.client.writes import check_write
 from anabranch.errors import AnabranchError
-from anabranch.model.names import TopicName
 
 PATH: Final = "/admin/v2/anabranch"
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
-REDIRECTS_MAX: Final = 10
 # Topics that are revealed at once.
 REVEALS_MAX: Final = 8
 
@@ -79,7 +75,6 @@ class _Answered(Exception):
 class WriteRecords:
     # The address of a broker that is up, looked for again with every try. ConnectionLost if there is none now.
     admin_url: Callable[[], str]
-    headers: Mapping[str, str] = field(default_factory=dict)
     security: Security = NOBODY
     timeout_s: float = 30.0
     # How long one call goes on asking while no answer comes.
@@ -124,7 +119,7 @@ class WriteRecords:
         def one(topic: str) -> None:
             query = urlencode({"write": write, "batch": batch})
             try:
-                self._ask("POST", f"{PATH}/reveal/{_topic_path(topic)}?{query}")
+                self._ask("POST", f"{PATH}/reveal/{topic_path(topic)}?{query}")
             except _Answered as answer:
                 # A topic that is gone has nothing to show: a segment is not deleted before it is decided.
                 if answer.status != 404:
@@ -143,7 +138,7 @@ class WriteRecords:
         deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S
         while True:
             try:
-                return self._follow(method, self.admin_url().rstrip("/") + path, body)
+                return self._answer(method, self.admin_url().rstrip("/") + path, body)
             except (_NotNow, ConnectionLost) as error:
                 if self.clock() + pause > deadline:
                     raise TimedOut(
@@ -152,65 +147,18 @@ class WriteRecords:
             self.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 
-    def _follow(self, method: str, url: str, body: object) -> bytes:
-        """To the broker that redirects name."""
-        for _ in range(REDIRECTS_MAX):
-            status, answer, location = self._send(method, url, body)
-            if status in (307, 308) and location:
-                url = urljoin(url, location)
-            elif status < 300:
-                return answer
-            elif status >= 500 or status in (408, 429):
-                raise _NotNow(f"{status}: {_reason(answer)}")
-            else:
-                raise _Answered(status, _reason(answer))
-        raise _NotNow(f"{REDIRECTS_MAX} redirects led nowhere")
-
-    def _send(self, method: str, url: str, body: object) -> tuple[int, bytes, str]:
-        data = None if body is None else json.dumps(body).encode()
-        kind = {} if data is None else {"Content-Type": "application/json"}
-        headers = {**self.headers, **self.security.headers(), **kind}
-        request = urllib.request.Request(url, data, headers, method=method)
+    def _answer(self, method: str, url: str, body: object) -> bytes:
         try:
-            with self._opener(url).open(request, timeout=self.timeout_s) as answer:
-                return answer.status, answer.read(), answer.headers.get("Location", "")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(), error.headers.get("Location", "")
-        except (OSError, http.client.HTTPException) as error:
-            raise _NotNow(f"{url}: {error}") from None
-
-    def _opener(self, url: str) -> urllib.request.OpenerDirector:
-        if not url.startswith("https:"):
-            return _plain_opener
-        tls = urllib.request.HTTPSHandler(context=self.security.tls())
-        return urllib.request.build_opener(_StayHere, tls)
-
-
-class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Redirects are followed by whoever keeps the method and the body."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
-
-
-_plain_opener: Final = urllib.request.build_opener(_StayHere)
+            answer = call(method, url, body, security=self.security, timeout_s=self.timeout_s)
+        except NotAnswered as error:
+            raise _NotNow(str(error)) from None
+        if answer.status < 300:
+            return answer.body
+        if answer.status >= 500 or answer.status in (408, 429):
+            raise _NotNow(f"{answer.status}: {answer.reason}")
+        raise _Answered(answer.status, answer.reason)
 
 
 def _path(write: str, batch: int) -> str:
     check_write(write, batch)
     return f"{PATH}/writes/{quote(write, safe='')}/{batch}"
-
-
-def _topic_path(topic: str) -> str:
-    name = TopicName.parse(topic)
-    # Behind the namespace all is one name, slashes included.
-    local = str(name).partition(f"{name.namespace}/")[2]
-    return f"{name.domain.value}/{name.namespace}/{quote(local, safe='')}"
-
-
-def _reason(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from anabranch.client.read_plans import NoPlanError, Planner, PlanRefusedError
+from anabranch.client.security import Security
 from anabranch.storage.read_plan import BadPlan, Run, TopicPlan, encode
 
 PLAN = TopicPlan(
@@ -157,5 +158,5 @@ def test_an_answer_that_is_no_plan_is_refused(server: Server) -> None:
 
 
 def test_a_planner_travels_to_where_it_is_used(server: Server) -> None:
-    made = pickle.loads(pickle.dumps(Planner(server.url, PLAN.topic, {"Authorization": "Bearer x"})))
+    made = pickle.loads(pickle.dumps(Planner(server.url, PLAN.topic, Security(token="x"))))
     assert made() == PLAN
