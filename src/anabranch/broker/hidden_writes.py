@@ -55,8 +55,8 @@ class HiddenWrites:
         self._topic = topic
         self._hidden = hidden
         self._records = topic.broker.write_records
-        # Decisions wait for each other: whoever asks for one that is being stored is answered after it is.
-        self._deciding = asyncio.Lock()
+        # The decision made last: they are stored in order.
+        self._storing: asyncio.Future[None] | None = None
         # When a producer of each open attempt was last seen here, for those that nobody finishes.
         self._seen_ms: dict[str, int] = {}
 
@@ -156,27 +156,43 @@ class HiddenWrites:
         await self._carry_out(batch, record)
 
     async def _carry_out(self, batch: WriteBatch, record: WriteRecord) -> None:
-        async with self._deciding:
-            fates = {
-                name: record.fate(name)
-                for name, attempt in self._hidden.attempts.items()
-                if attempt.batch == batch
-            }
-            visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
-            dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
-            if visible or dropped:
-                await self._decide(visible, dropped)
+        fates = {
+            name: record.fate(name)
+            for name, attempt in self._hidden.attempts.items()
+            if attempt.batch == batch
+        }
+        visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
+        dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
+        if visible or dropped:
+            self._decide(visible, dropped)
+        # Also if it was decided before, and is being stored still.
+        await self._all_stored()
 
-    async def _decide(self, visible: Sequence[str], dropped: Sequence[str]) -> None:
+    async def _all_stored(self) -> None:
+        if self._storing is not None:
+            await asyncio.shield(self._storing)
+
+    def _decide(self, visible: Sequence[str], dropped: Sequence[str]) -> None:
+        """Readers see it once it is stored, whether or not anybody still waits for that."""
         self._disconnect({*visible, *dropped})
         decision = self._hidden.decide(visible, dropped)
         for name in decision.attempts:
             self._seen_ms.pop(name, None)
-        # With it, every entry of these attempts is confirmed: they came before.
-        await self._topic.stored(topic_state.attempts_decided(decision))
-        self._hidden.settle(decision)
-        self.show()
-        self._topic.shown()
+        storing: asyncio.Future[None] = self._topic.broker.loop.create_future()
+
+        def stored(error: Exception | None) -> None:
+            if error is not None:
+                storing.set_exception(error)
+                storing.exception()  # The topic is closing; whoever waits hears it.
+                return
+            # With it, every entry of these attempts is confirmed: they came before.
+            self._hidden.settle(decision)
+            self.show()
+            self._topic.shown()
+            storing.set_result(None)
+
+        self._storing = storing
+        self._topic.log.record(topic_state.attempts_decided(decision), stored)
 
     def _disconnect(self, attempts: set[str]) -> None:
         """Nothing more is written under an attempt that is decided. Its clients come back and are told."""
@@ -218,13 +234,12 @@ class HiddenWrites:
             await self._carry_out(batch, record)
 
     async def _give_up(self, batch: WriteBatch, late: Sequence[str]) -> WriteRecord | None:
-        async with self._deciding:
-            # Who has written nothing here is not missed, and may come again.
-            idle = [
-                name for name in late if name in (known := self._hidden.attempts) and not known[name].runs
-            ]
-            if idle:
-                await self._decide(idle, [])
+        # Who has written nothing here is not missed, and may come again.
+        known = self._hidden.attempts
+        idle = [name for name in late if name in known and not known[name].runs]
+        if idle:
+            self._decide(idle, [])
+            await self._all_stored()
         late = [name for name in late if name not in idle]
         if not late:
             return None

@@ -32,7 +32,7 @@ from anabranch.model.scalable import (
     topic_path,
 )
 from anabranch.model.segments import Segment, SegmentId
-from anabranch.simulation import workload
+from anabranch.simulation import workload, writers
 from anabranch.simulation.cluster import CONFIG, Cluster
 from anabranch.simulation.faults import Faults
 from anabranch.simulation.history import History
@@ -108,6 +108,8 @@ class World:
         self.client_hosts: dict[str, str] = {}  # The machine on which each client runs now.
         self.pace_s = self.chance.uniform(0.02, 0.3)
         self.fault_every_s = self.chance.uniform(0.2, 1.5)
+        # In half of the runs somebody writes hidden, too.
+        self.hides = self.chance.random() < 0.5
 
     def note(self, text: str) -> None:
         self.report.trace.append(f"{self.loop.time() - 1000:8.3f} {text}")
@@ -167,6 +169,8 @@ class World:
             self.on_host(f"producer-{n}", workload.produce(self, f"producer-{n}", chance.randint(15, 40)))
             for n in range(2)
         ]
+        if self.hides:
+            producers.append(self.on_host("job", writers.write_batches(self, "job", chance.randint(3, 8))))
         readers = [
             self.loop.create_task(Reader(self, kind, name, is_stream=kind == "stream").live(), name=name)
             for kind in ("stream", "queue")

@@ -8,7 +8,9 @@ from enum import Enum
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.scalable.owner import SegmentOwner
+from anabranch.broker.write_records import WriteRecords
 from anabranch.controller.ports import SegmentStatus
+from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.model.segments import Segment
@@ -21,6 +23,7 @@ class Sabotage(Enum):
     FORGET_CURSORS = "children are made without the subscriptions' cursors"
     HAND_OUT_EARLY = "owners report every sealed segment as drained"
     LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+    SHOW_LOSERS = "owners show every attempt of a batch that is decided"
 
 
 class LyingOwner(SegmentOwner):
@@ -46,6 +49,19 @@ class LyingOwner(SegmentOwner):
         return replace(told, subscriptions=cursors)
 
 
+class Generous(WriteRecord):
+    """Everybody has won."""
+
+    def fate(self, attempt: str) -> Fate:
+        return Fate.VISIBLE if self.is_decided else super().fate(attempt)
+
+
+class GenerousRecords(WriteRecords):
+    async def get(self, batch: WriteBatch) -> WriteRecord | None:
+        found = await super().get(batch)
+        return None if found is None else Generous(found.winners, found.topics, found.dropped)
+
+
 class UnfencedLog(MemoryLogStore):
     """A log whose former writers never learn that they were replaced."""
 
@@ -61,6 +77,8 @@ class UnfencedLog(MemoryLogStore):
 
 def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     """Puts a liar in the place of the broker's segment owner, for whoever holds that already."""
+    if Sabotage.SHOW_LOSERS in sabotage:
+        broker.write_records = GenerousRecords(broker.metadata)
     liar = LyingOwner(broker, sabotage)
     for verb in ("create", "seal", "status"):
         setattr(broker.segment_owner, verb, getattr(liar, verb))

@@ -1,0 +1,130 @@
+"""Jobs that write hidden: tasks that are tried several times, and a driver that decides which try counts.
+
+Only what won is written down as sent, at the moment it is decided: what comes of a loser was never sent at all, and
+the history says so. A driver may die right after it has decided; then nobody tells the topics, and they must find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from anabranch.broker.broker import Broker
+from anabranch.client.writes import Write
+from anabranch.model.hidden_writes import WriteBatch
+from anabranch.model.names import TopicName
+from anabranch.simulation import workload
+from anabranch.simulation.loop import Host, context_of
+
+if TYPE_CHECKING:
+    from anabranch.simulation.run import World
+
+_TASK_MAX_S: Final = 8.0
+
+
+async def write_batches(world: World, name: str, batches: int) -> None:
+    chance = world.chance
+    for number in range(batches):
+        batch = WriteBatch(name, number)
+        tries = 0
+        won: tuple[UUID, str, list[str], frozenset[str]] | None = None
+        # Several tries may come to their end; the last one counts.
+        while won is None or chance.random() < 0.4:
+            tries += 1
+            attempt = UUID(int=chance.getrandbits(128), version=4)
+            task = f"{name}.{number}.{tries}"
+            keys = [chance.choice(workload.KEYS) for _ in range(chance.randint(2, 6))]
+            written = await _try(world, batch, attempt, task, keys)
+            if written is not None:
+                won = attempt, task, keys, written
+            elif won is None:
+                await asyncio.sleep(chance.uniform(0.05, 0.5))
+        await _commit(world, batch, *won)
+        await asyncio.sleep(chance.expovariate(1 / 0.5) if not world.is_calm else 0.01)
+
+
+async def _try(
+    world: World, batch: WriteBatch, attempt: UUID, task: str, keys: list[str]
+) -> frozenset[str] | None:
+    """The topics written to; None if the attempt has failed, or was given up half-way."""
+    world.note(f"{task} is attempt {attempt.hex} at {batch}")
+    host = Host(task)
+    world.client_hosts["task"] = task
+    work = world.loop.create_task(
+        _write(world, Write(batch.write, batch.batch, attempt), task, keys), context=context_of(host)
+    )
+    try:
+        return await work
+    except workload.EXPECTED as error:
+        world.note(f"{task} has failed: {error}")
+        return None
+    finally:
+        # Each task has a machine of its own, and its connections go with it.
+        host.is_dead = True
+        world.network.host_died(task)
+
+
+async def _write(world: World, write: Write, task: str, keys: list[str]) -> frozenset[str] | None:
+    client = world.client()
+    gives_up = world.chance.random() < 0.2
+    async with asyncio.timeout(_TASK_MAX_S):
+        producer = await client.producer(
+            workload.TOPIC, create=False, batching=world.chance.random() < 0.5, write=write
+        )
+        receipts = [await producer.post(f"{task}:{n}".encode(), key=key) for n, key in enumerate(keys)]
+        if gives_up:
+            return None
+        done = await asyncio.gather(*receipts, return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                raise error
+        written = producer.topics_written
+        if world.chance.random() < 0.5:
+            await client.close()
+        return written
+
+
+async def _commit(
+    world: World, batch: WriteBatch, attempt: UUID, task: str, keys: list[str], topics: frozenset[str]
+) -> None:
+    for number, key in enumerate(keys):
+        world.history.sent(task, number, key)
+    await _until_done(
+        world,
+        f"{batch} is decided",
+        lambda: workload.ask(world, lambda b: b.write_records.decide(batch, [attempt.hex], sorted(topics))),
+    )
+    for number in range(len(keys)):
+        world.history.receipt(task, number)
+    if world.chance.random() < 0.3:
+        world.note(f"the driver of {batch} is gone")
+        return
+    for topic in sorted(topics):
+        await _until_done(world, f"{batch} is shown by {topic}", partial(_reveal, world, topic, batch))
+
+
+async def _until_done(world: World, what: str, call: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await call()
+        except workload.EXPECTED as error:
+            world.note(f"not yet: {what}: {error}")
+            await asyncio.sleep(world.chance.uniform(0.05, 0.3))
+        else:
+            world.note(what)
+            return
+
+
+async def _reveal(world: World, topic: str, batch: WriteBatch) -> None:
+    name = TopicName.parse(topic)
+
+    async def there(broker: Broker) -> None:
+        if not broker.owners.is_mine(name):
+            raise TimeoutError(f"{topic} is another broker's")
+        if await broker.resources.topic_exists(name):
+            await (await broker.topic(name)).hidden.reveal(batch)
+
+    await workload.ask(world, there)
