@@ -1,4 +1,4 @@
-"""A driver of three executors, in a process of its own: writes a batch, then runs a stream, as it is told.
+"""A driver of three executors, in a process of its own: writes a batch, then runs a stream.
 
 Run by `test_sink_cluster.py`. Rows go through a shuffle, so a task that is tried again gets them in another order.
 """
@@ -8,21 +8,39 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 
-def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
-    """The first try of a task fails when it has handed on some of its rows."""
-    from pyspark import TaskContext
+def failing_once(trace: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The first try of a task fails when it has handed on some of its rows, and leaves a trace."""
 
-    context = TaskContext.get()
-    assert context is not None
-    for number, batch in enumerate(batches):
-        if number == 4 and context.partitionId() == 1 and context.attemptNumber() == 0:
-            raise RuntimeError("the first try fails")
-        yield batch
+    def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for number, batch in enumerate(batches):
+            if number == 4 and context.partitionId() == 1 and context.attemptNumber() == 0:
+                trace.touch()
+                raise RuntimeError("the first try fails")
+            yield batch
+
+    return fails_once
+
+
+def through_a_shuffle(spark: Any, told: dict[str, Any]) -> Any:
+    """The stream, not started yet."""
+    return (
+        spark.readStream.format("text")
+        .load(told["input"])
+        .repartition(3)
+        .writeStream.format("anabranch")
+        .options(**told["stream"])
+        .option("checkpointLocation", told["checkpoint"])
+        .trigger(availableNow=True)
+    )
 
 
 def main(told: dict[str, Any]) -> None:
@@ -46,20 +64,10 @@ def main(told: dict[str, Any]) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    if told["batch"] is not None:
-        rows = spark.range(told["rows"], numPartitions=6).selectExpr("rpad(cast(id as string), 2000) value")
-        rows = rows.repartition(3).mapInArrow(fails_once, "value string")
-        rows.write.format("anabranch").mode("append").options(**told["batch"]).save()
-    if told["stream"] is not None:
-        stream = spark.readStream.format("text").load(told["input"]).repartition(3)
-        query = (
-            stream.writeStream.format("anabranch")
-            .options(**told["stream"])
-            .option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    rows = spark.range(told["rows"], numPartitions=6).selectExpr("rpad(cast(id as string), 2000) value")
+    rows = rows.repartition(3).mapInArrow(failing_once(folder / "failed"), "value string")
+    rows.write.format("anabranch").mode("append").options(**told["batch"]).save()
+    through_a_shuffle(spark, told).start().awaitTermination()
     spark.stop()
 
 

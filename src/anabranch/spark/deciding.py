@@ -60,12 +60,14 @@ class AdminAddress:
         return found
 
 
-def records_of(options: SinkOptions) -> WriteRecords:
+def records_of(options: SinkOptions, retry_s: float | None = None) -> WriteRecords:
     given = options.admin_url
     address: Callable[[], str] = (
         AdminAddress(options.service_url, options.security) if given is None else lambda: given
     )
-    return WriteRecords(address, security=options.security, retry_s=options.timeout_s)
+    return WriteRecords(
+        address, security=options.security, retry_s=options.timeout_s if retry_s is None else retry_s
+    )
 
 
 def stream_write_id(query_id: str, topic: str | None) -> str:
@@ -80,6 +82,6 @@ def commit(
     """Returns once the winners, these or those of an earlier run, show on all topics."""
     record = records.decide(write, batch, attempts, topics)
     if record.winners != frozenset(attempts):
-        log.info("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
+        log.warning("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
     # An earlier run may have told others than this one has written to, and the other way round.
     records.reveal(write, batch, {*record.topics, *topics})

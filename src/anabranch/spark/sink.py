@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -22,6 +22,9 @@ from anabranch.spark.sink_options import SinkOptions, parse
 from anabranch.spark.task_writer import Outcome, Plan, write_rows
 
 log = logging.getLogger(__name__)
+
+# A task or job that fails does not wait longer than this to say so.
+GIVE_UP_S: Final = 5.0
 
 
 @dataclass
@@ -83,7 +86,7 @@ def _give_up(options: SinkOptions, write: str, batch: int, attempts: Sequence[UU
     """So that readers need not wait for them. Without it, brokers give them up after a while."""
     if attempts:
         try:
-            records_of(options).drop(write, batch, attempts)
+            records_of(options, min(options.timeout_s, GIVE_UP_S)).drop(write, batch, attempts)
         except AnabranchError as error:
             log.warning("attempts of %s/%d are given up later: %s", write, batch, error)
 
