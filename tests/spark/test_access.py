@@ -85,14 +85,17 @@ def secure(process: BrokerProcess) -> dict[str, object]:
 @pytest.mark.parametrize("mode", ["broker", "direct"])
 @pytest.mark.parametrize("has_tls", [False, True])
 def test_a_query_with_a_token_reads_with_and_without_tls(
-    guarded: BrokerProcess, tmp_path: Path, mode: str, has_tls: bool
+    guarded: BrokerProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: str, has_tls: bool
 ) -> None:
     kept = tmp_path / "token"
     kept.write_text(TOKEN)
     where = secure(guarded) if has_tls else {"serviceUrl": guarded.url}
     given = {"topic": TOPIC, "readMode": mode, "authToken": kept.as_uri(), **where}
-    query = DryQuery(start="earliest", **given)
-    assert values(query.catch_up()) == list(range(COUNT))
+    query = DryQuery(start="earliest", maxRowsPerTrigger=30, **given)
+    with caplog.at_level("INFO"):
+        assert values(query.catch_up()) == list(range(COUNT))
+    assert len(query.batches) == 2
+    assert "counted by a client" not in caplog.text, "files are looked at with the token, too"
     query.stop()
     options = parse({name: str(value) for name, value in given.items()} | {"minPartitions": "4"}, "batch")
     reader = BatchReader(options, None)

@@ -12,6 +12,7 @@ from typing import Final
 
 from anabranch.client.errors import DataLost
 from anabranch.client.read_plans import NoPlanError, Planner, PlanRefusedError
+from anabranch.client.security import NOBODY, Security
 from anabranch.model import position
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
@@ -30,8 +31,12 @@ RETRY_S: Final = 2.0
 class FileMeter:
     """Of one segment, from a position on."""
 
-    def __init__(self, admin_url: str, segment_topic: str, topic: str, start: Position) -> None:
-        self._planner = Planner(admin_url, segment_topic, timeout_s=RETRY_S, retry_s=RETRY_S)
+    def __init__(
+        self, admin_url: str, segment_topic: str, topic: str, start: Position, security: Security = NOBODY
+    ) -> None:
+        self._planner = Planner(
+            admin_url, segment_topic, security=security, timeout_s=RETRY_S, retry_s=RETRY_S
+        )
         self._topic = topic
         self._start = start  # Steps before it are forgotten.
         self._until = start

@@ -96,7 +96,7 @@ class Meters:
         if not self._admin_url or run.segment.id in self._unreachable:
             return None
         topic = self._watch.topic_of(run.segment.id)
-        return FileMeter(self._admin_url, topic, str(self._watch.topic), start)
+        return FileMeter(self._admin_url, topic, str(self._watch.topic), start, self._connections.security)
 
     def _opened(self, run: Run, start: Position) -> _Meter:
         number, topic = run.segment.id, str(self._watch.topic)
