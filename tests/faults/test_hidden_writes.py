@@ -119,3 +119,56 @@ async def test_an_attempt_that_nobody_finishes_is_dropped_and_cannot_win_any_mor
         with pytest.raises(RestFailed) as failed:
             broker.put("anabranch/writes/job/7", {"winners": [LOST], "topics": [TOPIC]})
         assert failed.value.status == 409
+
+
+async def test_what_is_hidden_in_many_files_of_the_log_is_known_after_kill_9(broker: BrokerProcess) -> None:
+    """With checkpoints of the state between them: some of it is in the state, the rest is found behind it."""
+    filling = bytes(30_000)
+    async with Client(url(broker)) as client:
+        won = await client.producer(TOPIC, hidden=Hidden("job", 7, WON))
+        lost = await client.producer(TOPIC, hidden=Hidden("job", 7, LOST))
+        plain = await client.producer(TOPIC)
+        for number in range(60):
+            await won.send(b"won %d" % number + filling)
+            await lost.send(b"lost %d" % number + filling)
+            await plain.send(b"plain %d" % number + filling)
+        for producer in (won, lost, plain):
+            await producer.flush()
+    broker.restart()
+    assert await seen(broker, "early", 0) == []
+    broker.put("anabranch/writes/job/7", {"winners": [WON], "topics": [TOPIC]})
+    broker.post(f"anabranch/reveal/{PLACE}?write=job&batch=7")
+    broker.restart()
+    found = [payload.rstrip(b"\0") for payload in await seen(broker, "s", 120)]
+    assert found == [b"%s %d" % (who, n) for n in range(60) for who in (b"won", b"plain")]
+
+
+async def test_a_segment_that_is_split_and_killed_while_it_hides_loses_nothing(broker: BrokerProcess) -> None:
+    broker.put("scalable/public/default/orders?numInitialSegments=1")
+    broker.put("scalable/public/default/orders/subscriptions/s")
+    parent = "segment://public/default/orders/0000-ffff-0"
+
+    async def read(count: int) -> list[bytes]:
+        async with Client(url(broker)) as client, asyncio.timeout(20):
+            consumer = await client.consumer(parent, "s")
+            found = [await _take(consumer) for _ in range(count)]
+            await consumer.close()
+            return found
+
+    def drained() -> bool:
+        stats = broker.get("scalable/public/default/orders/stats")
+        return bool(stats["segments"]["0"]["subscriptions"]["s"]["drained"])
+
+    async with Client(url(broker)) as client:
+        await (await (await client.producer(parent)).send(b"seen"))
+        await (await (await client.producer(parent, hidden=Hidden("job", 7, LOST))).send(b"lost"))
+        await (await (await client.producer(parent, hidden=Hidden("job", 7, WON))).send(b"won"))
+    broker.post("scalable/public/default/orders/split/0")
+    assert await read(1) == [b"seen"]
+    broker.restart()
+    assert not drained()
+    broker.put("anabranch/writes/job/7", {"winners": [WON], "topics": [parent]})
+    broker.restart()
+    assert not drained()
+    assert await read(1) == [b"won"]
+    assert until(drained)
