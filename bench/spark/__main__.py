@@ -30,6 +30,7 @@ from bench.spark.session import session
 from bench.systems import ROOT, Anabranch, Settings
 
 ROUNDS = 3
+FIRST = "first"
 FIRST_QUERIES = 3
 SMALL = DataSet("small", 64, 10_000, 0)
 
@@ -63,7 +64,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="for jars and data; 25 GB; a new folder unless told")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each case on each system, at least")
     parser.add_argument("--scale", type=float, default=1.0, help="of the data sets; 1 is 3 and 2 GB")
-    parser.add_argument("--cases", default=",".join(report.CASES), help=f"of {', '.join(report.CASES)}")
+    known = [FIRST, *report.CASES]
+    parser.add_argument("--cases", default=",".join(known), help=f"of {', '.join(known)}")
     parser.add_argument("--report", action="store_true", help="only write the page of the results in --out")
     return parser.parse_args(arguments)
 
@@ -108,8 +110,7 @@ class Bench:
     def _timed(self, case: str, one: DataSet, system: str, number: int, work: Work) -> Run:
         """Repeats it until there was enough of it."""
         rows, seconds, wall = 0, 0.0, 0.0
-        others = self._others()
-        broker = usage.cpu_seconds(self._broker.pid)
+        others, broker, own = self._others(), usage.cpu_seconds(self._broker.pid), self._own()
         while wall < self._seconds / ROUNDS:
             start = time.perf_counter()
             done = work(one)
@@ -117,13 +118,16 @@ class Bench:
             rows, wall = rows + done.rows, wall + spent
             seconds += spent if done.seconds is None else done.seconds
         broker = usage.cpu_seconds(self._broker.pid) - broker
-        others = max(0.0, self._others() - others)
-        return Run(case, one.name, system, number, rows, seconds, broker / wall, others / wall)
+        others, own = max(0.0, self._others() - others), self._own() - own
+        return Run(case, one.name, system, number, rows, seconds, broker / wall, others / wall, own)
+
+    def _own(self) -> float:
+        """CPU seconds of Spark and the brokers."""
+        kafka = usage.cpu_seconds(self._kafka_pid) if self._kafka_pid else 0.0
+        return usage.cpu_seconds(os.getpid()) + kafka
 
     def _others(self) -> float:
-        """CPU seconds of all that is not part of this."""
-        kafka = usage.cpu_seconds(self._kafka_pid) if self._kafka_pid else 0.0
-        return usage.machine_busy_seconds() - usage.cpu_seconds(os.getpid()) - kafka
+        return usage.machine_busy_seconds() - self._own()
 
     def first_queries(self) -> None:
         topic = f"topic://public/default/{SMALL.topic}"
@@ -169,7 +173,9 @@ def run(args: argparse.Namespace, scratch: Path, results: Results) -> None:
             data.create_topic(broker.admin_url, one.topic)
             data.load(broker.url, one, scratch)
         bench = Bench(Places(None, broker.url, broker.admin_url, "", scratch), broker, results, args.seconds)
-        bench.first_queries()
+        cases = args.cases.split(",")
+        if FIRST in cases:
+            bench.first_queries()
         spark = session(kafka.jars() if kafka else [], scratch)
         places = Places(spark, broker.url, broker.admin_url, kafka.servers if kafka else "", scratch)
         bench = Bench(places, broker, results, args.seconds, kafka.pid if kafka else 0)
@@ -177,7 +183,7 @@ def run(args: argparse.Namespace, scratch: Path, results: Results) -> None:
             for one in sets:
                 if kafka:
                     queries.Kafka(places).load(one)
-                for case in args.cases.split(","):
+                for case in [case for case in cases if case != FIRST]:
                     if case == "write":
                         data.make(one, scratch, written=True)
                     bench.measure(case, one)

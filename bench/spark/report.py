@@ -41,10 +41,17 @@ class Run:
     seconds: float
     broker_cores: float
     others_cores: float
+    # Of Spark, its Python workers and the broker that was read from or written to.
+    cpu_seconds: float
 
     @property
     def rate(self) -> float:
         return self.rows / self.seconds
+
+    @property
+    def rows_per_cpu_second(self) -> float:
+        """Changes less than the rate when others use the machine."""
+        return self.rows / self.cpu_seconds
 
 
 @dataclass(slots=True)
@@ -52,9 +59,6 @@ class Results:
     machine: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     first_query_s: list[float] = field(default_factory=list)
-
-    def rates(self, case: str, data: str, system: str) -> list[float]:
-        return [one.rate for one in self.runs if (one.case, one.data, one.system) == (case, data, system)]
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,9 +82,9 @@ def table(results: Results) -> str:
 
 
 def _line(results: Results, case: str, data: str, title: str) -> str:
-    # The other systems have one way of reading: ours are compared with that.
-    theirs = "read" if case.startswith("read") else case
-    rates = {system: results.rates(case if system == OURS else theirs, data, system) for system in TITLES}
+    rates = {
+        system: [one.rate for one in results.runs if _is_of(one, case, data, system)] for system in TITLES
+    }
     ratios = {
         system: median(rates[OURS]) / median(found)
         for system, found in rates.items()
@@ -95,6 +99,34 @@ def _line(results: Results, case: str, data: str, title: str) -> str:
     return (
         f"| {title} | {' | '.join(map(_spread, rates.values()))} | {' | '.join(shown)} | {'; '.join(aims)} |"
     )
+
+
+def cpu_table(results: Results) -> str:
+    """How many rows a second of CPU is good for."""
+    lines = [
+        f"| case, k rows per CPU second | {' | '.join(TITLES.values())} | vs Kafka | vs Kafka, tuned |",
+        "|---" * (len(TITLES) + 3) + "|",
+    ]
+    for case, title in CASES.items():
+        for data in dict.fromkeys(one.data for one in results.runs if one.case == case):
+            found = {
+                system: [one.rows_per_cpu_second for one in results.runs if _is_of(one, case, data, system)]
+                for system in TITLES
+            }
+            ratios = [
+                f"{median(found[OURS]) / median(found[than]):.2f}x" if found[OURS] and found[than] else "-"
+                for than in (DEFAULT, TUNED)
+            ]
+            lines.append(
+                f"| {title}, {data} | {' | '.join(map(_spread, found.values()))} | {' | '.join(ratios)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _is_of(run: Run, case: str, data: str, system: str) -> bool:
+    # The other systems have one way of reading: ours are compared with that.
+    theirs = "read" if case.startswith("read") else case
+    return (run.case, run.data, run.system) == (case if system == OURS else theirs, data, system)
 
 
 def _spread(rates: list[float]) -> str:
@@ -130,5 +162,5 @@ def write(results: Results, folder: Path) -> None:
     disturbed = sum(one.others_cores > DISTURBED_CORES for one in results.runs)
     noise = f"{disturbed} of {len(results.runs)} runs shared the machine with other work"
     head, rest = prose.split(BEGIN, 1)
-    body = f"\n{machine}. {noise}.\n\n{table(results)}\n{facts(results)}"
+    body = f"\n{machine}. {noise}.\n\n{table(results)}\n{facts(results)}\n{cpu_table(results)}"
     page.write_text(f"{head}{BEGIN}\n{body}{END}{rest.split(END, 1)[1]}")
