@@ -58,7 +58,7 @@ class Member:
         while True:
             self._lives += 1
             # The same name comes back, or another in its place.
-            is_same = world.chance.random() < 0.6
+            is_same = world.chance.random() < 0.6 or not world.has_new_names
             name = self._name if is_same else f"{self._name}-{self._lives}"
             self._id = f"{name}#{self._lives}"
             WHO.set(self._id)

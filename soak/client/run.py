@@ -91,6 +91,8 @@ async def _run(options: Options, target: Target) -> int:
             target.message_bytes_max,
             note=lambda text: print(f"{time.monotonic() - began:9.3f} {text}", file=notes),
             sabotage=options.sabotage,
+            # A name that does not come back may have segments of M1's for good.
+            has_new_names=not options.is_m1,
             may_double=may_double,
         )
 

@@ -61,6 +61,8 @@ class World:
     note: Callable[[str], None] = lambda text: None
     sabotage: Sabotage | None = None
     is_calm: bool = False
+    # Whether consumers come back under other names too.
+    has_new_names: bool = True
     # Producers that had to send again under another name.
     may_double: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
