@@ -19,6 +19,7 @@ JOINED = {"read": "yes"}
 PARTED = {"read": "no"}
 ACTIVE_MAX = 10
 BROOK_ACTIVE_MAX = 4
+CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,27 @@ class Conductor:
 
     async def make_topic(self, name: str, segments: int) -> None:
         path = self._path(name)
-        await self._target.rest("PUT", f"{path}?numInitialSegments={segments}", JOINED)
+        await self._insist("PUT", f"{path}?numInitialSegments={segments}", JOINED)
         # Its layout changes when this run says so, however many consumers join.
-        await self._target.rest("POST", f"{path}/autoScalePolicy", {"enabled": False})
+        await self._insist("POST", f"{path}/autoScalePolicy", {"enabled": False})
         for subscription, kind in self._wide.items():
-            await self._target.rest("PUT", f"{path}/subscriptions/{subscription}?type={kind}")
+            await self._insist("PUT", f"{path}/subscriptions/{subscription}?type={kind}")
+
+    async def _insist(self, method: str, path: str, body: object = None) -> None:
+        """Until it is done: the broker may be killed at any moment, and what it was asked for be done or not."""
+        while True:
+            try:
+                await self._target.rest(method, path, body)
+                return
+            except urllib.error.HTTPError as error:
+                if error.code == CONFLICT:
+                    return  # An earlier try has done it.
+                if error.code < 500:
+                    raise
+                self._world.note(f"{path}: {error!r}")
+            except REST_ERRORS as error:
+                self._world.note(f"{path}: {error!r}")
+            await asyncio.sleep(0.2)
 
     def _path(self, topic: str) -> str:
         return f"scalable/{self._world.namespace}/{topic}"
