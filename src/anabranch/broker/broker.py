@@ -310,7 +310,8 @@ class Broker:
             raise NotReadyError(f"{name} has moved to another broker: look it up again")
         if is_segment and self.scalable is not None:
             self.scalable.touch(scalable_name(name))
-        self._loaded[name] = topic
+        if not topic.is_closed:  # Its log may have been lost before it was open in full.
+            self._loaded[name] = topic
         if losses != self._losses:
             self._suspects[topic] = None
         return topic

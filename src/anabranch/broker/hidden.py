@@ -76,7 +76,7 @@ class HiddenEntries:
 
     @property
     def dropped(self) -> Sequence[Run]:
-        """In order, and none touches the next."""
+        """In order, and none touches the next. Another object whenever it has changed."""
         return self._dropped
 
     def batches(self) -> dict[WriteBatch, list[str]]:
@@ -112,11 +112,13 @@ class HiddenEntries:
 
     def settle(self, decision: Decision) -> None:
         self._deciding.remove(decision)
-        self._dropped = list(merged([*self._dropped, *decision.dropped]))
+        if decision.dropped:
+            self._dropped = list(merged([*self._dropped, *decision.dropped]))
 
     def trim(self, upto: Position) -> None:
         """Nothing below that is kept."""
-        self._dropped = [run for run in self._dropped if (run[0], run[2]) > upto]
+        if self._dropped and (self._dropped[0][0], self._dropped[0][2]) <= upto:
+            self._dropped = [run for run in self._dropped if (run[0], run[2]) > upto]
 
     # -- storing
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
 from anabranch.broker.errors import NotAllowedError, NotReadyError
-from anabranch.broker.hidden import HiddenEntries
+from anabranch.broker.hidden import HiddenEntries, Run
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
     Fate,
@@ -55,6 +55,8 @@ class HiddenWrites:
         self._topic = topic
         self._hidden = hidden
         self._records = topic.broker.write_records
+        # What was dropped when readers were last shown something, in both its forms.
+        self._shown: tuple[Sequence[Run] | None, Sequence[Skip]] = (None, ())
         # The decision made last: they are stored in order.
         self._storing: asyncio.Future[None] | None = None
         # When a producer of each open attempt was last seen here, for those that nobody finishes.
@@ -105,8 +107,12 @@ class HiddenWrites:
 
     def show(self) -> None:
         """Lets readers see what they may, and nothing else."""
-        dropped = [Skip(*run) for run in self._hidden.dropped]
-        self._topic.log.hide(dropped, self._hidden.stop)
+        runs, skips = self._shown
+        if runs is not self._hidden.dropped:
+            runs = self._hidden.dropped
+            skips = [Skip(*run) for run in runs]
+            self._shown = runs, skips
+        self._topic.log.hide(skips, self._hidden.stop)
 
     # -- producers
 
@@ -202,11 +208,10 @@ class HiddenWrites:
                 self._topic.attached.remove(producer)
 
     def trimmed(self, upto: Position) -> None:
-        if self._hidden.dropped:
-            before = len(self._hidden.dropped)
-            self._hidden.trim(upto)
-            if len(self._hidden.dropped) != before:
-                self.show()
+        before = self._hidden.dropped
+        self._hidden.trim(upto)
+        if self._hidden.dropped is not before:
+            self.show()
 
     # -- upkeep
 

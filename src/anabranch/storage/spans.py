@@ -103,6 +103,15 @@ class Spans:
         if not self._is_stopped:
             self._spans[-1].end = end if self._limit is None else min(end, self._limit)
 
+    def stop_at(self, stop: Position | None, open_end: int) -> bool:
+        """Ends before `stop` from now on; False, and nothing is changed, if that takes making them anew."""
+        last = self._spans[-1]
+        if self._is_stopped or (stop is not None and (stop[0] != last.ledger or stop[1] < last.end)):
+            return False
+        self._limit = None if stop is None else stop[1]
+        self.extend(open_end)
+        return True
+
     @property
     def first(self) -> Position:
         for span in self._spans:

@@ -268,9 +268,13 @@ class TopicLog:
     # -- hiding
 
     def hide(self, dropped: Sequence[Skip], stop: Position | None) -> None:
-        """From now on readers step over what is dropped, which is confirmed, and end before `stop`."""
+        """From now on readers step over what is dropped, which is confirmed, and end before `stop`.
+
+        The same object for `dropped` means that it has not changed, which saves making the spans anew."""
+        is_same = dropped is self._dropped and self._spans is not self._kept
         self._dropped, self._stop = dropped, stop
-        self._show()
+        if not is_same or not self._spans.stop_at(stop, self._confirmed_entries):
+            self._show()
 
     @property
     def is_hiding(self) -> bool:
