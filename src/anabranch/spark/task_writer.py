@@ -63,19 +63,23 @@ def write_rows(
     portal = Portal()
     writer = TaskWriter(plan, write, batch, new_attempt)
     rest = iter(rows)
+    is_decided = False
     try:
         for table in _gathered(rest):
             portal.call(writer.add(table))
         portal.call(writer.finish())
     except WriteDecided:
         # Read to the end all the same: operators before the sink keep their state when their last row is taken.
+        is_decided = True
         for _ in rest:
             pass
-        return Outcome((), frozenset(writer.topics), 0, is_decided=True)
     finally:
         portal.call(writer.close())
         portal.stop()
-    return Outcome(tuple(writer.attempts), frozenset(writer.topics), writer.rows)
+    topics = frozenset(writer.topics)
+    return (
+        Outcome((), topics, 0, True) if is_decided else Outcome(tuple(writer.attempts), topics, writer.rows)
+    )
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -137,6 +141,8 @@ class TaskWriter:
             await self._end_leg()
 
     async def close(self) -> None:
+        if self._leg is not None:
+            await self._leave(self._leg)
         if self._client is not None:
             await self._client.close(flush=False)
 

@@ -113,3 +113,25 @@ def test_a_broker_that_cannot_be_reached_fails_the_task_in_time() -> None:
     options = SinkOptions("pulsar://127.0.0.1:1", topic=TOPIC, timeout_s=0.3)
     with pytest.raises(TimeoutError, match=r"not opened within 0\.3 s"):
         write_rows(Plan(options, Columns("value")), "w", 0, iter([batch("a")]), lambda: UUID(int=1))
+
+
+def test_what_was_written_before_the_write_was_decided_is_told(broker: ScriptedThread) -> None:
+    script = broker.script
+
+    def rows() -> Iterator[Any]:
+        yield batch(*["x" * (1 << 20)] * 5)
+        broker.until(lambda: script.sent)
+
+        async def decided() -> None:
+            script.refusals[SEGMENT] = [pb.NotAllowedError]
+            script.refusal_text = f"{WRITE_DECIDED}: w/0"
+            link, number = script.producers[SEGMENT]
+            link.send(pb.BaseCommand.CLOSE_PRODUCER, "close_producer", producer_id=number, request_id=1)
+
+        broker.until(lambda: len(script.sent) == 5)
+        broker.run(decided)
+        yield batch("b")
+
+    outcome = write(broker, rows())
+    assert (outcome.attempts, outcome.is_decided) == ((), True)
+    assert outcome.topics == {SEGMENT}
