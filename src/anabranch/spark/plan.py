@@ -85,7 +85,9 @@ def runs(
         # Where children do not wait, those that are begun early must not say that their ancestors are over.
         numbers = found.readable if ordering == "key" else _not_over(found)
         first = frozenset(found.readable)
-        possible = [_run(layout.segments[n], found, start, n in first, known, goal) for n in numbers]
+        own = {place.segment: place for place in start.places}
+        places = [own.get(n) or Place.of(layout.segments[n], is_apart=n not in first) for n in numbers]
+        possible = [_run(layout.segments[place.segment], place, known, goal) for place in places]
         there = [run for run in possible if run is not None]
         passed = [run for run in there if run.closes and (run.is_empty or run.segment.id in known.unwanted)]
         over = [run.to(run.bound) for run in passed]
@@ -98,13 +100,10 @@ def _not_over(found: Resumption) -> tuple[SegmentId, ...]:
     return tuple(n for n, place in found.places.items() if place is None or not place.is_over)
 
 
-def _run(
-    segment: Segment, found: Resumption, cut: Cut, is_first: bool, known: Known, goal: Resumption | None
-) -> Run | None:
+def _run(segment: Segment, place: Place, known: Known, goal: Resumption | None) -> Run | None:
     end = known.ends.get(segment.id)
     if end is None:
         return None
-    place = cut.get(segment.id) or Place.of(segment, is_apart=not is_first)
     if len(place.at) > 1:
         raise BadCheckpoint(
             f"segment {segment.id} has positions for entry buckets, which this release does not read"
