@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import anabranch
 from anabranch.cli.client_options import declare_consume, declare_produce
+from anabranch.cli.pipeline_options import declare_backtest
 
 ADMIN_URL = "http://127.0.0.1:8080"
 
@@ -60,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     _topics(commands)
     _demo(commands)
     _simulate(commands)
+    _pipeline(commands)
     return parser
 
 
@@ -261,3 +263,21 @@ def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--trace", action="store_true", help="print everything that happened")
     parser.add_argument("--quiet", action="store_true", help="print only runs that failed")
+
+
+def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "pipeline",
+        help="jobs on Spark: which policy of splits and merges costs what",
+        description="Jobs that run on Spark: on this machine, or on the cluster that --master names.",
+    )
+    pipelines = parser.add_subparsers(title="pipelines", metavar="PIPELINE", required=True)
+    declare_backtest(
+        pipelines.add_parser(
+            "backtest",
+            help="replay topics under several policies, and compare what comes of it",
+            description="Replays topics, recorded or made up, through the code that decides about splits and merges "
+            "in a live broker, under several policies side by side. Says what each policy costs in segments, overload "
+            "and restlessness, and which one suits which topics.",
+        )
+    )

@@ -1,0 +1,85 @@
+"""How far a job on Spark is: a bar on standard error if that is a terminal, else a line now and then.
+
+A thread asks Spark's own tracker, so whoever waits for the job needs to do nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from anabranch.cli.progress import is_terminal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REDRAWN_EVERY_S: Final = 0.5
+LINE_EVERY_S: Final = 20.0
+
+
+@contextmanager
+def progress(spark: SparkSession, doing: str) -> Iterator[None]:
+    """Around the jobs that this thread starts."""
+    group = f"anabranch-{doing}"
+    spark.sparkContext.setJobGroup(group, doing)
+    watch = _Watch(spark, group, doing)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.is_over.set()
+        watch.join()
+
+
+class _Watch(threading.Thread):
+    def __init__(self, spark: SparkSession, group: str, doing: str) -> None:
+        super().__init__(name="progress", daemon=True)
+        self._tracker = spark.sparkContext.statusTracker()
+        self._group = group
+        self._doing = doing
+        self._began = time.monotonic()
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        if is_terminal():
+            self._draw()
+        else:
+            self._tell()
+
+    def _tasks(self) -> tuple[int, int]:
+        """How many are done, and how many are known of."""
+        done = known = 0
+        for job in self._tracker.getJobIdsForGroup(self._group):
+            info = self._tracker.getJobInfo(job)
+            for stage in info.stageIds if info else ():
+                if (found := self._tracker.getStageInfo(stage)) is not None:
+                    done += found.numCompletedTasks
+                    known += found.numTasks
+        return done, known
+
+    def _draw(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} tasks"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(file=sys.stderr), transient=True, expand=True) as bar:
+            task = bar.add_task(self._doing, total=1)
+            while not self.is_over.wait(REDRAWN_EVERY_S):
+                done, known = self._tasks()
+                bar.update(task, completed=done, total=max(known, 1))
+
+    def _tell(self) -> None:
+        while not self.is_over.wait(LINE_EVERY_S):
+            done, known = self._tasks()
+            seconds = time.monotonic() - self._began
+            print(f"{self._doing}: {done} of {known} tasks in {seconds:,.0f} s", file=sys.stderr, flush=True)

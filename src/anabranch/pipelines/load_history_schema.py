@@ -1,0 +1,121 @@
+"""Load history as a table: its columns, traces made of it, and made-up history in its form. Pure.
+
+A row is what flowed through one segment in one sample: the rates since the sample before, the range of keys that the
+segment had, and how many ordered consumers the topic's largest subscription had. A sample without a row is one in which
+nothing flowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.model.segments import HASH_MAX, HashRange
+from anabranch.pipelines.replay import Life
+from anabranch.pipelines.trace import STEP_MS, BadTrace, Consumers, Floats, Keys, Stream, Trace
+
+RATE_COLUMNS: Final = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+# Each column with its type in Spark's SQL. `at` is the end of the sample.
+COLUMNS: Final[Mapping[str, str]] = {
+    "topic": "string",
+    "segment": "bigint",
+    "range_start": "int",
+    "range_end": "int",
+    "at": "timestamp",
+    **dict.fromkeys(RATE_COLUMNS, "double"),
+    "consumers": "int",
+}
+DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+# History names no subscription: there is one, as large as the largest.
+SUBSCRIPTION: Final = "consumers"
+
+Column = npt.NDArray[np.generic]
+
+
+def missing_columns(found: Iterable[str]) -> list[str]:
+    names = set(found)
+    return [name for name in COLUMNS if name not in names]
+
+
+def trace_of(columns: Mapping[str, Column], step_ms: int = STEP_MS) -> Trace:
+    """One topic's rows, in any order, with `at` in milliseconds. Keys are taken to lie evenly within a range."""
+    at_ms = columns["at"].astype(np.int64)
+    if not len(at_ms):
+        raise BadTrace("a topic without a single row has no history")
+    rates = np.array([columns[name].astype(np.float64) for name in RATE_COLUMNS])
+    starts, ends = columns["range_start"].astype(np.int64), columns["range_end"].astype(np.int64)
+    _check(rates, starts, ends)
+    first_ms = int(at_ms.min()) - step_ms
+    # Brokers' timers are a little late each time: a sample goes to the step that it is closest to.
+    at = np.round((at_ms - first_ms) / step_ms).astype(np.int64)
+    samples = int(at.max())
+    streams = []
+    for start, end in sorted(set(zip(starts.tolist(), ends.tolist(), strict=True))):
+        chosen = (starts == start) & (ends == end)
+        amounts = np.zeros((4, samples))
+        for row in range(4):
+            np.add.at(amounts[row], at[chosen] - 1, np.round(rates[row, chosen] * (step_ms / 1000)))
+        streams.append(Stream.of(amounts, Keys.even(HashRange(start, end))))
+    consumers = _changes(at, columns["consumers"].astype(np.int64), first_ms, step_ms)
+    return Trace(first_ms, streams, consumers, step_ms, _first_segments(at, starts))
+
+
+def _check(rates: Floats, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+    if not (np.isfinite(rates).all() and (rates >= 0).all()):
+        raise BadTrace("load history holds a rate that is negative, or no number at all")
+    if not ((starts >= 0) & (starts <= ends) & (ends <= HASH_MAX)).all():
+        raise BadTrace(f"load history holds a range that is not within 0..{HASH_MAX}")
+
+
+def _first_segments(at: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> int:
+    """How many segments to begin with: as many as there were, in ranges of equal width."""
+    return max(1, len(set(starts[at == at.min()].tolist())))
+
+
+def _changes(
+    at: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64], first_ms: int, step_ms: int
+) -> list[tuple[int, Consumers]]:
+    """When the largest subscription grew or shrank. It did so during the sample that first tells."""
+    most = np.full(int(at.max()) + 1, -1, dtype=np.int64)
+    np.maximum.at(most, at, consumers)
+    known = np.flatnonzero(most >= 0)
+    changes: list[tuple[int, Consumers]] = []
+    last = 0
+    for sample in known.tolist():
+        if (count := int(most[sample])) != last:
+            changes.append((first_ms + (sample - 1) * step_ms, {SUBSCRIPTION: count}))
+            last = count
+    return changes
+
+
+def history_of(trace: Trace, lives: Iterable[Life]) -> dict[str, Column]:
+    """What brokers would have recorded of a trace while it had those segments, as columns; `at` in milliseconds."""
+    parts: dict[str, list[Column]] = {name: [] for name in COLUMNS if name != "topic"}
+    for number, life in enumerate(sorted(lives, key=lambda one: (one.from_ms, one.span))):
+        first = (life.from_ms - trace.start_ms) // trace.step_ms + 1
+        past = (life.until_ms - trace.start_ms) // trace.step_ms + 1
+        counts = trace.counts(trace.shares(life.span), first - 1, past)
+        rates = np.diff(counts, axis=1) / (trace.step_ms / 1000)
+        at_ms = trace.start_ms + np.arange(first, past) * trace.step_ms
+        parts["at"].append(at_ms)
+        parts["consumers"].append(_consumers_at(trace, at_ms))
+        for name, value in (
+            ("segment", number),
+            ("range_start", life.span.start),
+            ("range_end", life.span.end),
+        ):
+            parts[name].append(np.full(past - first, value))
+        for name, row in zip(RATE_COLUMNS, rates, strict=True):
+            parts[name].append(row)
+    return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+def _consumers_at(trace: Trace, at_ms: npt.NDArray[np.int64]) -> Column:
+    times = np.array([at for at, _ in trace.consumers], dtype=np.int64)
+    counts = np.array([0, *(max(found.values(), default=0) for _, found in trace.consumers)], dtype=np.int64)
+    # One that came at the sample's very end is not told yet.
+    found: Column = counts[np.searchsorted(times, at_ms, side="left")]
+    return found

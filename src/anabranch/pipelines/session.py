@@ -1,0 +1,99 @@
+"""A Spark session for a pipeline, with settings that suit it; or a sentence that says what is missing and the way out.
+
+Nothing of Spark is imported before it is known to be there: its own words for a missing Java are a page of Java.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.errors import AnabranchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_HELP: Final = (
+    "Spark needs a Java runtime, 17 or later, and there is none: install one (Debian and Ubuntu: "
+    "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+)
+
+
+class NoSpark(AnabranchError):
+    """Spark cannot run here; the message says what to do about it."""
+
+
+def missing() -> str | None:
+    """Why Spark cannot run here, and the way out; None if it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "this needs Spark: pip install 'anabranch[spark]'"
+    home = os.environ.get("JAVA_HOME")
+    if home and not Path(home, "bin", "java").exists():
+        return f"JAVA_HOME is {home}, and there is no bin/java in it: set it to a Java runtime, 17 or later"
+    if not home and shutil.which("java") is None:
+        return JAVA_HELP
+    return None
+
+
+@contextmanager
+def session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """One that ends with the block, unless it was there before. NoSpark if there cannot be one.
+
+    Without a master it is what spark-submit says, or all cores of this machine.
+    """
+    if (why := missing()) is not None:
+        raise NoSpark(why)
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Spark warns of pandas, which nothing here uses, whenever Arrow goes through it.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    before = SparkSession.getActiveSession()
+    # Workers on this machine are to be the same Python, with the same packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    builder = builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    elif before is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # Which spark-submit sets.
+        builder = builder.master("local[*]")
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise NoSpark(
+            f"Spark does not start with master {master or 'local[*]'}: {_first_line(error)}"
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.stop()
+
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "16",
+    # Rows here are whole topics or the like: small batches keep memory low and are heard of early.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
