@@ -164,6 +164,19 @@ def test_a_named_topic_that_is_not_there_is_told(make: Make, ask: Ask, namespace
         query.trigger()
 
 
+def test_a_named_topic_that_was_deleted_once_it_was_read_is_let_go(make: Make, ask: Ask) -> None:
+    a, b = make("a", 3), make("b", 4)
+    query = ask(topics=f"{a.topic},{b.topic}", start="earliest")
+    assert len(query.catch_up()) == 7
+    b.delete()
+    until(lambda: query.trigger() is not None, WITHIN_S)
+    assert query.topics == {"a"}
+    query.restart()
+    a.publish(1)
+    query.until_now()
+    assert values(query.catch_up()) == [3]
+
+
 def test_what_is_available_now_has_no_topic_that_joins_later(make: Make, ask: Ask) -> None:
     a = make("a", 3)
     query = ask(start="earliest")

@@ -58,9 +58,8 @@ class Driver:
     lags: Mapping[str, Any] | None = None  # As of the last batch, by topic.
     clock: Callable[[], float] = time.monotonic
     _target: Mapping[str, Cut] | None = None
-    _held: set[str] = field(
-        default_factory=set
-    )  # Topics whose messages are not deleted before they are read.
+    # Topics whose messages are not deleted before they are read.
+    _held: set[str] = field(default_factory=set)
     _few_since: float | None = None  # When rows were first seen that were too few for a batch.
     _release_next: Mapping[str, Cut] | None = None
     _releasing: asyncio.Task[None] | None = None
@@ -95,6 +94,7 @@ class Driver:
         await self._hold(start)
         if not start.is_resolved:
             # A batch of its own, without rows: its end is in Spark's log before the first row is read.
+            self._check_all_are_there()
             return Offset(await self._resolved(start))
         views = await self._views(start.cuts)
         options = self.options
@@ -132,14 +132,17 @@ class Driver:
         self._few_since = few_since
         return True
 
-    async def _resolved(self, start: Offset) -> dict[str, Cut]:
-        """A cut of each topic that there is. Every one that is named must be."""
-        feeds = self.feeds.current
-        missing = sorted(set(self.options.choice.names) - feeds.keys())
+    def _check_all_are_there(self) -> None:
+        """A name that nobody knows is most likely a mistake, unless the query has read that topic before."""
+        missing = sorted(set(self.options.choice.names) - self.feeds.current.keys())
         if missing:
             raise TopicDeleted(
                 f"{', '.join(missing)}: there is no such topic; make it first, or do not name it"
             )
+
+    async def _resolved(self, start: Offset) -> dict[str, Cut]:
+        """A cut of each topic that there is."""
+        feeds = self.feeds.current
         found = await asyncio.gather(*(feed.resolved(start.begin_of(name)) for name, feed in feeds.items()))
         return dict(zip(feeds, found, strict=True))
 
@@ -301,5 +304,6 @@ class Driver:
         choice = self.options.choice
         start = initial(choice, Cut() if self.options.start is None else self.options.start)
         end = initial(choice, "latest" if self.options.end is None else self.options.end)
+        self._check_all_are_there()
         cuts, ends = await asyncio.gather(self._resolved(start), self._resolved(end))
         return await self.tasks(Offset(cuts), Offset(ends))
