@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from anabranch.autoscale.decisions import Kind
@@ -29,8 +30,8 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
-from anabranch.model.scalable import ScalableTopic, SubscriptionKind
-from anabranch.model.segments import Segment, SegmentId
+from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.segments import HashRange, Segment, SegmentId
 from anabranch.pipelines.replay import Timing, replay
 from anabranch.pipelines.trace import Consumers, Keys, Stream, Trace
 from anabranch.simulation.loop import Host, SimLoop, context_of
@@ -111,6 +112,7 @@ class Live:
     is_sized: bool  # Whether entries have the trace's size. Else they are small, and no limit is about bytes.
     producers: dict[SegmentId, Producer] = field(default_factory=dict)
     links: dict[tuple[str, int], Link] = field(default_factory=dict)
+    seconds: dict[HashRange, npt.NDArray[np.int_]] = field(default_factory=dict)
     events: dict[tuple[int, str], Event] = field(default_factory=dict)
 
     async def run(self) -> list[Event]:
@@ -125,7 +127,7 @@ class Live:
             if waiting and waiting[0][0] == at_ms:
                 await self.have(waiting.pop(0)[1])
             await asyncio.sleep(0.5)
-            for segment in (await self.layout()).active:
+            for segment in self.layout.active:
                 await self.flow(segment, at_ms)
             await asyncio.sleep(0.5)
             if at_ms % (10 * MINUTE) == 0:
@@ -135,16 +137,21 @@ class Live:
         await self.gather()
         return list(self.events.values())
 
-    async def layout(self) -> SegmentLayout:
+    @property
+    def layout(self) -> SegmentLayout:
         assert self.broker.scalable is not None
-        record: ScalableTopic = await self.broker.scalable.view(TOPIC)
-        return record.layout
+        state = self.broker.scalable.controllers[TOPIC].state
+        assert state is not None
+        return state.topic.layout
 
     async def flow(self, segment: Segment, at_ms: int) -> None:
-        """What the trace has for that second."""
-        shares = self.trace.shares(segment.range)
-        flowed = self.trace.counts_at(shares, at_ms + SECOND) - self.trace.counts_at(shares, at_ms)
-        messages, size = (int(count) for count in flowed[:2, 0])
+        """What the trace has for that second: a tenth of its sample, in whole messages and bytes."""
+        if segment.range not in self.seconds:
+            counts = self.trace.counts(self.trace.shares(segment.range), 0, self.trace.samples + 1)
+            tenths = np.diff(counts[:2], axis=1) / 10
+            assert (tenths == np.floor(tenths)).all()
+            self.seconds[segment.range] = tenths.astype(int)
+        messages, size = self.seconds[segment.range][:, (at_ms - START_MS) // self.trace.step_ms].tolist()
         if not messages:
             return
         topic = await self.broker.topic(segment.topic(TOPIC))
