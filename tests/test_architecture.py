@@ -38,6 +38,7 @@ PURE_MODULES = [
     *(f"columns/{name}.py" for name in ("protobuf", "recut", "routing", "scan", "singles", "warmup")),
     "broker/cursor.py",
     "broker/dedup.py",
+    "broker/hidden.py",
     "broker/policies.py",
     "broker/state.py",
     "broker/dispatch/selector.py",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
@@ -16,6 +17,7 @@ from anabranch.model.names import TopicName
 from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE_DECIDED
 from harness.simple_client import Consumer, EndOfTopic, Hidden
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
+from unit.broker.admin.test_read_plans import Elsewhere
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -215,6 +217,32 @@ async def test_names_of_writes_are_percent_encoded(rest: Rest) -> None:
     stored = (await rest.call("PUT", path, json={"winners": [], "topics": []})).json()
     assert stored == {"winners": [], "topics": [], "dropped": []}
     assert await rest.broker.write_records.get(WriteBatch("q/1: ü+", 7)) is not None
+
+
+async def test_the_owner_reveals_and_any_broker_knows_the_record() -> None:
+    async with serving(MemoryMetadata(lambda: NOW_MS), owners=Elsewhere()) as rest:
+        stored = await decide(rest, A)
+        assert await rest.get("/admin/v2/anabranch/writes/job/0") == stored
+        path = "/admin/v2/anabranch/reveal/segment/public/default/a%2Fb/0000-ffff-0?write=job&batch=0"
+        answer = await rest.call("POST", path, 307)
+        assert answer.headers["location"] == f"http://other:8080{path}"
+
+
+class Lookers(AllowAll):
+    """Everybody may look, and nobody produce."""
+
+    async def may_produce(self, role: str, topic: TopicName) -> bool:
+        return False
+
+
+async def test_who_may_not_produce_to_a_topic_decides_nothing_there() -> None:
+    async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=Lookers()) as rest:
+        await rest.broker.write_records.decide(WriteBatch("job", 1), [A], [TOPIC])
+        base, body = "/admin/v2/anabranch", {"winners": [A], "topics": [TOPIC]}
+        assert "produce" in await rest.refused("PUT", f"{base}/writes/job/0", 403, json=body)
+        assert "produce" in await rest.refused("GET", f"{base}/writes/job/1", 403)
+        reveal_path = f"{base}/reveal/persistent/public/default/t?write=job&batch=1"
+        assert "produce" in await rest.refused("POST", reveal_path, 403)
 
 
 async def test_a_terminated_topic_has_its_end_once_all_is_decided(rest: Rest) -> None:
