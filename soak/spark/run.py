@@ -165,7 +165,7 @@ class Conductor:
 
     def _reshape(self) -> None:
         chance = random.Random(f"{self.options.seed} reshaping")
-        while not self._stopping.wait(chance.expovariate(1 / 3.0)):
+        while not self._stopping.wait(chance.expovariate(1 / 5.0)):
             for name in ("input", "copy"):
                 try:
                     self._reshape_once(f"scalable/{NAMESPACE}/{name}", chance)

@@ -248,7 +248,7 @@ def test_a_split_and_a_merge_while_a_batch_is_read_change_nothing(
         .start()
     )
     try:
-        until(lambda: query.exception() or len(rows) == 240, 60.0)
+        until(lambda: query.exception() or len(rows) == 240, 120.0)
         assert query.exception() is None
         assert_in_order(rows, 240)
     finally:
