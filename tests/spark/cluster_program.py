@@ -22,7 +22,7 @@ def failing_once(trace: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         assert context is not None
         for number, batch in enumerate(batches):
-            if number == 4 and context.partitionId() == 1 and context.attemptNumber() == 0:
+            if number == 7 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 trace.touch()
                 raise RuntimeError("the first try fails")
             yield batch
@@ -58,13 +58,13 @@ def main(told: dict[str, Any]) -> None:
         .config("spark.executor.memory", "512m")
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    rows = spark.range(told["rows"], numPartitions=6).selectExpr("rpad(cast(id as string), 2000) value")
+    rows = spark.range(told["rows"], numPartitions=6).selectExpr("rpad(cast(id as string), 4000) value")
     rows = rows.repartition(3).mapInArrow(failing_once(folder / "failed"), "value string")
     rows.write.format("anabranch").mode("append").options(**told["batch"]).save()
     through_a_shuffle(spark, told).start().awaitTermination()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -31,10 +32,9 @@ ADDRESS_S: Final = 1.0
 
 @dataclass
 class AdminAddress:
-    """Where a broker that is up answers REST: asked for over the service URL, and again after a while."""
+    """Where a broker that is up answers REST; `ask` finds out, again after a while."""
 
-    service_url: str
-    security: Security = NOBODY
+    ask: Callable[[], str]
     clock: Callable[[], float] = time.monotonic
     _found: str = ""
     _found_s: float = -ADDRESS_S
@@ -43,31 +43,35 @@ class AdminAddress:
     def __call__(self) -> str:
         with self._lock:
             if self.clock() - self._found_s >= ADDRESS_S:
-                self._found = asyncio.run(self._ask())
+                self._found = self.ask()
                 self._found_s = self.clock()
             return self._found
 
-    async def _ask(self) -> str:
-        connections = Connections(self.service_url, self.security)
+
+def told_address(service_url: str, security: Security = NOBODY) -> str:
+    """What a broker of the service says of itself. Not for an event loop's thread."""
+
+    async def ask() -> str:
+        connections = Connections(service_url, security)
         try:
-            found = (await connections.service()).http_url
+            return (await connections.service()).http_url
         finally:
             await connections.close()
-        if not found:
-            raise Unsupported(
-                f'the broker at {self.service_url} does not tell its HTTP address: .option("adminUrl", "http://…")'
-            )
-        return found
+
+    found = asyncio.run(ask())
+    if not found:
+        raise Unsupported(
+            f'the broker at {service_url} does not tell its HTTP address: .option("adminUrl", "http://…")'
+        )
+    return found
 
 
 def records_of(options: SinkOptions, retry_s: float | None = None) -> WriteRecords:
     given = options.admin_url
-    address: Callable[[], str] = (
-        AdminAddress(options.service_url, options.security) if given is None else lambda: given
-    )
-    return WriteRecords(
-        address, security=options.security, retry_s=options.timeout_s if retry_s is None else retry_s
-    )
+    ask = partial(told_address, options.service_url, options.security)
+    address: Callable[[], str] = AdminAddress(ask) if given is None else lambda: given
+    wait_s = options.timeout_s if retry_s is None else retry_s
+    return WriteRecords(address, security=options.security, retry_s=wait_s)
 
 
 def stream_write_id(query_id: str, topic: str | None) -> str:
