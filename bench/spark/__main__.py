@@ -209,10 +209,11 @@ def main(arguments: list[str]) -> int:
         print(f"bench.spark: {missing}", file=sys.stderr)
         return 2
     finally:
+        if results.runs:
+            results.save(saved)
+            report.write(results, args.out)
         if args.scratch is None:
             shutil.rmtree(scratch, ignore_errors=True)
-    results.save(saved)
-    report.write(results, args.out)
     print(report.table(results), report.facts(results), sep="\n")
     return 0
 
