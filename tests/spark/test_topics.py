@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from anabranch import blocking
 from anabranch.client import DataLost
 from anabranch.client.errors import TopicDeleted
 from harness.broker_process import BrokerProcess, until
@@ -234,3 +235,17 @@ def test_the_cursors_of_all_topics_move_when_nothing_is_new(make: Make, ask: Ask
         return sum(int(one["msgBacklog"]) for one in found)
 
     until(lambda: backlog() == 0, WITHIN_S)
+
+
+def test_classic_topics_are_read_beside_scalable_ones(
+    make: Make, ask: Ask, namespace: str, broker: BrokerProcess
+) -> None:
+    broker.put(f"persistent/{namespace}/old/partitions", 2)
+    old = f"persistent://{namespace}/old"
+    with blocking.connect(broker.url) as client, client.producer(old) as producer:
+        for number in range(10):
+            producer.post(b"%d" % number, key=f"key-{number}")
+    query = ask(topics=f"{old},{make('new', 3).topic}", start="earliest", keyRange="0000-ffff")
+    rows = query.catch_up()
+    assert values([row for row in rows if row["topic"] == old]) == list(range(10))
+    assert len(rows) == 13
