@@ -134,6 +134,23 @@ def test_the_command_replays_recorded_history(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded(spark, Fleet(3, 0.02, seed=2)).write.parquet(str(tmp_path / "history"))
-    words = ["--history", str(tmp_path / "history"), "--policy", "now:", "--output", str(tmp_path / "out")]
-    assert main(["pipeline", "backtest", *words]) == 0
+    page = tmp_path / "page.html"
+    words = ["--history", str(tmp_path / "history"), "--policy", "now:", "--report", str(page)]
+    assert main(["pipeline", "backtest", *words, "--output", f"file://{tmp_path}/out"]) == 0
     assert "3 replays" in capsys.readouterr().out
+    assert page.exists()
+    assert (tmp_path / "out" / "topics" / "_SUCCESS").exists()
+
+
+def test_history_that_makes_no_sense_is_told_in_one_line_and_leaves_nothing_behind(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = recorded(spark, Fleet(2, 0.01, seed=2)).selectExpr("* except (msg_rate_in)", "-1.0d msg_rate_in")
+    bad.write.parquet(str(tmp_path / "history"))
+    words = ["--history", str(tmp_path / "history"), "--policy", "now:", "--output", str(tmp_path / "out")]
+    assert main(["pipeline", "backtest", *words]) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("anabranch: ")]
+    assert len(told) == 1
+    assert "topic://synthetic/fleet-2/" in told[0]
+    assert "a rate that is negative" in told[0]
+    assert not (tmp_path / "out").exists()

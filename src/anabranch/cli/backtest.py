@@ -7,6 +7,7 @@ Leaves in its folder: `topics` (a row for each topic and policy, with the decisi
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -31,7 +32,7 @@ from anabranch.pipelines.outcomes import Weights, front, recommend
 from anabranch.pipelines.replay import replay
 from anabranch.pipelines.session import session
 from anabranch.pipelines.synthetic import Fleet, make
-from anabranch.pipelines.trace import Trace
+from anabranch.pipelines.trace import BadTrace, Trace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,16 +48,37 @@ def run(arguments: argparse.Namespace) -> int:
         {name: _number(name, text) for name, text in pairs(arguments.cost, "--cost").items()}
     )
     settings = pairs(arguments.conf, "--conf")
-    output = Path(arguments.output)
-    if output.exists():
+    output = str(arguments.output)
+    if _is_here(output) and Path(output).exists():
         raise UsageError(f"{output} exists already; give --output a folder that does not, or remove it")
     fleet = _fleet(arguments)
-    if arguments.history is not None and not Path(arguments.history).exists():
-        raise UsageError(f"there is no load history at {arguments.history}")
+    history = arguments.history
+    if history is not None and _is_here(history) and not Path(history).exists():
+        raise UsageError(f"there is no load history at {history}")
     began = time.monotonic()
     with session("anabranch backtest", arguments.master, settings) as spark:
-        _Run(spark, plan, weights, fleet, arguments, output).run(began)
+        try:
+            _Run(spark, plan, weights, fleet, arguments).run(began)
+        except BaseException as error:
+            # Half of the tables would only be in the way of the next try.
+            if _is_here(output):
+                shutil.rmtree(output, ignore_errors=True)
+            if (why := _told_by_task(error)) is not None:
+                raise UsageError(why) from error
+            raise
     return 0
+
+
+def _is_here(place: str) -> bool:
+    """Whether it is a path of this machine, and no URL."""
+    return "://" not in place
+
+
+def _told_by_task(error: BaseException) -> str | None:
+    """What a task says about what it was given, out of the pages that Spark makes of it."""
+    name = f"{BadTrace.__module__}.{BadTrace.__qualname__}: "
+    lines = [line for line in str(error).splitlines() if line.startswith(name)]
+    return lines[0].removeprefix(name) if lines else None
 
 
 def _number(name: str, text: str) -> float:
@@ -85,24 +107,25 @@ class _Run:
         weights: Weights,
         fleet: Fleet | None,
         arguments: argparse.Namespace,
-        output: Path,
     ) -> None:
         self._spark, self._plan, self._weights, self._fleet = spark, plan, weights, fleet
         self._history: str | None = arguments.history
         self._step_ms = round(arguments.sample * 1000)
-        self._output = output
+        self._output: str = arguments.output.rstrip("/")
+        beside = Path(self._output) if _is_here(self._output) else Path()
+        self._report = Path(arguments.report or beside / "report.html")
 
     def run(self, began: float) -> None:
         from anabranch.cli.spark_progress import progress
 
         with progress(self._spark, "replaying topics"):
-            self._replayed().write.parquet(str(self._output / "topics"))
-        rows = self._spark.read.parquet(str(self._output / "topics"))
+            self._replayed().write.parquet(self._table("topics"))
+        rows = self._spark.read.parquet(self._table("topics"))
         with progress(self._spark, "summing up"):
             found = summary(rows, self._plan)
             if not found.topics:
                 raise UsageError(f"{self._history} holds no rows: there is nothing to replay")
-            decisions(rows).write.parquet(str(self._output / "decisions"))
+            decisions(rows).write.parquet(self._table("decisions"))
             self._write_sums(found)
             examples = self._examples(rows)
         seconds = time.monotonic() - began
@@ -114,10 +137,12 @@ class _Run:
             self._weights,
             examples,
         )
-        page = self._output / "report.html"
-        page.write_text(report(told), encoding="utf-8")
+        self._report.write_text(report(told), encoding="utf-8")
         show(found, self._weights, self._plan.policies)
-        print(f"\n{told.facts[-1]} Tables in {self._output}, report: {page}")
+        print(f"\n{told.facts[-1]} Tables in {self._output}, report: {self._report}")
+
+    def _table(self, name: str) -> str:
+        return f"{self._output}/{name}"
 
     def _replayed(self) -> DataFrame:
         if self._fleet is not None:
@@ -175,7 +200,7 @@ class _Run:
         import pyarrow as pa
 
         table = self._spark.createDataFrame(pa.Table.from_pylist(rows))
-        table.coalesce(1).write.parquet(str(self._output / name))
+        table.coalesce(1).write.parquet(self._table(name))
 
     def _examples(self, rows: DataFrame) -> list[Example]:
         """Of each class the topic that moved most, of those classes where topics moved most."""

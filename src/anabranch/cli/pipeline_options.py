@@ -51,7 +51,15 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
     )
     spark = parser.add_argument_group("where")
     spark.add_argument(
-        "--output", required=True, metavar="DIR", help="folder for tables and report; must not exist yet"
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="folder for tables and report, which must not exist yet; or a URL that Spark can write to",
+    )
+    spark.add_argument(
+        "--report",
+        metavar="FILE",
+        help="the report (default: report.html, in the folder if that is on this machine)",
     )
     spark.add_argument("--master", metavar="URL", help="of Spark (default: all cores of this machine)")
     spark.add_argument(

@@ -51,16 +51,27 @@ def trace_of(columns: Mapping[str, Column], step_ms: int = STEP_MS) -> Trace:
     first_ms = int(at_ms.min()) - step_ms
     # Brokers' timers are a little late each time: a sample goes to the step that it is closest to.
     at = np.round((at_ms - first_ms) / step_ms).astype(np.int64)
-    samples = int(at.max())
+    amounts = np.round(rates * _seconds(columns["segment"].astype(np.int64), at_ms, step_ms))
     streams = []
     for start, end in sorted(set(zip(starts.tolist(), ends.tolist(), strict=True))):
-        chosen = (starts == start) & (ends == end)
-        amounts = np.zeros((4, samples))
+        chosen = np.flatnonzero((starts == start) & (ends == end))
+        before = int(at[chosen].min()) - 1
+        flowed = np.zeros((4, int(at[chosen].max()) - before))
         for row in range(4):
-            np.add.at(amounts[row], at[chosen] - 1, np.round(rates[row, chosen] * (step_ms / 1000)))
-        streams.append(Stream.of(amounts, Keys.even(HashRange(start, end))))
+            np.add.at(flowed[row], at[chosen] - before - 1, amounts[row, chosen])
+        streams.append(Stream.of(flowed, Keys.even(HashRange(start, end)), before))
     consumers = _changes(at, columns["consumers"].astype(np.int64), first_ms, step_ms)
     return Trace(first_ms, streams, consumers, step_ms, _first_segments(at, starts))
+
+
+def _seconds(segments: npt.NDArray[np.int64], at_ms: npt.NDArray[np.int64], step_ms: int) -> Floats:
+    """What each row's rates are over: the time since the segment's row before. A sample, if that is too long ago."""
+    order = np.lexsort((at_ms, segments))
+    since = np.full(len(at_ms), step_ms, dtype=np.int64)
+    gaps = np.diff(at_ms[order])
+    is_next = (np.diff(segments[order]) == 0) & (gaps > 0) & (gaps <= 1.5 * step_ms)
+    since[order[1:][is_next]] = gaps[is_next]
+    return since / 1000
 
 
 def _check(rates: Floats, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:

@@ -129,7 +129,7 @@ def _hottest_share(trace: Trace) -> float:
     ):
         return 0.0
     top = int(trace.whole[0].argmax())
-    amounts = [float(np.diff(s.totals[0, top : top + 2])[0]) for s in trace.streams]
+    amounts = [float(np.ptp(s.columns(top, top + 2)[0])) for s in trace.streams]
     total = sum(amounts)
     if not total:
         return 0.0

@@ -66,13 +66,32 @@ class Stream:
     # Four rows (messages and bytes in, messages and bytes out) of what has flowed by the end of each sample; the
     # first column is 0.
     totals: Floats
+    # The sample of the first column. Before it nothing flows, nor after the last one: of a topic that was split all
+    # day long, each range has a short life.
+    first: int = 0
 
     @staticmethod
-    def of(amounts: Floats, keys: Keys | None = None) -> Stream:
+    def of(amounts: Floats, keys: Keys | None = None, first: int = 0) -> Stream:
         """`amounts` are four rows of what flows within each sample."""
         totals = np.zeros((4, amounts.shape[1] + 1))
         np.cumsum(amounts, axis=1, out=totals[:, 1:])
-        return Stream(keys or Keys.even(), totals)
+        return Stream(keys or Keys.even(), totals, first)
+
+    @property
+    def last(self) -> int:
+        """The sample of the last column."""
+        return self.first + int(self.totals.shape[1]) - 1
+
+    def columns(self, first: int, past: int) -> Floats:
+        """The totals by those samples: one column if they are the same all the time."""
+        if self.first <= first and past <= self.last + 1:
+            return self.totals[:, first - self.first : past - self.first]
+        if past - 1 <= self.first:
+            return self.totals[:, :1]
+        if first >= self.last:
+            return self.totals[:, -1:]
+        chosen = np.clip(np.arange(first, past), self.first, self.last) - self.first
+        return self.totals[:, chosen]
 
 
 # From when on a subscription has so many ordered consumers.
@@ -91,9 +110,9 @@ class Trace:
     segments: int = 1  # That the topic begins with.
     _rates: dict[HashRange, Floats] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def samples(self) -> int:
-        return int(self.streams[0].totals.shape[1]) - 1
+        return max(stream.last for stream in self.streams)
 
     @property
     def end_ms(self) -> int:
@@ -110,8 +129,11 @@ class Trace:
         total: Floats | None = None
         for stream, share in zip(self.streams, shares, strict=True):
             if share:
-                part = stream.totals[:, first:past] * share
-                total = part if total is None else np.add(total, part, out=total)
+                part = stream.columns(first, past) * share
+                if total is None:
+                    total = part if part.shape[1] == past - first else np.repeat(part, past - first, axis=1)
+                else:
+                    total += part
         if total is None:
             return np.zeros((4, past - first))
         return np.floor(total, out=total)
@@ -123,8 +145,7 @@ class Trace:
             return self.counts(shares, sample, sample + 1)
         total = np.zeros((4, 1))
         for stream, share in zip(self.streams, shares, strict=True):
-            before = stream.totals[:, sample : sample + 1]
-            after = stream.totals[:, sample + 1 : sample + 2]
+            before, after = stream.columns(sample, sample + 1), stream.columns(sample + 1, sample + 2)
             # First times, then by: whole counts stay whole where they can.
             total += (before + (after - before) * rest_ms / self.step_ms) * share
         return np.floor(total)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anabranch.autoscale.policy import DEFAULT
-from anabranch.model.segments import WHOLE
+from anabranch.model.segments import WHOLE, HashRange
 from anabranch.pipelines.load_history_schema import COLUMNS, Column, history_of, missing_columns, trace_of
 from anabranch.pipelines.replay import replay
 from anabranch.pipelines.trace import BadTrace, Keys, Stream, Trace
@@ -52,10 +52,34 @@ def test_history_may_come_in_any_order() -> None:
 
 
 def test_a_sample_without_a_row_is_one_of_nothing() -> None:
-    pair = [rows(), rows(at=START + 50_000, msg_rate_in=7.0)]
-    trace = trace_of({name: np.concatenate([one[name] for one in pair]) for name in pair[0]})
+    trace = trace_of(joined(rows(), rows(at=START + 50_000, msg_rate_in=7.0)))
     assert trace.whole[0].tolist() == [1.0, 0, 0, 0, 0, 7.0]
     assert trace.rates(WHOLE)[0].tolist() == trace.whole[0].tolist()
+
+
+def joined(*given: dict[str, Column]) -> dict[str, Column]:
+    return {name: np.concatenate([one[name] for one in given]) for name in given[0]}
+
+
+def test_samples_closer_than_a_step_add_up_and_late_ones_count_for_as_long_as_they_took() -> None:
+    close = joined(*(rows(at=START + 5_000 * n, msg_rate_in=100.0) for n in range(9)))
+    # The first row is taken for a whole step, as nobody knows when the one before it was.
+    assert trace_of(close).whole[0].sum() * 10 == 1000 + 8 * 500
+    late = joined(*(rows(at=START + 10_500 * n, msg_rate_in=100.0) for n in range(5)))
+    assert trace_of(late).whole[0].sum() * 10 == 1000 + 4 * 1050
+
+
+def test_each_range_is_kept_for_as_long_as_there_was_one() -> None:
+    whole = rows(at=START)
+    halves = [
+        rows(segment=n, range_start=32_768 * n, range_end=32_768 * n + 32_767, at=START + at)
+        for n in range(2)
+        for at in (10_000, 20_000)
+    ]
+    trace = trace_of(joined(whole, *halves, rows(at=START + 30_000)))
+    assert [(stream.first, stream.last) for stream in trace.streams] == [(1, 3), (0, 4), (1, 3)]
+    assert trace.whole[0].tolist() == [1.0, 2.0, 2.0, 1.0]
+    assert trace.rates(HashRange(0, 32_767))[0].tolist() == [0.5, 1.0, 1.0, 0.5]
 
 
 def test_columns_that_are_missing_are_named() -> None:
