@@ -41,6 +41,7 @@ SETTINGS = {"logFileBytes": 8 << 20, "retentionCheckIntervalInSeconds": 1, "logL
 PROGRESS_MAX_S = 600.0
 # A run in which drivers end by themselves more often than this for each kill is no good, whatever the table says.
 OWN_ENDS_MAX = 2.0
+SHOWN_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,12 @@ class Conductor:
         self._kill_all()
         self.stop()
         self._wait_until_all_is_there()
+        copied = self._copied() if self.options.has_sink else []
         self.driver.kill()
         found = [*self._faults, *(f"table: {one}" for one in faults(self._table(), self.published))]
         if self.options.has_sink:
-            found += [f"copy: {one}" for one in faults(self._copied(), self.published)]
-        for one in found:
+            found += [f"copy: {one}" for one in faults(copied, self.published)]
+        for one in found[:SHOWN_MAX]:
             print(f"VIOLATED {one}", flush=True)
         took = time.monotonic() - began
         verdict = "every row once and in order" if not found else f"{len(found)} violations"
@@ -286,18 +288,20 @@ class Conductor:
         return [(key, number) for _, _, key, number in sorted(found)]
 
     def _copied(self) -> list[tuple[str, int]]:
-        """What the sink wrote, in a consumer's order."""
+        """What the sink wrote, in a consumer's order. The query may still be at it."""
         found: list[tuple[str, int]] = []
         with (
             blocking.connect(self.broker.url) as client,
             client.checkpoint_consumer(COPY, start="earliest") as consumer,
         ):
-            quiet_s = 60.0
-            while True:
+            since = time.monotonic()
+            # Once all is there, a moment more for what should not be.
+            while time.monotonic() - since < (5.0 if len(found) >= self.published else PROGRESS_MAX_S):
+                self._keep_driver()
                 try:
-                    message = consumer.receive(timeout_s=quiet_s)
+                    message = consumer.receive(timeout_s=1.0)
                 except TimedOut:
-                    return found
-                found.append((message.key or "", int(message.payload)))
-                # All is there; a moment more for what should not be.
-                quiet_s = 5.0 if len(found) >= self.published else 60.0
+                    continue
+                found.append(((message.key_bytes or b"").decode(), int(message.payload)))
+                since = time.monotonic()
+        return found
