@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000
-RUN_MAX_S = 900
+RUN_MAX_S = 400
 
 
 class Driver:
@@ -51,7 +51,7 @@ class Driver:
         return self._process.returncode, output.decode(errors="replace")
 
 
-@pytest.mark.timeout(1300)
+@pytest.mark.timeout(RUN_MAX_S + 100)
 def test_tasks_tried_again_and_a_driver_killed_between_deciding_and_showing(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
