@@ -235,16 +235,7 @@ def show(found: Summary, weights: Weights, known: Mapping[str, Policy]) -> None:
 
     console = Console()
     table = Table(title="Policies", title_justify="left")
-    for name in (
-        "policy",
-        "segment-hours",
-        "overloaded min",
-        "splits",
-        "merges",
-        "flaps",
-        "cost",
-        "on the front",
-    ):
+    for name in ("policy", "segment h", "overload min", "splits", "merges", "flaps", "cost", "front"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     by_policy = found.by_policy
     best = front(by_policy)

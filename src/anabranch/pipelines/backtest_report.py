@@ -148,7 +148,8 @@ def _classes(told: Told, recommended: Sequence[Recommended]) -> str:
         )
     head = ["Class of topics", "Topics", "Recommended", f"Saves against {next(iter(told.policies))}"]
     return (
-        "<h2>Which policy for which topics</h2><p>The last columns are the cost of a topic under each policy.</p>"
+        "<h2>Which policy for which topics</h2><p>The one that costs least, or the first if that "
+        "saves less than half a percent. The last columns are the cost of a topic under each policy.</p>"
         + _table([*head, *told.policies], rows)
     )
 

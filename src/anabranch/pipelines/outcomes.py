@@ -186,6 +186,10 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
+# What another policy must save, as a share of the first one's cost, to be worth the change.
+WORTH_IT: Final = 0.005
+
+
 @dataclass(frozen=True, slots=True)
 class Recommended:
     """For a class of topics, the policy that costs least, and what it saves against the first one."""
@@ -200,10 +204,13 @@ class Recommended:
 def recommend(
     by_class: Mapping[str, Mapping[str, Outcome]], topics: Mapping[str, int], weights: Weights
 ) -> list[Recommended]:
-    """Of equals, the one that comes first: nobody changes a policy for nothing."""
+    """The first one, unless another costs noticeably less: nobody changes a policy for nothing."""
     found = []
     for name in sorted(by_class, key=lambda c: CLASSES.index(c) if c in CLASSES else len(CLASSES)):
         costs = {policy: weights.cost(one) for policy, one in by_class[name].items()}
+        first = next(iter(costs))
         best = min(costs, key=lambda policy: costs[policy])
-        found.append(Recommended(name, topics[name], best, costs[best], next(iter(costs.values()))))
+        if costs[best] >= (1 - WORTH_IT) * costs[first]:
+            best = first
+        found.append(Recommended(name, topics[name], best, costs[best], costs[first]))
     return found

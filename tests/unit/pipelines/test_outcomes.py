@@ -109,10 +109,12 @@ def test_what_is_not_on_the_front_is_beaten_by_something_on_it(found: dict[str, 
         assert (name in best) == all(objectives(found[b]) == mine for b in beaten)
 
 
-def test_the_least_costly_policy_is_recommended_for_each_class_and_the_first_among_equals() -> None:
+def test_the_least_costly_policy_is_recommended_for_each_class_and_the_first_unless_another_is_worth_it() -> (
+    None
+):
     table = {
         "large, steady": {"now": Outcome(segment_hours=10), "other": Outcome(segment_hours=4)},
-        "cold": {"now": Outcome(segment_hours=1), "other": Outcome(segment_hours=1)},
+        "cold": {"now": Outcome(segment_hours=1), "other": Outcome(segment_hours=0.996)},
     }
     found = recommend(table, {"cold": 9, "large, steady": 1}, Weights())
     assert [(one.topic_class, one.policy, one.topics) for one in found] == [
