@@ -15,6 +15,7 @@ from typing import Final
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c6d31")
 WIDTH: Final = 720
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 20, 14, 44
+_NAME_MAX: Final = 36
 
 
 def colour(number: int) -> str:
@@ -146,14 +147,15 @@ def labelled(places: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float
 
 def stacked(rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
     """A bar for each row, of parts that are named alike in all; the total stands at its end."""
-    left, line = 150, 34
+    shown = {name: name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 1]}…" for name in rows}
+    left, line = 24 + 8 * max(map(len, shown.values()), default=0), 34
     height = len(rows) * line + 14
     most = max((sum(parts.values()) for parts in rows.values()), default=0) or 1
     scale = (WIDTH - left - 90) / most
     marks = []
     for number, (name, parts) in enumerate(rows.items()):
         y, x = 8 + number * line, float(left)
-        marks.append(f'<text x="{left - 10}" y="{y + 16}" class="name end">{escape(name)}</text>')
+        marks.append(f'<text x="{left - 10}" y="{y + 16}" class="name end">{escape(shown[name])}</text>')
         for at, (part, value) in enumerate(parts.items()):
             width = value * scale
             if width > 0:
