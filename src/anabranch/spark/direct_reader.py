@@ -17,7 +17,7 @@ from anabranch.spark.task import Task
 from anabranch.storage.direct import NeedsClientError, record_batches
 from anabranch.storage.read_plan import TopicPlan
 
-# Of a record batch. Spark does not cut them again.
+# Of a record batch. Spark does not cut them again. A quarter of it took a third more CPU to decode and send.
 BATCH_BYTES: Final = 4 << 20
 ROWS_MAX: Final = 1 << 17
 # How long to go on asking for a plan while brokers are away: a client waits better, and goes on where it was.
