@@ -6,7 +6,7 @@ import argparse
 
 
 def declare_backtest(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(module="backtest")
+    parser.set_defaults(module="pipeline", pipeline="backtest")
     what = parser.add_argument_group("what is replayed")
     what.add_argument(
         "--topics", type=int, default=None, metavar="N", help="so many made-up topics (default: 1000)"

@@ -30,10 +30,16 @@ class NoSpark(AnabranchError):
     """Spark cannot run here; the message says what to do about it."""
 
 
+def missing_packages() -> str | None:
+    """What to install for pipelines; None if it is all there."""
+    absent = [name for name in ("numpy", "pyarrow", "pyspark") if importlib.util.find_spec(name) is None]
+    return f"this needs {', '.join(absent)}: pip install 'anabranch[spark]'" if absent else None
+
+
 def missing() -> str | None:
     """Why Spark cannot run here, and the way out; None if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "this needs Spark: pip install 'anabranch[spark]'"
+    if (why := missing_packages()) is not None:
+        return why
     home = os.environ.get("JAVA_HOME")
     if home and not Path(home, "bin", "java").exists():
         return f"JAVA_HOME is {home}, and there is no bin/java in it: set it to a Java runtime, 17 or later"
