@@ -43,14 +43,22 @@ def through_a_shuffle(spark: Any, told: dict[str, Any]) -> Any:
     )
 
 
+def _home(spark: Path, folder: Path) -> Path:
+    """Spark's folder under another name: its workers keep their files in there."""
+    folder.mkdir()
+    for part in spark.iterdir():
+        if part.name != "work":
+            (folder / part.name).symlink_to(part)
+    return folder
+
+
 def main(told: dict[str, Any]) -> None:
     import pyspark
     from pyspark.sql import SparkSession
 
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = Path(told["folder"])
-    os.environ["SPARK_WORKER_DIR"] = str(folder / "workers")
+    os.environ["SPARK_HOME"] = str(_home(Path(pyspark.__file__).parent, folder / "home"))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder: Any = SparkSession.builder
     spark = (
         builder.master("local-cluster[3,1,1024]")
