@@ -44,9 +44,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     own = [item for item in items if here in item.path.parents]
     for item in own:
         item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("timeout") is None:
-            # The first of them starts Spark, and compiles kernels where nobody has yet.
-            item.add_marker(pytest.mark.timeout(300))
         # The first test waits for the session, and for kernels that nobody has compiled yet.
         item.add_marker(pytest.mark.timeout(300))
         if why is not None:
