@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.progress import is_terminal
 
@@ -25,7 +25,8 @@ LINE_EVERY_S: Final = 20.0
 def progress(spark: SparkSession, doing: str) -> Iterator[None]:
     """Around the jobs that this thread starts."""
     group = f"anabranch-{doing}"
-    spark.sparkContext.setJobGroup(group, doing)
+    context: Any = spark.sparkContext
+    context.setJobGroup(group, doing)
     watch = _Watch(spark, group, doing)
     watch.start()
     try:
@@ -33,6 +34,8 @@ def progress(spark: SparkSession, doing: str) -> Iterator[None]:
     finally:
         watch.is_over.set()
         watch.join()
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)
 
 
 class _Watch(threading.Thread):

@@ -52,19 +52,33 @@ def missing() -> str | None:
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """One that ends with the block, unless it was there before. NoSpark if there cannot be one.
+    """One that ends with the block; or the one that is active, as it is. NoSpark if there cannot be one.
 
     Without a master it is what spark-submit says, or all cores of this machine.
     """
     if (why := missing()) is not None:
         raise NoSpark(why)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # Spark warns of pandas, which nothing here uses, whenever Arrow goes through it.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     before = SparkSession.getActiveSession()
+    if before is not None:
+        yield before
+        return
+    spark = _started(name, master, {**_SETTINGS, **(settings or {})})
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _started(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
     # Workers on this machine are to be the same Python, with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -72,22 +86,16 @@ def session(
     builder = builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    elif before is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # Which spark-submit sets.
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # Which spark-submit sets.
         builder = builder.master("local[*]")
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise NoSpark(
-            f"Spark does not start with master {master or 'local[*]'}: {_first_line(error)}"
-        ) from error
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        if before is None:
-            spark.stop()
+        told = master or "local[*]"
+        raise NoSpark(f"Spark does not start with master {told}: {_first_line(error)}") from error
+    return spark
 
 
 _SETTINGS: Final = {
