@@ -112,7 +112,6 @@ def counter() -> Any:
     return Counter()
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_state_of_ones_own_survives_a_restart_and_a_merge(
     spark: SparkSession, creeks: list[Creek], rocks: None, tmp_path: Path
 ) -> None:

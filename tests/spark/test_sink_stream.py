@@ -174,7 +174,6 @@ def started(rows: DataFrame, river: River, folder: Path, mode: str) -> Any:
     )
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 def test_a_broker_that_dies_while_tasks_write_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
