@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim fmt lint types check proto lock bench bench-spark soak soak-spark spark interop clean
+.PHONY: help setup demo test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## make .venv with the locked packages and the anabranch command
 
@@ -30,6 +30,10 @@ sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS
 
 bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one of 21 or later, Maven; PEERS_DIR, BENCH="--quick")
 	@bench/run $(BENCH)
+
+bench-backtest: setup  ## how long backtests of up to 100,000 topics take (about 15 minutes)
+	@bin/jre
+	@$(BIN)/python -m bench.backtest
 
 bench-spark: setup  ## our Spark source and sink beside Kafka's and Parquet (needs Kafka in PEERS_DIR; 20 minutes, 25 GB)
 	@bin/jre
