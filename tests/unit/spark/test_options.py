@@ -239,5 +239,5 @@ def test_a_token_is_not_shown() -> None:
 
 
 def test_several_tasks_for_a_segment_are_allowed_without_order() -> None:
-    parse({**NEEDED, "minPartitions": "2", "ordering": "none"}, "stream")
-    parse({**NEEDED, "minPartitions": "2"}, "batch")
+    assert parse({**NEEDED, "minPartitions": "2", "ordering": "none"}, "stream").min_partitions == 2
+    assert parse({**NEEDED, "minPartitions": "2"}, "batch").min_partitions == 2
