@@ -1,4 +1,7 @@
-"""One open topic: its producers, its subscriptions, its log. The publishing path is in `publishing.py`.
+"""One open topic: its log, and what is done with it as a whole: opening, sealing, closing, deleting.
+
+What is published goes through `publishing.py`, its producers are in `attached.py`, its subscriptions in
+`subscribing.py`, retention in `topic_upkeep.py` and figures in `topic_rates.py`.
 
 The topic is the log's owner: it is told what is confirmed and what is lost, and it can say its whole state at any
 moment. A topic whose log is lost closes; its clients come back and open it again, here or elsewhere.
@@ -9,62 +12,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker import owed
 from anabranch.broker import state as topic_state
 from anabranch.broker.attached import Attached
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.cursor import Cursor
 from anabranch.broker.dedup import Deduplication
-from anabranch.broker.dispatch.base import DispatchLimits
 from anabranch.broker.errors import (
-    ConsumerBusyError,
     NotAllowedError,
     NotReadyError,
-    SubscriptionBusyError,
-    SubscriptionNotFoundError,
     TopicTerminatedError,
 )
 from anabranch.broker.hidden_writes import HiddenWrites, hidden_as
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
-from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
-from anabranch.broker.scalable.key_sample import KeySample
-from anabranch.broker.scalable.naming import is_segment_consumer
-from anabranch.broker.subscription import Subscription, start_position
+from anabranch.broker.subscribing import Subscribing
+from anabranch.broker.subscription import Subscription
+from anabranch.broker.topic_rates import TopicRates
 from anabranch.broker.topic_stats import internal_stats, topic_stats
+from anabranch.broker.topic_upkeep import TopicUpkeep
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.model.scalable import InitialPosition, SubscriptionKind
-from anabranch.model.segments import segment_of
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
-from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.session import Session
 
 log = logging.getLogger(__name__)
 
 _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 * 1024 * 1024
-# Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
-_FINISHED_READERS_MAX = 1000
-# At each turn of the rates, to tell whether producers agree on where a key belongs.
-_KEYS_LOOKED_AT = 8
-_KEYS_BYTES = 256 * 1024
 # The property of a producer that only asks what is stored of it: it may attach to a sealed topic too.
-# A consumer of a scalable topic that is handed a segment may be here before the last one has heard that it is not its
-# own any more. Java's client takes "busy" for an answer and gives up.
-HANDOVER_S = 10.0
-
 SEALED_OK = ("anabranch.sealed", "ok")
 
 
@@ -76,7 +58,6 @@ class Topic:
         self.name = name
         self.log = topic_log
         self.attached = Attached(self, state.extra.get("topic_epoch"))
-        self.subscriptions: dict[str, Subscription] = {}
         self.is_closed = False
         self._extra = state.extra
         self._dedup_as_of = state.producers_as_of
@@ -93,16 +74,18 @@ class Topic:
         # Sealed, all that came before the seal is confirmed and nothing is hidden: until then nobody is at the end.
         self._has_end = False
         self.publish = self._publishing.publish
+        self.subscribing = Subscribing(self)
+        self.subscribe = self.subscribing.subscribe
+        self.create_subscription = self.subscribing.create
+        self.create_initial_subscription = self.subscribing.create_initial
+        self.delete_subscription = self.subscribing.delete
         self._closed = broker.loop.create_future()
         self._closings: list[tuple[int, Callable[[], object]]] = []
-        self._policies = Policies()
-        self.rates_in = (0.0, 0.0)
-        self._rates_from = (0, 0)
-        self._bare_at = -1
-        # What subscriptions that have ended since had been sent: messages and bytes.
-        self._out_before = (0, 0)
-        self._keys = None if name.is_classic else KeySample(segment_of(name)[1])
-        self._finished_readers: dict[str, None] = {}
+        self.upkeep = TopicUpkeep(self)
+        self.apply_policies = self.upkeep.apply_policies
+        self.maintain = self.upkeep.maintain
+        self._rates = TopicRates(self)
+        self.update_rates = self._rates.update
         self._sealing: asyncio.Task[None] | None = None
 
     @staticmethod
@@ -120,7 +103,7 @@ class Topic:
             topic.hidden.show()
         topic._has_end = topic.is_sealed and not topic.hidden.has_open
         for sub_name, stored in state.subscriptions.items():
-            topic.subscriptions[sub_name] = topic._make_subscription(
+            topic.subscriptions[sub_name] = topic.subscribing.make(
                 sub_name,
                 stored.cursor,
                 kind=stored.kind,
@@ -194,6 +177,10 @@ class Topic:
         return self.attached.producers
 
     @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        return self.subscribing.all
+
+    @property
     def is_used(self) -> bool:
         """Somebody is attached, or something was published and is kept."""
         return (
@@ -244,200 +231,11 @@ class Topic:
 
         self._when_confirmed(self.log.next_entry, finish)
 
-    # -- subscriptions
-
-    def _make_subscription(
-        self,
-        name: str,
-        cursor: Cursor,
-        *,
-        is_durable: bool = True,
-        kind: int = -1,
-        properties: dict[str, str] | None = None,
-        extra: dict[str, Any] | None = None,
-    ) -> Subscription:
-        config = self.broker.config
-        return Subscription(
-            name,
-            str(self.name),
-            self.log,
-            self.log if is_durable else None,
-            cursor,
-            loop=self.broker.loop,
-            now_ms=self.broker.now_ms,
-            kind=kind,
-            properties=properties,
-            extra=extra,
-            partition=self.name.partition_index,
-            limits=DispatchLimits(
-                burst_entries=config.dispatcher_max_read_batch_size,
-                consumer_unacked_max=config.max_unacked_messages_per_consumer,
-                subscription_unacked_max=config.max_unacked_messages_per_subscription,
-                failover_wait_seconds=config.active_consumer_failover_delay_time_millis / 1000,
-            ),
-            consumers_max=config.max_consumers_per_subscription,
-            is_sealed=self._has_end,
-            ended=self._subscription_ended,
-            drained=self._subscription_moved,
-        )
-
-    def _subscription_ended(self, subscription: Subscription) -> None:
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
-            messages, size = self._out_before
-            self._out_before = messages + subscription.messages_out, size + subscription.bytes_out
-            if self.is_sealed and subscription.is_durable:
-                self.broker.on_segment_progress(self.name)
-
-    def _subscription_moved(self, subscription: Subscription) -> None:
-        """On a sealed topic: the subscription has drained it, or was moved."""
-        if not subscription.is_durable and subscription.is_drained:
-            for consumer in subscription.consumers:
-                if not owed.tells_its_end(consumer):
-                    self._reader_finished(consumer.name)
-        self.broker.on_segment_progress(self.name)
-
-    def _reader_finished(self, consumer: str) -> None:
-        self._finished_readers[consumer] = None
-        if len(self._finished_readers) > _FINISHED_READERS_MAX:
-            del self._finished_readers[next(iter(self._finished_readers))]
-
-    @property
-    def finished_readers(self) -> frozenset[str]:
-        """The readers, by consumer name, that have acknowledged all of this sealed topic; also those gone since."""
-        return frozenset(self._finished_readers)
-
-    async def subscribe(self, session: Session, request: pb.CommandSubscribe) -> Consumer:
-        """A consumer on the subscription, which is made first if it does not exist. `consumer_ready` must follow."""
-        if self.is_closed:
-            raise NotReadyError(f"{self.name} is closing")
-        name = request.subscription
-        existing = self.subscriptions.get(name)
-        if existing is not None and existing.is_durable != request.durable:
-            raise NotAllowedError(
-                f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
-            )
-        owed.check(self.log, request)
-        first = None
-        registration = self.broker.registration
-        is_segment = not self.name.is_classic or self.is_sealed  # Sealed classic topics may be segments too.
-        if existing is None and request.durable and is_segment and registration is not None:
-            first = await registration.register_consumer(self.name, request)
-            if self.is_closed:
-                raise NotReadyError(f"{self.name} is closing")
-            # The topic's controller may have made it meanwhile.
-            existing = self.subscriptions.get(name)
-        if existing is None:
-            at = start_position(self.log, request)
-            if first is not None:
-                at = self.log.first if first is InitialPosition.EARLIEST else self.log.end
-            if request.start_message_rollback_duration_sec:
-                since = self.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
-                at = await self.log.find_by_publish_time(since)
-            properties = {item.key: item.value for item in request.subscription_properties}
-            existing = await self._create(name, at, properties, request.durable, request.subType)
-        await existing.wait_announced()
-        await existing.wait_for_seek()
-        consumer = Consumer(
-            request.consumer_id,
-            request.consumer_name or secrets.token_hex(5),
-            session,
-            kind=request.subType,
-            priority=request.priority_level,
-            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
-            partition=self.name.partition_index,
-            metadata={item.key: item.value for item in request.metadata},
-            key_shared=request.keySharedMeta if request.HasField("keySharedMeta") else None,
-            address=session.address,
-            client_version=session.client_version,
-            connected_ms=self.broker.now_ms(),
-        )
-        try:
-            existing.add_consumer(consumer)
-        except ConsumerBusyError:
-            await self._replace(existing, consumer)
-        is_watched = self._has_end and not request.durable and not owed.tells_its_end(consumer)
-        if is_watched and await self._is_past_end(request):
-            self._reader_finished(consumer.name)
-            self.broker.on_segment_progress(self.name)
-        return consumer
-
-    async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
-        # It may be of a client that is gone without a word.
-        holder = subscription.consumers[0]
-        if holder.link is not consumer.link and not await holder.link.is_alive():
-            subscription.remove_consumer(holder)
-        elif is_segment_consumer(holder.name) and is_segment_consumer(consumer.name):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HANDOVER_S):
-                    while subscription.consumers:
-                        await subscription.wait_for_departure()
-        subscription.add_consumer(consumer)
-
-    async def _is_past_end(self, request: pb.CommandSubscribe) -> bool:
-        """Whether a reader comes back to a sealed topic with its last message as the one it has read last.
-
-        It is sent that message again and drops it without a word, so it will never acknowledge it here.
-        """
-        at, last = request.start_message_id, self.log.last
-        if last[0] < 0 or (at.ledgerId, at.entryId) != last:
-            return False
-        _, entries = await self.log.read(last, 1, 1)
-        messages = parse_metadata(entries[0][2]).num_messages_in_batch if entries else 0
-        return at.batch_index < 0 or at.batch_index >= messages - 1
-
-    async def _create(
-        self, name: str, at: Position, properties: dict[str, str], is_durable: bool, kind: int
-    ) -> Subscription:
-        # Somebody may have made it while a position was looked up.
-        if (existing := self.subscriptions.get(name)) is not None:
-            await existing.wait_announced()
-            return existing
-        if not name:
-            raise NotAllowedError("a subscription needs a name")
-        subscription = self._make_subscription(
-            name, Cursor(at), is_durable=is_durable, kind=kind, properties=properties
-        )
-        self.subscriptions[name] = subscription
-        if is_durable:
-            await subscription.announce()
-        return subscription
-
-    async def create_subscription(
-        self, name: str, position: Position | str, properties: dict[str, str], *, must_be_new: bool = False
-    ) -> Subscription:
-        """A durable subscription at "earliest", "latest" or a position; an existing one stays where it is."""
-        if (existing := self.subscriptions.get(name)) is not None:
-            if must_be_new:
-                raise SubscriptionBusyError(f"subscription {name} exists already")
-            await existing.wait_announced()
-            return existing
-        if isinstance(position, str):
-            at = self.log.first if position == "earliest" else self.log.end
-        else:
-            at = self.log.normalise(max(position, self.log.first))
-        return await self._create(name, at, properties, True, -1)
-
-    async def create_initial_subscription(self, name: str) -> None:
-        """At a producer's wish, so that what it publishes is kept: at the start, unless it exists."""
-        registration = self.broker.registration
-        if not self.name.is_classic and name not in self.subscriptions and registration is not None:
-            await registration.register(self.name, name, SubscriptionKind.QUEUE, InitialPosition.EARLIEST)
-        await self.create_subscription(name, "earliest", {})
-
-    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        subscription = self.subscriptions.get(name)
-        if subscription is None:
-            raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}")
-        await subscription.delete(force=force)
-
     def _detach_all(self) -> None:
         """Every client is told that its producer or consumer is closed; those that want to, come back."""
         self.is_closed = True
         self.attached.close_all()
-        for subscription in list(self.subscriptions.values()):
-            subscription.close()
+        self.subscribing.detach_all()
 
     # -- sealing, closing, deleting
 
@@ -565,91 +363,28 @@ class Topic:
             subscription.entries_confirmed()
         return skipped
 
-    # -- policies and upkeep
-
-    def apply_policies(self, policies: Policies) -> None:
-        config = self.broker.config
-        enabled = policies.deduplication_enabled
-        self._policies = policies
-        self._publishing.deduplicate(config.broker_deduplication_enabled if enabled is None else enabled)
+    # -- figures
 
     @property
     def is_bare(self) -> bool:
-        """Whether `maintain` has found the log empty, and nothing was appended since: there is nothing to maintain."""
-        return self.log.next_entry == self._bare_at
+        return self.upkeep.is_bare
 
-    async def maintain(self) -> None:
-        """Expires what is too old to be consumed, and gives up what nothing keeps any more."""
-        if self.is_closed:
-            return
-        is_settled = self.log.confirmed_end == self.log.next_entry
-        is_empty = self.log.kept_first == self.log.kept_end
-        self._bare_at = self.log.next_entry if is_settled and is_empty else -1
-        if self.is_bare:
-            return
-        config, policies = self.broker.config, self._policies
-        ttl = policies.message_ttl_in_seconds
-        if ttl is None:
-            ttl = config.ttl_duration_default_in_seconds
-        if ttl > 0:
-            for subscription in self.subscriptions.values():
-                if subscription.is_durable:
-                    await subscription.expire_before(self.broker.now_ms() - ttl * 1000)
-        consumed = min(
-            (s.next for s in self.subscriptions.values() if s.is_durable),
-            default=self.log.end,
-        )
-        if consumed <= self.log.kept_first:
-            return
-        retention = policies.retention_policies
-        minutes = config.default_retention_time_in_minutes if retention is None else retention.minutes
-        megabytes = config.default_retention_size_in_mb if retention is None else retention.megabytes
-        is_low = not self.broker.log.is_accepting
-        linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
-        keep = keep_of(minutes, megabytes, linger)
-        target = await trim_target(self.log, consumed, keep, self.broker.now_ms())
-        late = owed.behind(self.subscriptions.values(), target)
-        await self.log.trim(target)
-        self.hidden.trimmed(self.log.topic_record.trimmed)
-        for reader in late:
-            reader.close()
-            self._subscription_ended(reader)
+    @property
+    def finished_readers(self) -> frozenset[str]:
+        return self.subscribing.finished_readers
 
-    def update_rates(self, seconds: float) -> None:
-        now = (self._publishing.messages_in, self._publishing.bytes_in)
-        before = self._rates_from
-        # If nothing came now and nothing came then, all rates are zero already, those of producers too.
-        if now != before or self.rates_in != (0.0, 0.0):
-            self.rates_in = ((now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds)
-            self._rates_from = now
-            if self._keys is not None and now[0] != before[0]:
-                self._look_at_keys(self._keys)
-            for producer in self.producers.values():
-                producer.update_rates(seconds)
-        for subscription in self.subscriptions.values():
-            subscription.update_rates(seconds)
-
-    def _look_at_keys(self, keys: KeySample) -> None:
-        """At those of the latest messages, if they are at hand."""
-        ledger, last = self.log.last
-        first = (ledger, max(0, last - _KEYS_LOOKED_AT + 1))
-        _, entries = self.log.read_cached(first, _KEYS_LOOKED_AT, _KEYS_BYTES) or (0, [])
-        for _, _, data in entries:
-            keys.look(data)
+    @property
+    def rates_in(self) -> tuple[float, float]:
+        """Messages and bytes a second."""
+        return self._rates.rates_in
 
     @property
     def counters(self) -> tuple[int, int, int, int]:
-        """Messages and bytes in, messages and bytes out to all subscriptions, since the topic was opened."""
-        messages, size = self._out_before
-        for subscription in self.subscriptions.values():
-            messages += subscription.messages_out
-            size += subscription.bytes_out
-        return self._publishing.messages_in, self._publishing.bytes_in, messages, size
+        return self._rates.counters
 
     @property
     def keys_seen(self) -> KeysSeen:
-        """Where the keys belong that were published here. A sample: see `scalable/key_sample.py`."""
-        return KeysSeen() if self._keys is None else self._keys.seen
+        return self._rates.keys_seen
 
     def stats(self) -> dict[str, Any]:
         return topic_stats(self)

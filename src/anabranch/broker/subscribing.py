@@ -1,0 +1,253 @@
+"""The subscriptions of a topic: how they are made, how consumers join them, and what is known once they are gone.
+
+What a subscription does with its consumers is in `subscription.py`; here is what needs the topic around it: who may
+join, where a new one begins, and which readers of a sealed topic have got to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker import owed
+from anabranch.broker.consumer import Consumer
+from anabranch.broker.cursor import Cursor
+from anabranch.broker.dispatch.base import DispatchLimits
+from anabranch.broker.errors import (
+    ConsumerBusyError,
+    NotAllowedError,
+    NotReadyError,
+    SubscriptionBusyError,
+    SubscriptionNotFoundError,
+)
+from anabranch.broker.scalable.naming import is_segment_consumer
+from anabranch.broker.subscription import Subscription, start_position
+from anabranch.model.position import Position
+from anabranch.model.scalable import InitialPosition, SubscriptionKind
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import parse_metadata
+
+if TYPE_CHECKING:
+    from anabranch.broker.session import Session
+    from anabranch.broker.topic import Topic
+
+# Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
+_FINISHED_READERS_MAX = 1000
+# A consumer of a scalable topic that is handed a segment may be here before the last one has heard that it is not its
+# own any more. Java's client takes "busy" for an answer and gives up.
+HANDOVER_S = 10.0
+
+
+class Subscribing:
+    """The subscribing half of one topic. `all` are its subscriptions by name."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.all: dict[str, Subscription] = {}
+        # What subscriptions that have ended since had been sent: messages and bytes.
+        self._out_before = (0, 0)
+        self._finished_readers: dict[str, None] = {}
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Messages and bytes sent to all subscriptions since the topic was opened."""
+        messages, size = self._out_before
+        for subscription in self.all.values():
+            messages += subscription.messages_out
+            size += subscription.bytes_out
+        return messages, size
+
+    def detach_all(self) -> None:
+        """Every consumer is told that it is closed."""
+        for subscription in list(self.all.values()):
+            subscription.close()
+
+    def make(
+        self,
+        name: str,
+        cursor: Cursor,
+        *,
+        is_durable: bool = True,
+        kind: int = -1,
+        properties: dict[str, str] | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> Subscription:
+        config = self._topic.broker.config
+        return Subscription(
+            name,
+            str(self._topic.name),
+            self._topic.log,
+            self._topic.log if is_durable else None,
+            cursor,
+            loop=self._topic.broker.loop,
+            now_ms=self._topic.broker.now_ms,
+            kind=kind,
+            properties=properties,
+            extra=extra,
+            partition=self._topic.name.partition_index,
+            limits=DispatchLimits(
+                burst_entries=config.dispatcher_max_read_batch_size,
+                consumer_unacked_max=config.max_unacked_messages_per_consumer,
+                subscription_unacked_max=config.max_unacked_messages_per_subscription,
+                failover_wait_seconds=config.active_consumer_failover_delay_time_millis / 1000,
+            ),
+            consumers_max=config.max_consumers_per_subscription,
+            is_sealed=self._topic.has_end,
+            ended=self.ended,
+            drained=self._moved,
+        )
+
+    def ended(self, subscription: Subscription) -> None:
+        if self.all.get(subscription.name) is subscription:
+            del self.all[subscription.name]
+            messages, size = self._out_before
+            self._out_before = messages + subscription.messages_out, size + subscription.bytes_out
+            if self._topic.is_sealed and subscription.is_durable:
+                self._topic.broker.on_segment_progress(self._topic.name)
+
+    def _moved(self, subscription: Subscription) -> None:
+        """On a sealed topic: the subscription has drained it, or was moved."""
+        if not subscription.is_durable and subscription.is_drained:
+            for consumer in subscription.consumers:
+                if not owed.tells_its_end(consumer):
+                    self._reader_finished(consumer.name)
+        self._topic.broker.on_segment_progress(self._topic.name)
+
+    def _reader_finished(self, consumer: str) -> None:
+        self._finished_readers[consumer] = None
+        if len(self._finished_readers) > _FINISHED_READERS_MAX:
+            del self._finished_readers[next(iter(self._finished_readers))]
+
+    @property
+    def finished_readers(self) -> frozenset[str]:
+        """The readers, by consumer name, that have acknowledged all of this sealed topic; also those gone since."""
+        return frozenset(self._finished_readers)
+
+    async def subscribe(self, session: Session, request: pb.CommandSubscribe) -> Consumer:
+        """A consumer on the subscription, which is made first if it does not exist. `consumer_ready` must follow."""
+        if self._topic.is_closed:
+            raise NotReadyError(f"{self._topic.name} is closing")
+        name = request.subscription
+        existing = self.all.get(name)
+        if existing is not None and existing.is_durable != request.durable:
+            raise NotAllowedError(
+                f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
+            )
+        owed.check(self._topic.log, request)
+        first = None
+        registration = self._topic.broker.registration
+        is_segment = (
+            not self._topic.name.is_classic or self._topic.is_sealed
+        )  # Sealed classic topics may be segments too.
+        if existing is None and request.durable and is_segment and registration is not None:
+            first = await registration.register_consumer(self._topic.name, request)
+            if self._topic.is_closed:
+                raise NotReadyError(f"{self._topic.name} is closing")
+            # The topic's controller may have made it meanwhile.
+            existing = self.all.get(name)
+        if existing is None:
+            at = start_position(self._topic.log, request)
+            if first is not None:
+                at = self._topic.log.first if first is InitialPosition.EARLIEST else self._topic.log.end
+            if request.start_message_rollback_duration_sec:
+                since = self._topic.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
+                at = await self._topic.log.find_by_publish_time(since)
+            properties = {item.key: item.value for item in request.subscription_properties}
+            existing = await self._create(name, at, properties, request.durable, request.subType)
+        await existing.wait_announced()
+        await existing.wait_for_seek()
+        consumer = Consumer(
+            request.consumer_id,
+            request.consumer_name or secrets.token_hex(5),
+            session,
+            kind=request.subType,
+            priority=request.priority_level,
+            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            partition=self._topic.name.partition_index,
+            metadata={item.key: item.value for item in request.metadata},
+            key_shared=request.keySharedMeta if request.HasField("keySharedMeta") else None,
+            address=session.address,
+            client_version=session.client_version,
+            connected_ms=self._topic.broker.now_ms(),
+        )
+        try:
+            existing.add_consumer(consumer)
+        except ConsumerBusyError:
+            await self._replace(existing, consumer)
+        is_watched = self._topic.has_end and not request.durable and not owed.tells_its_end(consumer)
+        if is_watched and await self._is_past_end(request):
+            self._reader_finished(consumer.name)
+            self._topic.broker.on_segment_progress(self._topic.name)
+        return consumer
+
+    async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
+        # It may be of a client that is gone without a word.
+        holder = subscription.consumers[0]
+        if holder.link is not consumer.link and not await holder.link.is_alive():
+            subscription.remove_consumer(holder)
+        elif is_segment_consumer(holder.name) and is_segment_consumer(consumer.name):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HANDOVER_S):
+                    while subscription.consumers:
+                        await subscription.wait_for_departure()
+        subscription.add_consumer(consumer)
+
+    async def _is_past_end(self, request: pb.CommandSubscribe) -> bool:
+        """Whether a reader comes back to a sealed topic with its last message as the one it has read last.
+
+        It is sent that message again and drops it without a word, so it will never acknowledge it here.
+        """
+        at, last = request.start_message_id, self._topic.log.last
+        if last[0] < 0 or (at.ledgerId, at.entryId) != last:
+            return False
+        _, entries = await self._topic.log.read(last, 1, 1)
+        messages = parse_metadata(entries[0][2]).num_messages_in_batch if entries else 0
+        return at.batch_index < 0 or at.batch_index >= messages - 1
+
+    async def _create(
+        self, name: str, at: Position, properties: dict[str, str], is_durable: bool, kind: int
+    ) -> Subscription:
+        # Somebody may have made it while a position was looked up.
+        if (existing := self.all.get(name)) is not None:
+            await existing.wait_announced()
+            return existing
+        if not name:
+            raise NotAllowedError("a subscription needs a name")
+        subscription = self.make(name, Cursor(at), is_durable=is_durable, kind=kind, properties=properties)
+        self.all[name] = subscription
+        if is_durable:
+            await subscription.announce()
+        return subscription
+
+    async def create(
+        self, name: str, position: Position | str, properties: dict[str, str], *, must_be_new: bool = False
+    ) -> Subscription:
+        """A durable subscription at "earliest", "latest" or a position; an existing one stays where it is."""
+        if (existing := self.all.get(name)) is not None:
+            if must_be_new:
+                raise SubscriptionBusyError(f"subscription {name} exists already")
+            await existing.wait_announced()
+            return existing
+        if isinstance(position, str):
+            at = self._topic.log.first if position == "earliest" else self._topic.log.end
+        else:
+            at = self._topic.log.normalise(max(position, self._topic.log.first))
+        return await self._create(name, at, properties, True, -1)
+
+    async def create_initial(self, name: str) -> None:
+        """At a producer's wish, so that what it publishes is kept: at the start, unless it exists."""
+        registration = self._topic.broker.registration
+        if not self._topic.name.is_classic and name not in self.all and registration is not None:
+            await registration.register(
+                self._topic.name, name, SubscriptionKind.QUEUE, InitialPosition.EARLIEST
+            )
+        await self.create(name, "earliest", {})
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        subscription = self.all.get(name)
+        if subscription is None:
+            raise SubscriptionNotFoundError(f"{self._topic.name} has no subscription {name}")
+        await subscription.delete(force=force)
