@@ -1,37 +1,41 @@
-"""A broker's settings: what they are called, what they default to, and where they are read from.
+"""A broker's settings: what they are called, what they default to, what they may be, and who has set them.
 
 Names are Pulsar's wherever the meaning is the same; settings of our own log start with `log`. Later sources win:
 defaults, the file (`broker.conf` lines or TOML), the environment (`ANABRANCH_maxMessageSize` or
-`ANABRANCH_MAX_MESSAGE_SIZE`), flags. An unknown name is a warning that suggests the nearest known one, because a stock
-`broker.conf` of Pulsar has hundreds of settings that mean nothing here; a bad value is an error. A setting that nothing
-would obey is not listed, so that setting it is told: topics, for one, are never deleted merely for being unused.
+`ANABRANCH_MAX_MESSAGE_SIZE`), flags. An unknown name is a warning that suggests the nearest known one. A stock
+`broker.conf` of Pulsar has hundreds of settings that mean nothing here: they are told in one line. A bad value is an
+error. A setting that nothing would obey is not listed, so that setting it is told: topics, for one, are never deleted
+merely for being unused.
 """
 
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from anabranch.broker import units
+from anabranch.broker.config_files import (
+    DEFAULT,
+    ConfigError,
+    Given,
+    Origin,
+    folded,
+    from_environment,
+    from_file,
+)
 from anabranch.broker.policies import BUNDLES_MAX
-from anabranch.errors import AnabranchError
+
+__all__ = ["FIELDS", "BrokerConfig", "ConfigError", "Loaded", "load", "loaded"]
 
 MIB = 1 << 20
 GIB = 1 << 30
-ENVIRONMENT_PREFIX = "ANABRANCH_"
 
-# The variables that the command line reads itself; they are no settings of a broker.
-_NOT_SETTINGS = frozenset({"serviceurl", "adminurl", "loglevel"})
 _ABBREVIATIONS = {"_in_mb": "InMB", "_in_gb": "InGB"}
-
-
-class ConfigError(AnabranchError):
-    """A setting that cannot be used; the message names it, its value and its source."""
 
 
 def _spelled(name: str) -> str:
@@ -171,13 +175,24 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
 
     # -- watching it
     expose_topic_level_metrics_in_prometheus: bool = True
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    # One event a line in both; as JSON it is an object with its facts as fields.
+    log_format: Literal["text", "json"] = "text"
 
     def spelled(self) -> dict[str, Any]:
         """As users write them. A key that is written out is not shown."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
-        if settings["tokenSecretKey"] and not settings["tokenSecretKey"].startswith("file:"):
-            settings["tokenSecretKey"] = "*****"
+        for name in SECRETS:
+            settings[name] = _masked(settings[name])
         return settings
+
+
+# Shown only if they name a file.
+SECRETS = frozenset({"tokenSecretKey"})
+
+
+def _masked(value: Any) -> Any:
+    return value if not value or str(value).startswith("file:") else "*****"
 
 
 FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
@@ -246,46 +261,58 @@ _AT_MOST: Mapping[str, int] = {
 }
 
 
+@dataclass
+class Loaded:
+    """A configuration and its story."""
+
+    config: BrokerConfig
+    origins: dict[str, Origin]  # Of what is not left to its default.
+    warnings: list[str] = field(default_factory=list)
+    unused: list[Given] = field(default_factory=list)  # Settings of Pulsar's that mean nothing here.
+
+    def origin(self, name: str) -> Origin:
+        return self.origins.get(name, DEFAULT)
+
+
 def load(
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> tuple[BrokerConfig, list[str]]:
     """The configuration and the warnings to print. Flags that are None were not given."""
+    given = [
+        Given(key, value, Origin("flag", f"--set {key}"))
+        for key, value in (flags or {}).items()
+        if value is not None
+    ]
+    found = loaded(file, environ, given)
+    return found.config, found.warnings
+
+
+def loaded(
+    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Iterable[Given] = ()
+) -> Loaded:
+    """The configuration, who has set what, and what there is to say about it."""
     settings: dict[str, Any] = {}
-    warnings: list[str] = []
-    if file is not None:
-        _take(settings, warnings, _read_file(file), str(file))
-    variables = {
-        key.removeprefix(ENVIRONMENT_PREFIX): value
-        for key, value in (environ or {}).items()
-        if key.startswith(ENVIRONMENT_PREFIX)
-        and _fold(key.removeprefix(ENVIRONMENT_PREFIX)) not in _NOT_SETTINGS
-    }
-    _take(settings, warnings, variables, "the environment")
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
-    _take(settings, warnings, given, "the command line")
-    return _check(BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})), warnings
-
-
-def _take(settings: dict[str, Any], warnings: list[str], found: Mapping[str, Any], source: str) -> None:
-    unknown: list[str] = []
-    for key, value in found.items():
-        folded = _fold(key)
-        name = _FOLDED.get(folded) or _ALIASES.get(folded)
+    found = Loaded(BrokerConfig(), {})
+    strangers: list[Given] = []
+    for given in [*(from_file(file) if file else []), *from_environment(environ or {}), *flags]:
+        key = folded(given.key)
+        name = _FOLDED.get(key) or _ALIASES.get(key)
         if name is None:
-            unknown.append(key)
-        elif not (isinstance(value, str) and not value.strip() and FIELDS[name].type is not str):
-            # An empty value of a number means "not set" in a broker.conf.
-            settings[name] = _convert(name, value, _SCALES.get(folded), source)
-    warnings.extend(_complaints(unknown, source))
+            strangers.append(given)
+        elif given.value != "" or given.origin.kind == "flag":
+            # Empty means "not set" in a broker.conf, which lists all that there is.
+            settings[name] = _convert(name, given, _SCALES.get(key))
+            found.origins[name] = given.origin
+    found.warnings = _complaints(strangers, found.unused)
+    found.config = BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})
+    _check(found)
+    return found
 
 
-def _fold(key: str) -> str:
-    return key.replace("_", "").replace("-", "").lower()
-
-
-def _convert(name: str, value: Any, scale: int | None, source: str) -> Any:
+def _convert(name: str, given: Given, scale: int | None) -> Any:
+    value = given.value
     try:
         if scale is not None:
             number = msgspec.convert(value, float, strict=False)
@@ -294,70 +321,80 @@ def _convert(name: str, value: Any, scale: int | None, source: str) -> Any:
             return read(value)
         if isinstance(value, str):
             value = value.strip()
-            if value.lower() in ("true", "false"):
+            if value.lower() in _words(FIELDS[name].type):
                 value = value.lower()
         return msgspec.convert(value, FIELDS[name].type, strict=not isinstance(value, str))
     except ValueError as error:  # msgspec's own included.
-        raise ConfigError(f"{name} = {value!r} in {source}: {error}") from None
+        reason = str(error) if name in _READERS else f"expected {allowed(name)}"
+        raise _refusal(name, given.value, reason, given.origin) from None
 
 
-def _complaints(unknown: Iterable[str], source: str) -> list[str]:
-    """One line for each name that looks like a slip, one for all the others together."""
+def _refusal(name: str, value: Any, reason: str, origin: Origin) -> ConfigError:
+    shown = "*****" if name in SECRETS else repr(value)
+    return ConfigError(f"{name} = {shown}{f' in {origin}' if origin.where else ''}: {reason}")
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """Values that are told apart without regard to case."""
+    if kind is bool:
+        return ("true", "false")
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def allowed(name: str) -> str:
+    """What a setting may be, in words."""
+    kind = FIELDS[name].type
+    if kind is bool:
+        return "true or false"
+    if words := _words(kind):
+        return " or ".join(words) if len(words) == 2 else "one of " + ", ".join(words)
+    if kind is str:
+        return "text"
+    least, most = _AT_LEAST.get(name, 0), _AT_MOST.get(name)
+    number = "a whole number" if kind is int else "a number"
+    return f"{number} from {least} to {most}" if most is not None else f"{number} of at least {least}"
+
+
+def _complaints(strangers: Iterable[Given], unused: list[Given]) -> list[str]:
+    """One line for each name that looks like a slip, one for those of Pulsar's, one for all the others together."""
+    # Loaded only if somebody has set something that we do not know.
+    from anabranch.broker.pulsar_settings import NAMES
+
+    of_pulsar = {folded(name) for name in NAMES}
     slips: list[str] = []
-    others: list[str] = []
-    for key in unknown:
-        near = difflib.get_close_matches(_fold(key), _FOLDED, n=1, cutoff=0.85)
-        if near:
-            slips.append(f"unknown setting {key} in {source}; did you mean {_FOLDED[near[0]]}?")
+    others: list[Given] = []
+    for given in strangers:
+        key = folded(given.key)
+        if key in of_pulsar:
+            unused.append(given)
+        elif near := difflib.get_close_matches(key, _FOLDED, n=1, cutoff=0.8):
+            slips.append(f"unknown setting {given.key} in {given.origin}; did you mean {_FOLDED[near[0]]}?")
         else:
-            others.append(key)
+            others.append(given)
+    if unused:
+        slips.append(
+            f"settings of Pulsar's that mean nothing here, {_several(unused)}; "
+            "`anabranch config show --unused` lists them"
+        )
     if others:
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        slips.append(f"not a setting of this broker, in {source}: {shown}")
+        slips.append(f"not a setting of this broker, {_several(others)}")
     return slips
 
 
-def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from None
-    if file.suffix != ".toml":
-        return _parse_conf(text, file)
-    try:
-        parsed = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: {error}") from None
-    # Tables are for the reader's eye only: names are unique without them.
-    flat: dict[str, Any] = {}
-    for key, value in parsed.items():
-        flat.update(value if isinstance(value, dict) else {key: value})
-    return flat
+def _several(found: list[Given]) -> str:
+    origin = found[0].origin
+    where = origin.where.rpartition(":")[0] if origin.kind == "file" and len(found) > 1 else origin.where
+    names = ", ".join(given.key for given in found[:5])
+    return f"in {where}: {names}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
-def _parse_conf(text: str, file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ConfigError(f"{file}, line {number}: expected name=value, found {line!r}")
-        found[key.strip()] = value.strip()
-    return found
-
-
-def _check(config: BrokerConfig) -> BrokerConfig:
+def _check(found: Loaded) -> None:
+    config = found.config
     for name, value in config.spelled().items():
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and value < (least := _AT_LEAST.get(name, 0))
-        ):
-            raise ConfigError(f"{name} = {value}: must be at least {least}")
-        if name in _AT_MOST and value > _AT_MOST[name]:
-            raise ConfigError(f"{name} = {value}: must be at most {_AT_MOST[name]}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if value < _AT_LEAST.get(name, 0) or value > _AT_MOST.get(name, value):
+            raise _refusal(name, value, f"expected {allowed(name)}", found.origin(name))
     has_tls = config.broker_service_port_tls or config.web_service_port_tls
     if has_tls and not (config.tls_certificate_file_path and config.tls_key_file_path):
         raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
@@ -365,4 +402,3 @@ def _check(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")
-    return config

@@ -12,7 +12,6 @@ import errno
 import gc
 import importlib
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from anabranch.broker import logs
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
@@ -151,7 +151,9 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
                 lambda: Session(broker), sock=secured, backlog=BACKLOG, ssl=tls
             )
             stack.callback(over_tls.close)
-        log.info("serving %s from %s", service_url, data)
+        log.info(
+            "serving %s from %s", service_url, data, extra={"service_url": service_url, "data_dir": str(data)}
+        )
         yield broker
 
 
@@ -186,11 +188,7 @@ def run_standalone(config: BrokerConfig) -> int:
     """Serves until SIGINT or SIGTERM; the process's exit code. Errors are one line on standard error."""
     import uvloop
 
-    logging.basicConfig(
-        level=os.environ.get("ANABRANCH_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(config)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Hardly anything on the data path is part of a cycle: the collector looks rarely, and never at what was loaded.
     gc.freeze()

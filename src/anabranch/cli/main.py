@@ -10,18 +10,41 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import anabranch
+from anabranch.cli.broker_options import declare_broker
 from anabranch.cli.client_options import declare_consume, declare_produce
 from anabranch.cli.pipeline_options import declare_backtest
 
-ADMIN_URL = "http://127.0.0.1:8080"
+# The module that declares each of these, its function, and what the command is for.
+ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
+    "topics": (
+        "topics_options",
+        "declare_topics",
+        "list, make, describe, split, merge, watch and delete topics",
+    ),
+    "subscriptions": (
+        "subscriptions",
+        "declare_subscriptions",
+        "list, make, move, look into and delete subscriptions",
+    ),
+    "namespaces": ("namespaces", "declare_namespaces", "namespaces, their policies and permissions"),
+    "tenants": ("admin_tables", "declare_tenants", "list, make, change and delete tenants"),
+    "clusters": ("admin_tables", "declare_clusters", "list, make, change and delete clusters"),
+    "brokers": ("admin_tables", "declare_brokers", "list brokers, and ask one how it is"),
+    "schemas": ("admin_tables", "declare_schemas", "show, add, check and delete schemas of topics"),
+    "stats": ("stats_options", "declare_stats", "what flows through the busiest topics, live with --watch"),
+    "config": ("config", "declare", "show a broker's settings, and where each comes from"),
+    "completion": ("completion", "declare", "print a script that completes commands in a shell"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the process's exit code. Errors are one line on standard error."""
-    parser = build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser(next((word for word in argv if not word.startswith("-")), None))
     arguments = parser.parse_args(argv)
     if arguments.module is None:
         parser.print_help()
@@ -46,7 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse.ArgumentParser:
+    """The parser of the command `word`; without one it knows the names of all commands, if `is_whole` all of it.
+
+    Most of a hundred commands would take longer to declare than to run.
+    """
     parser = argparse.ArgumentParser(
         prog="anabranch",
         description="Messaging on Apache Pulsar's protocol: a broker, and small tools to try it.",
@@ -55,13 +82,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
     parser.set_defaults(module=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _standalone(commands)
-    _produce(commands)
-    _consume(commands)
-    _topics(commands)
-    _demo(commands)
-    _simulate(commands)
-    _pipeline(commands)
+    known = word in COMMANDS or word in ADMIN
+    for name, declare in COMMANDS.items():
+        if name == word or not known:
+            declare(commands)
+    for name, (module, function, help) in ADMIN.items():
+        if name == word or not known:
+            made = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+            if name == word or is_whole:
+                getattr(importlib.import_module(f"anabranch.cli.{module}"), function)(made)
     return parser
 
 
@@ -78,20 +107,7 @@ def _standalone(commands: Commands[argparse.ArgumentParser]) -> None:
         "the command line; later ones win.",
     )
     parser.set_defaults(module="standalone")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="folder for log and metadata, made if absent (default: data)"
-    )
-    parser.add_argument(
-        "--port", type=int, metavar="P", help="port of Pulsar's binary protocol (default: 6650)"
-    )
-    parser.add_argument("--http-port", type=int, metavar="H", help="port of the admin REST (default: 8080)")
-    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--config", metavar="FILE", help="settings, as in Pulsar's broker.conf, or TOML if named *.toml"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting; may be repeated"
-    )
+    declare_broker(parser)
 
 
 def _produce(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -112,116 +128,6 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
         "stays when the command ends.",
     )
     declare_consume(parser)
-
-
-def _topics(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "topics",
-        help="list, make, describe, split, merge, watch and delete topics",
-        description="Asks the admin REST of a broker.",
-        epilog="`t` is short for a topic of public/default, scalable if there is one of that name, else classic; "
-        "topic://tenant/namespace/t is always scalable, persistent://tenant/namespace/t always classic.",
-    )
-    parser.set_defaults(module=None)
-    parser.add_argument(
-        "--admin-url",
-        default=os.environ.get("ANABRANCH_ADMIN_URL", ADMIN_URL),
-        metavar="URL",
-        help=f"the admin REST (default: $ANABRANCH_ADMIN_URL or {ADMIN_URL})",
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, help: str, topic: bool = True) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
-        made.set_defaults(module="topics", action=name)
-        if topic:
-            made.add_argument("topic")
-        return made
-
-    listing = action("list", "list the topics of a namespace", topic=False)
-    listing.add_argument("namespace", nargs="?", default="public/default")
-    listing.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="only scalable topics with that property; may be repeated",
-    )
-    _create_topic(action("create", "make a topic"))
-    delete = action("delete", "delete a topic")
-    delete.add_argument(
-        "--force", action="store_true", help="also if it has subscriptions or connected clients"
-    )
-    stats = action("stats", "show a topic's figures: tables of a scalable topic, JSON of a classic one")
-    stats.add_argument("--json", action="store_true", help="JSON of a scalable topic, too")
-    _scalable_actions(action)
-    _policy_actions(
-        action("policy", "show or change when scalable topics split and merge by themselves", topic=False)
-    )
-    for name, help in (
-        ("subscriptions", "list a topic's subscriptions"),
-        ("unload", "close a classic topic; its clients come back and open it again"),
-        ("terminate", "end a classic topic: it takes no more messages, for good"),
-        ("skip-damage", "give up damaged entries that stop a classic topic's readers"),
-    ):
-        action(name, help)
-
-
-def _create_topic(create: argparse.ArgumentParser) -> None:
-    create.add_argument("--partitions", type=int, default=0, metavar="N", help="make it partitioned")
-    create.add_argument(
-        "--scalable", action="store_true", help="make a scalable topic, which can be split and merged"
-    )
-    create.add_argument(
-        "--segments", type=int, metavar="N", help="how many segments it starts with (default: 1)"
-    )
-    create.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a property of the scalable topic; may be repeated",
-    )
-
-
-def _scalable_actions(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    split = action("split", "split an active segment of a scalable topic into two halves")
-    split.add_argument("segment", type=int, help="its id, as `stats` shows it")
-    merge = action("merge", "merge two neighbouring active segments of a scalable topic into one")
-    merge.add_argument("segment", type=int, help="id of the one")
-    merge.add_argument("other", type=int, help="id of the other")
-    migrate = action("migrate", "make a scalable topic of a classic one, with its messages and subscriptions")
-    migrate.add_argument(
-        "--force", action="store_true", help="also while clients of classic topics are connected to it"
-    )
-    watch = action("watch", "show a scalable topic's segments live, until Ctrl-C; a line a change in a pipe")
-    watch.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between figures (default: 1)"
-    )
-    explain = action("explain", "say why a scalable topic did or did not split or merge in the last hour")
-    explain.add_argument("--all", action="store_true", help="all that is remembered, not the last hour only")
-    explain.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _policy_actions(policy: argparse.ArgumentParser) -> None:
-    from anabranch.cli.policy_fields import FIELDS
-
-    actions = policy.add_subparsers(title="what to do", metavar="get|set|remove", required=True)
-    for name, help in (
-        ("get", "show the policy that applies, and the level each field comes from"),
-        ("set", "set the fields given as options; the others stay as they are"),
-        ("remove", "remove what is set, or only the fields named; the next level decides again"),
-    ):
-        made = actions.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
-        made.set_defaults(module="policy", what=name)
-        made.add_argument("target", metavar="TOPIC|NAMESPACE", help="a namespace is tenant/namespace")
-        if name == "get":
-            made.add_argument("--json", action="store_true", help="print JSON")
-        elif name == "remove":
-            made.add_argument("field", nargs="*", metavar="FIELD", help="as `get` spells them: max-segments")
-        else:
-            for field in FIELDS:
-                made.add_argument(f"--{field.word}", metavar=field.kind.value, help=field.help)
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -281,3 +187,13 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
             "and restlessness, and which one suits which topics.",
         )
     )
+
+
+COMMANDS: Final[Mapping[str, Callable[[Commands[argparse.ArgumentParser]], None]]] = {
+    "standalone": _standalone,
+    "produce": _produce,
+    "consume": _consume,
+    "demo": _demo,
+    "simulate": _simulate,
+    "pipeline": _pipeline,
+}

@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
             call(url, "POST", path, left) if left else call(url, "DELETE", path)
         case "remove":
             call(url, "DELETE", path)
+    if arguments.json and arguments.what != "get":
+        print("null")
     return 0
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from anabranch.errors import AnabranchError
@@ -24,6 +27,18 @@ class RestRefused(AnabranchError):
 
 def call(base: str, method: str, path: str, body: Any = None, *, timeout: float = ANSWER_MAX_S) -> Any:
     """The answer: JSON if it is, else text; None for none."""
+    _, data = fetch(base, path, method=method, body=body, timeout=timeout)
+    text = data.decode()
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text
+
+
+def fetch(
+    base: str, path: str, *, method: str = "GET", body: Any = None, timeout: float = ANSWER_MAX_S
+) -> tuple[Mapping[str, str], bytes]:
+    """Headers and body of the answer, as they are."""
     if not base.startswith(("http://", "https://")):
         raise RestRefused(0, f"{base!r} is no admin URL: expected http://host:port")
     data = None if body is None else json.dumps(body).encode()
@@ -32,7 +47,7 @@ def call(base: str, method: str, path: str, body: Any = None, *, timeout: float 
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                text = answer.read().decode()
+                return answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             # The library follows redirects of GET only; a broker redirects whatever another broker has to do.
             if error.code == 307 and error.headers["Location"]:
@@ -40,16 +55,30 @@ def call(base: str, method: str, path: str, body: Any = None, *, timeout: float 
                 continue
             raise RestRefused(error.code, _reason(error)) from None
         except (OSError, http.client.HTTPException) as error:
-            cause = getattr(error, "reason", None) or error
-            where = url.removesuffix(path)
-            raise RestRefused(
-                0, f"cannot reach {where}: {getattr(cause, 'strerror', None) or cause}"
-            ) from None
-        try:
-            return json.loads(text) if text else None
-        except ValueError:
-            return text
+            raise _unreachable(url.removesuffix(path), error, timeout) from None
     raise RestRefused(307, f"{base} and the brokers it names send the request round in circles; try again")
+
+
+def _unreachable(where: str, error: Exception, timeout: float) -> RestRefused:
+    cause = getattr(error, "reason", None) or error
+    what = f"cannot reach {where}: {getattr(cause, 'strerror', None) or cause}"
+    match cause:
+        case TimeoutError():
+            return RestRefused(0, f"no answer from {where} within {timeout:g} s; is the broker in trouble?")
+        case ConnectionRefusedError():
+            return RestRefused(
+                0,
+                f"{what}; is a broker running there? `anabranch standalone` starts one, --admin-url names another",
+            )
+        case socket.gaierror():
+            return RestRefused(0, f"{what}; is the host's name in --admin-url right?")
+        case ssl.SSLError():
+            return RestRefused(0, f"{what}; is that the port for https, and is its certificate trusted here?")
+        case http.client.HTTPException():
+            return RestRefused(
+                0, f"{what}; --admin-url names the HTTP port (8080), not the one of the protocol (6650)"
+            )
+    return RestRefused(0, what)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -57,4 +86,4 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
-        return f"HTTP {error.code}: {text[:200]}"
+        return f"HTTP {error.code}: {text[:200].strip() or error.reason}"

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anabranch.cli import dag_view, explain_view
+from anabranch.cli.answers import show
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.rest import RestRefused, call
 from anabranch.model.names import NamespaceName, TopicName
@@ -23,6 +24,7 @@ ABSENT = frozenset({404, 405})
 def run(arguments: argparse.Namespace, topic: TopicName) -> int:
     url: str = arguments.admin_url
     path = rest_path(topic)
+    found: Any = None
     match arguments.action:
         case "create":
             segments = 1 if arguments.segments is None else arguments.segments
@@ -32,20 +34,26 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
         case "migrate":
             call(url, "POST", f"{path}/migrate?force={str(arguments.force).lower()}")
-            print(_told(call(url, "GET", path), 0))
+            _show_layout(call(url, "GET", path), 0, arguments)
+            return 0
         case "split":
             call(url, "POST", f"{path}/split/{arguments.segment}")
-            print(_told(call(url, "GET", path), arguments.segment))
+            _show_layout(call(url, "GET", path), arguments.segment, arguments)
+            return 0
         case "merge":
             call(url, "POST", f"{path}/merge/{arguments.segment}/{arguments.other}")
-            print(_told(call(url, "GET", path), arguments.segment))
+            _show_layout(call(url, "GET", path), arguments.segment, arguments)
+            return 0
         case "stats":
             _print_stats(topic, stats(url, topic), as_json=arguments.json)
+            return 0
         case "explain":
             _explain(call(url, "GET", f"{path}/explain"), arguments)
+            return 0
         case "subscriptions":
-            for subscription in stats(url, topic)["subscriptions"]:
-                print(subscription)
+            found = list(stats(url, topic)["subscriptions"])
+        case "properties":
+            found = call(url, "GET", f"{path}/properties")
         case "watch":
             # Not at the top: it brings asyncio and the client, which the other actions do without.
             from anabranch.cli import watch
@@ -53,6 +61,7 @@ def run(arguments: argparse.Namespace, topic: TopicName) -> int:
             return watch.run(arguments, topic)
         case other:
             raise UsageError(f"{other} is not for scalable topics")
+    show(found, is_json=arguments.json)
     return 0
 
 
@@ -84,7 +93,11 @@ def listed(url: str, namespace: NamespaceName, properties: dict[str, str]) -> li
         if refused.status in ABSENT and not properties:
             return []
         raise
-    return [f"{topic}  (scalable)" for topic in found]
+    return found
+
+
+def _show_layout(record: dict[str, Any], parent: int, arguments: argparse.Namespace) -> None:
+    show(record, is_json=arguments.json, view=lambda found: [_told(found, parent)])
 
 
 def _told(record: dict[str, Any], parent: int) -> str:

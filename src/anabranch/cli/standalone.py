@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
-from anabranch.broker.config import load
-from anabranch.cli.options import UsageError, pairs
+from anabranch.cli.broker_options import settings
+from anabranch.cli.options import UsageError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    flags = {
-        **pairs(arguments.set, "--set"),
-        "dataDir": arguments.data_dir,
-        "brokerServicePort": arguments.port,
-        "webServicePort": arguments.http_port,
-        "bindAddress": arguments.host,
-    }
-    config, warnings = load(Path(arguments.config) if arguments.config else None, os.environ, flags)
-    for warning in warnings:
+    found = settings(arguments)
+    config = found.config
+    for warning in found.warnings:
         print(f"anabranch: {warning}", file=sys.stderr)
     if config.broker_service_port and config.broker_service_port == config.web_service_port:
         raise UsageError(

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.autoscale.policy import DEFAULT
-from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, load
+from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, load, loaded
+from anabranch.broker.config_files import Given, Origin
+from anabranch.broker.pulsar_settings import NAMES
 from anabranch.broker.scalable.auto_policy import broker_policy
 
 
@@ -118,6 +120,90 @@ def test_scalable_topics_are_on_and_pulsars_spelling_of_the_switch_is_understood
 def test_a_topic_starts_with_at_least_one_segment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="scalableTopicDefaultSegments"):
         load(conf(tmp_path, "scalableTopicDefaultSegments=0\n"))
+
+
+# -- where settings come from
+
+
+def test_each_value_knows_where_it_comes_from(tmp_path: Path) -> None:
+    file = conf(tmp_path, "# mine\nmaxMessageSize=4096\n\nmanagedLedgerCacheSizeMB=10\nwebServicePort=2\n")
+    environ = {"ANABRANCH_WEB_SERVICE_PORT": "20", "PULSAR_PREFIX_clusterName": "east"}
+    found = loaded(file, environ, [Given("logLevel", "DEBUG", Origin("flag", "--log-level"))])
+    assert found.config.log_level == "debug"
+    told = {name: str(found.origin(name)) for name in FIELDS if found.origin(name).kind != "default"}
+    assert told == {
+        "maxMessageSize": f"{file}:2",
+        "logCacheBytes": f"{file}:4",
+        "webServicePort": "$ANABRANCH_WEB_SERVICE_PORT",
+        "clusterName": "$PULSAR_PREFIX_clusterName",
+        "logLevel": "--log-level",
+    }
+    assert str(found.origin("dataDir")) == "default"
+
+
+def test_our_own_variables_win_over_those_of_pulsars_container_image() -> None:
+    environ = {"ANABRANCH_maxMessageSize": "2048", "PULSAR_PREFIX_maxMessageSize": "4096"}
+    assert load(None, environ)[0].max_message_size == 2048
+
+
+def test_a_line_of_toml_is_found(tmp_path: Path) -> None:
+    file = conf(tmp_path, '[log]\n"logCacheBytes" = 1048576\n  maxMessageSize=2048\n', "broker.toml")
+    found = loaded(file)
+    assert str(found.origin("logCacheBytes")) == f"{file}:2"
+    assert str(found.origin("maxMessageSize")) == f"{file}:3"
+
+
+def test_a_line_may_go_on_in_the_next_and_the_last_of_two_counts(tmp_path: Path) -> None:
+    file = conf(tmp_path, "clusterName=we\\\n   st\nmaxMessageSize=2048\nmaxMessageSize=4096\n")
+    found = loaded(file)
+    assert (found.config.cluster_name, found.config.max_message_size) == ("west", 4096)
+    assert str(found.origin("maxMessageSize")) == f"{file}:4"
+
+
+def test_every_setting_of_pulsars_reads_and_those_without_meaning_share_a_line(tmp_path: Path) -> None:
+    text = "".join(f"{name}=\n" for name in sorted(NAMES | set(FIELDS)))
+    found = loaded(conf(tmp_path, text))
+    assert found.config == BrokerConfig()
+    assert len(found.warnings) == 1
+    assert "mean nothing here" in found.warnings[0]
+    assert {given.key for given in found.unused} >= {"managedLedgerDefaultEnsembleSize", "zookeeperServers"}
+
+
+def test_an_empty_value_leaves_the_default(tmp_path: Path) -> None:
+    found = loaded(conf(tmp_path, "clusterName=\nbrokerServicePortTls=\n"), {"ANABRANCH_bindAddress": ""})
+    assert found.config == BrokerConfig()
+    assert found.origins == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("maxMessageSize=lots", "a whole number from 1024 to 1073741824"),
+        ("maxMessageSize=1", "a whole number from 1024 to 1073741824"),
+        ("keepAliveIntervalSeconds=0", "a whole number of at least 1"),
+        ("brokerDeduplicationEnabled=perhaps", "true or false"),
+        ("logLevel=loud", "one of debug, info, warning, error"),
+        ("logFormat=xml", "text or json"),
+        ("scalableTopicSplitCooldown=soon", "a duration such as"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed_and_where_it_is_written(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    file = conf(tmp_path, f"# first\n{line}\n")
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    name, _, value = line.partition("=")
+    text = str(refused.value)
+    assert text.startswith(f"{name} = ")
+    assert value in text
+    assert f"{file}:2" in text
+    assert expected in text
+
+
+def test_a_secret_is_neither_shown_nor_told() -> None:
+    config, _ = load(flags={"tokenSecretKey": "data:;base64,c2VjcmV0"})
+    assert "c2VjcmV0" not in str(config.spelled())
 
 
 # -- topics that scale themselves

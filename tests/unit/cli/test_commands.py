@@ -24,7 +24,7 @@ def test_topics_are_made_listed_described_and_deleted(broker: BrokerProcess, cap
     assert "persistent://public/default/made" in listed
     assert "persistent://public/default/wide  (2 partitions)" in listed
     for topic in ("made", "wide"):
-        assert topics(broker, "stats", topic) == 0
+        assert topics(broker, "stats", topic, "--json") == 0
         assert json.loads(capsys.readouterr().out)["msgInCounter"] == 0
         assert topics(broker, "unload", topic) == 0
         assert topics(broker, "delete", topic) == 0
@@ -67,7 +67,7 @@ def test_mistakes_are_told_in_one_line(
 def test_help_names_every_command(capsys: Capture) -> None:
     assert main([]) == 2
     shown = capsys.readouterr().out
-    for command in ("standalone", "produce", "consume", "topics", "demo"):
+    for command in ("standalone", "produce", "consume", "topics", "namespaces", "stats", "demo"):
         assert command in shown
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])

@@ -1,0 +1,60 @@
+"""What the broker writes down about itself: one event a line, for people or as JSON.
+
+As JSON the facts of an event are fields of their own, so that a log can be asked for all lines about one topic. Names
+of topics and namespaces in a message become fields by themselves; whoever logs adds others with `extra=`. Text has
+them in its message. Nothing that is secret is ever logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from anabranch.model.names import NamespaceName, TopicName
+
+if TYPE_CHECKING:
+    from anabranch.broker.config import BrokerConfig
+
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+# What every record has; anything else came from `extra=`.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+def configure(config: BrokerConfig, stream: TextIO | None = None) -> None:
+    """Has the process log as the settings say, on standard error unless told otherwise."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Json() if config.log_format == "json" else logging.Formatter(TEXT))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(record).items() if name not in _USUAL}
+    for fact in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(fact, TopicName):
+            fields.setdefault("topic", str(fact))
+        elif isinstance(fact, NamespaceName):
+            fields.setdefault("namespace", str(fact))
+    return fields
+
+
+class Json(logging.Formatter):
+    """An object a line: time (UTC), level, logger, message, the event's own fields, and what was raised."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        event: dict[str, Any] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        # Fields cannot hide what every event has.
+        event |= {name: value for name, value in _fields(record).items() if name not in event}
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return json.dumps(event, default=str, ensure_ascii=False)

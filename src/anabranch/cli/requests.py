@@ -1,0 +1,95 @@
+"""Commands that are one request to the admin REST each, as tables: what they take, what they ask, what they show.
+
+`{namespace}`, `{topic}` and whatever else stands in a path is the argument of that name, checked and quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anabranch.cli.admin_options import declare_group
+from anabranch.cli.answers import View, show
+from anabranch.cli.rest import call
+from anabranch.model.names import NamespaceName, TopicName
+
+
+@dataclass(frozen=True)
+class Argument:
+    """As argparse declares it. `query` is its name behind the `?` of a path, if it goes there."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    query: str = ""
+
+    @property
+    def field(self) -> str:
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+
+def arg(*names: str, query: str = "", **settings: Any) -> Argument:
+    return Argument(names, settings, query)
+
+
+def flag(name: str, query: str, help: str) -> Argument:
+    return Argument((name,), {"action": "store_true", "help": help}, query)
+
+
+NAMESPACE = arg("namespace", metavar="TENANT/NAMESPACE", help="public/default, for instance")
+TOPIC = arg("topic", help="`t` is short for persistent://public/default/t")
+
+
+@dataclass(frozen=True)
+class Request:
+    name: str
+    help: str
+    method: str
+    path: str  # Below /admin/v2.
+    arguments: Sequence[Argument] = ()
+    body: Callable[[argparse.Namespace], Any] | None = None
+    view: View | None = None
+
+
+def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> None:
+    action = declare_group(parser)
+    for request in requests:
+        made = action(request.name, request.help)
+        made.set_defaults(module="requests", request=request)
+        for argument in request.arguments:
+            made.add_argument(*argument.names, **argument.settings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request: Request = arguments.request
+    body = None if request.body is None else request.body(arguments)
+    found = call(arguments.admin_url, request.method, path_of(request, arguments), body)
+    if found is None and request.method == "GET" and not arguments.json:
+        print("not set: the broker decides")
+    show(found, is_json=arguments.json, view=request.view)
+    return 0
+
+
+def path_of(request: Request, arguments: argparse.Namespace) -> str:
+    given = {argument.field: getattr(arguments, argument.field) for argument in request.arguments}
+    path = request.path.format(**{name: _quoted(name, value) for name, value in given.items()})
+    query = [
+        (argument.query, str(value).lower() if isinstance(value, bool) else value)
+        for argument in request.arguments
+        if argument.query and (value := given[argument.field]) not in (None, False)
+    ]
+    return f"/admin/v2{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _quoted(name: str, value: Any) -> str:
+    if name == "namespace":
+        return str(NamespaceName.parse(value))
+    if name == "topic":
+        return TopicName.parse(value).rest_path
+    if name == "schema_topic":
+        return TopicName.parse(value).schema_path
+    if name in ("version", "subscription"):  # Of what a path may go on with.
+        return "" if value is None else "/" + quote(str(value), safe="")
+    return quote(str(value), safe="")

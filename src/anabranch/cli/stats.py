@@ -1,0 +1,165 @@
+"""`anabranch stats`: a line a topic, once or again and again.
+
+One scrape of /metrics has all topics at once. The broker's own rates are means of ten seconds; while watching, rates
+are taken from its counters between two looks, so that a burst shows when it happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anabranch.cli.dag_view import aligned, rate, size
+from anabranch.cli.metrics_text import Sample, samples
+from anabranch.cli.options import UsageError
+from anabranch.cli.rest import RestRefused, fetch
+
+INTERVAL_MIN_S = 0.2
+ANSWER_MAX_S = 10.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A topic's figures at one moment; a namespace's, where the broker does not tell of single topics."""
+
+    topic: str
+    rate_in: float
+    bytes_rate_in: float
+    rate_out: float
+    bytes_rate_out: float
+    backlog: int
+    stored_bytes: int
+    producers: int
+    consumers: int
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+
+
+_FIELDS = {
+    "pulsar_rate_in": "rate_in",
+    "pulsar_throughput_in": "bytes_rate_in",
+    "pulsar_rate_out": "rate_out",
+    "pulsar_throughput_out": "bytes_rate_out",
+    "pulsar_msg_backlog": "backlog",
+    "pulsar_storage_size": "stored_bytes",
+    "pulsar_producers_count": "producers",
+    "pulsar_consumers_count": "consumers",
+    "pulsar_in_messages_total": "messages_in",
+    "pulsar_in_bytes_total": "bytes_in",
+    "pulsar_out_messages_total": "messages_out",
+    "pulsar_out_bytes_total": "bytes_out",
+}
+_COUNTED = ("rate_in", "bytes_rate_in", "rate_out", "bytes_rate_out")
+_COUNTERS = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+_ORDERS = {"in": "bytes_rate_in", "out": "bytes_rate_out", "backlog": "backlog", "stored": "stored_bytes"}
+
+
+def rows(found: Sequence[Sample]) -> dict[str, Row]:
+    """By topic. Lines about a single subscription are part of their topic's already."""
+    figures: dict[str, dict[str, Any]] = {}
+    for sample in found:
+        field = _FIELDS.get(sample.name)
+        if field is None or "subscription" in sample.labels or "namespace" not in sample.labels:
+            continue
+        of = sample.labels.get("topic") or sample.labels["namespace"]
+        figures.setdefault(of, {})[field] = sample.value if field in _COUNTED else int(sample.value)
+    zero = dict.fromkeys(_FIELDS.values(), 0)
+    return {topic: Row(topic=topic, **{**zero, **values}) for topic, values in figures.items()}
+
+
+def measured(before: Mapping[str, Row], after: Mapping[str, Row], seconds: float) -> dict[str, Row]:
+    """`after`, with the rates that its counters show. A counter that went back was started anew."""
+    found: dict[str, Row] = {}
+    for topic, row in after.items():
+        old = before.get(topic)
+        rates = {
+            name: max(0, getattr(row, counter) - (getattr(old, counter) if old else 0)) / seconds
+            for name, counter in zip(_COUNTED, _COUNTERS, strict=True)
+        }
+        found[topic] = Row(**{**asdict(row), **rates}) if old is not None else row
+    return found
+
+
+def chosen(found: Mapping[str, Row], text: str, order: str, top: int) -> list[Row]:
+    kept = [row for row in found.values() if text in row.topic]
+    if order == "name":
+        kept.sort(key=lambda row: row.topic)
+    else:
+        # Ties go by what is stored and by name, so that idle topics keep their places.
+        kept.sort(key=lambda row: (-getattr(row, _ORDERS[order]), -row.stored_bytes, row.topic))
+    return kept[:top] if top else kept
+
+
+def page(found: Sequence[Row], total: int) -> list[str]:
+    cells = [("TOPIC", "IN msg/s", "IN", "OUT msg/s", "OUT", "BACKLOG", "STORED", "PRODUCERS", "CONSUMERS")]
+    cells += [
+        (
+            row.topic,
+            rate(row.rate_in),
+            f"{size(row.bytes_rate_in)}/s",
+            rate(row.rate_out),
+            f"{size(row.bytes_rate_out)}/s",
+            f"{row.backlog:,}",
+            size(row.stored_bytes),
+            str(row.producers),
+            str(row.consumers),
+        )
+        for row in found
+    ]
+    more = f"and {total - len(found):,} more" if total > len(found) else ""
+    return [*aligned(cells, left={0}), *([more] if more else [])]
+
+
+# -- asking
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.interval < INTERVAL_MIN_S:
+        raise UsageError(f"--interval {arguments.interval:g}: at least {INTERVAL_MIN_S:g} seconds")
+    at, before = _look(arguments)
+    _show(before, arguments, is_live=False)
+    while arguments.watch:
+        time.sleep(arguments.interval)
+        try:
+            now, after = _look(arguments)
+        except RestRefused as refused:
+            # A broker that restarts comes back; everything else would have failed the first time.
+            print(f"anabranch: {refused}; trying again", file=sys.stderr)
+            continue
+        _show(measured(before, after, now - at), arguments, is_live=True)
+        at, before = now, after
+    return 0
+
+
+def _look(arguments: argparse.Namespace) -> tuple[float, dict[str, Row]]:
+    _, data = fetch(arguments.admin_url, "/metrics", timeout=ANSWER_MAX_S)
+    return time.monotonic(), rows(samples(data.decode()))
+
+
+def _show(found: Mapping[str, Row], arguments: argparse.Namespace, *, is_live: bool) -> None:
+    total = sum(arguments.filter in topic for topic in found)
+    on_screen = arguments.watch and sys.stdout.isatty()
+    top = arguments.top
+    if on_screen:
+        room = max(1, shutil.get_terminal_size().lines - 4)
+        top = min(top, room) if top else room
+    kept = chosen(found, arguments.filter, arguments.sort, top)
+    if arguments.json:
+        # A line a look, for those who read them one by one.
+        print(json.dumps([asdict(row) for row in kept], indent=None if arguments.watch else 2), flush=True)
+        return
+    if on_screen:
+        sys.stdout.write(_CLEAR)
+        print(f"{time.strftime('%H:%M:%S')}   {arguments.admin_url}   Ctrl-C ends\n")
+    elif is_live:
+        print()
+    print("\n".join(page(kept, total)), flush=True)

@@ -1,0 +1,69 @@
+"""Logs: one event a line, with its facts as fields where that is asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker import logs
+from anabranch.broker.config import BrokerConfig
+from anabranch.model.names import NamespaceName, TopicName
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, left as it was found."""
+    logger = logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def events(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_json_has_an_object_a_line_with_what_was_raised_in_it(root: logging.Logger) -> None:
+    out = io.StringIO()
+    logs.configure(BrokerConfig(log_format="json"), out)
+    log = logging.getLogger("some.module")
+    log.info("two\nlines of %s", "text")
+    try:
+        raise ValueError("bad\nluck")
+    except ValueError:
+        log.exception("it failed")
+    first, second = events(out)
+    assert (first["level"], first["logger"], first["message"]) == (
+        "INFO",
+        "some.module",
+        "two\nlines of text",
+    )
+    assert first["time"].endswith("Z")
+    assert "bad\nluck" in second["exception"]
+
+
+def test_names_and_whatever_is_added_become_fields(root: logging.Logger) -> None:
+    out = io.StringIO()
+    logs.configure(BrokerConfig(log_format="json"), out)
+    topic, namespace = TopicName.parse("a/b/c"), NamespaceName.parse("a/b")
+    logging.getLogger("x").info("%s of %s", topic, namespace, extra={"entries": 3, "level": "no", "odd": {1}})
+    (event,) = events(out)
+    assert event["topic"] == "persistent://a/b/c"
+    assert event["namespace"] == "a/b"
+    assert (event["entries"], event["level"], event["odd"]) == (3, "INFO", "{1}")
+
+
+def test_the_level_is_the_settings(root: logging.Logger) -> None:
+    out = io.StringIO()
+    logs.configure(BrokerConfig(log_level="warning"), out)
+    log = logging.getLogger("x")
+    log.info("quiet")
+    log.warning("loud")
+    assert "quiet" not in out.getvalue()
+    assert "WARNING x loud" in out.getvalue()

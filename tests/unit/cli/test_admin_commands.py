@@ -1,0 +1,309 @@
+"""Every command that asks the admin REST, run against a real broker, with and without --json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli.completion import tree
+from anabranch.cli.demo.process import BrokerProcess
+from anabranch.cli.main import ADMIN, build_parser, main
+
+Capture = pytest.CaptureFixture[str]
+
+# A life of a tenant, a namespace and their topics. {} is a folder with files to read.
+STORY = """
+tenants list
+tenants create walk --admin-roles joe,ann
+tenants get walk
+tenants update walk --admin-roles joe
+clusters list
+clusters get standalone
+clusters create far --url http://far:8080 --broker-url pulsar://far:6650
+clusters update far --url http://far:8081 --broker-url pulsar://far:6650
+clusters delete far
+brokers list
+brokers health
+brokers ready
+brokers version
+brokers leader
+brokers config
+namespaces create walk/ns --bundles 2
+namespaces list walk
+namespaces policies walk/ns
+namespaces bundles walk/ns
+namespaces topics walk/ns
+topics create walk/ns/t
+topics create walk/ns/wide --partitions 2
+topics update-partitions walk/ns/wide 3
+topics partitions walk/ns/wide
+topics create topic://walk/ns/s --segments 2 --property team=blue
+topics list walk/ns
+topics list walk/ns --property team=blue
+topics properties walk/ns/t
+topics properties topic://walk/ns/s
+subscriptions create walk/ns/t sub --start earliest
+subscriptions create walk/ns/wide sub
+subscriptions create topic://walk/ns/s sub --start earliest --type queue
+PRODUCE walk/ns/t -m one -m two -m three --no-batching
+PRODUCE walk/ns/wide -m one
+PRODUCE topic://walk/ns/s -m one -k a
+subscriptions list walk/ns/t
+subscriptions list topic://walk/ns/s
+subscriptions stats walk/ns/t sub
+subscriptions stats topic://walk/ns/s sub
+subscriptions peek walk/ns/t sub -n 2
+subscriptions skip walk/ns/t sub 1
+subscriptions expire walk/ns/t sub 1h
+subscriptions reset walk/ns/t sub earliest
+subscriptions reset walk/ns/t sub 2026-01-31T15:00
+subscriptions reset walk/ns/wide sub latest
+subscriptions reset topic://walk/ns/s sub 2026-01-31T15:00
+subscriptions skip-all walk/ns/t sub
+subscriptions skip-all topic://walk/ns/s sub
+subscriptions properties walk/ns/t sub
+topics stats walk/ns/t
+topics stats walk/ns/wide
+topics stats topic://walk/ns/s
+topics internal-stats walk/ns/t
+topics internal-stats walk/ns/wide
+topics subscriptions walk/ns/t
+topics subscriptions topic://walk/ns/s
+topics last-message-id walk/ns/t
+topics find walk/ns/t 2026-01-31T15:00
+topics peek walk/ns/t -n 2 --start earliest
+topics permissions walk/ns/t
+topics split topic://walk/ns/s 0
+topics merge topic://walk/ns/s 2 3
+topics explain topic://walk/ns/s
+topics policy set topic://walk/ns/s --max-segments 8
+topics policy get topic://walk/ns/s
+topics policy remove topic://walk/ns/s
+topics unload walk/ns/t
+topics skip-damage walk/ns/t
+stats walk/ns
+stats walk/ns --sort name --top 1
+schemas upload walk/ns/t --type avro --file {}/one.avsc
+schemas get walk/ns/t
+schemas get walk/ns/t --version 0
+schemas versions walk/ns/t
+schemas compatibility walk/ns/t --file {}/whole.json
+schemas delete walk/ns/t
+namespaces set-retention walk/ns --time 2h --size 100M
+namespaces get-retention walk/ns
+namespaces remove-retention walk/ns
+namespaces set-message-ttl walk/ns 1d
+namespaces get-message-ttl walk/ns
+namespaces remove-message-ttl walk/ns
+namespaces set-backlog-quota walk/ns --limit 10G --policy producer_exception
+namespaces get-backlog-quota walk/ns
+namespaces remove-backlog-quota walk/ns --type destination_storage
+namespaces set-deduplication walk/ns on
+namespaces get-deduplication walk/ns
+namespaces remove-deduplication walk/ns
+namespaces set-schema-compatibility-strategy walk/ns backward
+namespaces get-schema-compatibility-strategy walk/ns
+namespaces remove-schema-compatibility-strategy walk/ns
+namespaces set-schema-validation-enforced walk/ns on
+namespaces get-schema-validation-enforced walk/ns
+namespaces remove-schema-validation-enforced walk/ns
+namespaces set-is-allow-auto-update-schema walk/ns off
+namespaces get-is-allow-auto-update-schema walk/ns
+namespaces remove-is-allow-auto-update-schema walk/ns
+namespaces set-auto-topic-creation walk/ns on --partitions 2
+namespaces get-auto-topic-creation walk/ns
+namespaces remove-auto-topic-creation walk/ns
+namespaces permissions walk/ns
+namespaces clear-backlog walk/ns
+namespaces clear-backlog walk/ns -s sub
+namespaces unload walk/ns
+subscriptions delete walk/ns/t sub
+topics terminate walk/ns/t
+topics terminate walk/ns/wide
+topics create walk/ns/old
+topics migrate walk/ns/old
+topics delete walk/ns/t
+topics delete walk/ns/wide --force
+topics delete topic://walk/ns/s --force
+namespaces delete walk/ns --force
+tenants delete walk --force
+config show --config {}/broker.conf
+config show maxMessageSize dataDir
+"""
+
+# What a broker may refuse as not turned on or not there yet: an error like any other, in one line.
+MAY_BE_REFUSED = """
+topics truncate ops/refusing/t
+topics compact ops/refusing/t
+topics compaction-status ops/refusing/t
+topics grant-permission ops/refusing/t joe --actions produce,consume
+topics revoke-permission ops/refusing/t joe
+namespaces grant-permission ops/refusing joe --actions produce
+namespaces revoke-permission ops/refusing joe
+subscriptions analyze-backlog ops/refusing/t sub
+namespaces set-compaction-threshold ops/refusing 100M
+namespaces get-compaction-threshold ops/refusing
+namespaces remove-compaction-threshold ops/refusing
+namespaces set-subscription-expiration-time ops/refusing 10
+namespaces get-subscription-expiration-time ops/refusing
+namespaces remove-subscription-expiration-time ops/refusing
+""" + "".join(
+    f"namespaces {verb}-{limit} ops/refusing{' 5' if verb == 'set' else ''}\n"
+    for limit in (
+        "max-producers-per-topic",
+        "max-consumers-per-topic",
+        "max-consumers-per-subscription",
+        "max-subscriptions-per-topic",
+        "max-topics-per-namespace",
+        "max-unacked-messages-per-consumer",
+        "max-unacked-messages-per-subscription",
+    )
+    for verb in ("set", "get", "remove")
+)
+
+# These go on until they are ended.
+ENDLESS = {"topics watch"}
+
+
+def lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.strip().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    record = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}'
+    (tmp_path / "one.avsc").write_text(record)
+    (tmp_path / "whole.json").write_text(json.dumps({"type": "AVRO", "schema": record, "properties": {}}))
+    (tmp_path / "broker.conf").write_text("maxMessageSize=4096\n")
+    return tmp_path
+
+
+def told(broker: BrokerProcess, folder: Path, words: list[str], *more: str) -> int:
+    words = [word.replace("{}", str(folder)) for word in words]
+    if words[0] == "PRODUCE":
+        return main(["produce", *words[1:], "-q", "--service-url", broker.service_url])
+    reach = [] if words[0] == "config" else ["--admin-url", broker.admin_url]
+    return main([*words, *reach, *more])
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Capture, more: list[str]) -> None:
+    for words in lines(STORY):
+        code = told(broker, folder, words, *([] if words[0] == "PRODUCE" else more))
+        captured = capsys.readouterr()
+        assert code == 0, (words, captured.err)
+        if more and words[0] != "PRODUCE":
+            json.loads(captured.out)
+
+
+def test_what_is_refused_is_told_in_one_line_and_the_rest_is_json(
+    broker: BrokerProcess, folder: Path, capsys: Capture
+) -> None:
+    for words in lines("tenants create ops\nnamespaces create ops/refusing\ntopics create ops/refusing/t"):
+        assert told(broker, folder, words) == 0
+    assert told(broker, folder, ["subscriptions", "create", "ops/refusing/t", "sub"]) == 0
+    capsys.readouterr()
+    for words in lines(MAY_BE_REFUSED):
+        code = told(broker, folder, words, "--json")
+        captured = capsys.readouterr()
+        if code == 0:
+            json.loads(captured.out)
+        else:
+            assert captured.out == ""
+            assert captured.err.startswith("anabranch: "), words
+            assert captured.err.count("\n") == 1, words
+    assert told(broker, folder, ["tenants", "delete", "ops", "--force"]) == 0
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """Every command that runs, with its options."""
+    words = tree(parser)
+    for path, found in words.items():
+        if path and not any(other.startswith(f"{path} ") for other in words):
+            yield path, [word.text for word in found]
+
+
+def test_every_command_takes_json_and_is_part_of_the_story() -> None:
+    walked = {" ".join(words) for words in [*lines(STORY), *lines(MAY_BE_REFUSED)]}
+    for path, options in leaves(build_parser(is_whole=True)):
+        if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
+            assert "--json" in options, path
+            assert any(one == path or one.startswith(f"{path} ") for one in walked), path
+
+
+def test_options_of_a_group_may_stand_before_its_action_or_behind(
+    broker: BrokerProcess, capsys: Capture
+) -> None:
+    assert main(["tenants", "--json", "--admin-url", broker.admin_url, "list"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert (
+        main(["tenants", "--admin-url", "http://nowhere.invalid", "list", "--admin-url", broker.admin_url])
+        == 0
+    )
+    assert capsys.readouterr().out.splitlines() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tenants", "list", "--admin-url", "http://127.0.0.1:1"], "`anabranch standalone` starts one"),
+        (["stats", "--admin-url", "http://127.0.0.1:1"], "`anabranch standalone` starts one"),
+        (["namespaces", "policies", "a/b/c"], "cluster"),
+        (["namespaces", "set-retention", "a/b", "--time", "1h"], "--size"),
+        (["namespaces", "set-backlog-quota", "a/b"], "--limit"),
+        (["schemas", "upload", "t"], "--type"),
+        (["schemas", "upload", "t", "--type", "avro", "--file", "/nowhere"], "cannot read"),
+        (["subscriptions", "create", "topic://a/b/c", "s"], "--start earliest"),
+        (["subscriptions", "skip", "topic://a/b/c", "s", "1"], "classic"),
+        (["subscriptions", "create", "persistent://a/b/c", "s", "--start", "soon"], "LEDGER:ENTRY"),
+        (["subscriptions", "reset", "persistent://a/b/c", "s", "soon"], "LEDGER:ENTRY"),
+        (["stats", "--watch", "--interval", "0"], "--interval"),
+        (["config", "show", "maxMesageSize"], "did you mean maxMessageSize?"),
+        (["config", "show", "--set", "logLevel=loud"], "debug, info, warning, error"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("anabranch: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_protocols_port_is_told_from_that_of_rest(broker: BrokerProcess, capsys: Capture) -> None:
+    assert main(["tenants", "list", "--admin-url", broker.service_url.replace("pulsar", "http")]) == 1
+    assert "8080" in capsys.readouterr().err
+
+
+def test_config_shows_each_value_and_its_origin(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_CLUSTER_NAME", "east")
+    file = str(folder / "broker.conf")
+    assert (
+        main(["config", "show", "--json", "--config", file, "--port", "7000", "--set", "tokenSecretKey=abc"])
+        == 0
+    )
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["maxMessageSize"] == {"value": 4096, "from": "file", "where": f"{file}:1"}
+    assert shown["clusterName"] == {
+        "value": "east",
+        "from": "environment",
+        "where": "$ANABRANCH_CLUSTER_NAME",
+    }
+    assert shown["brokerServicePort"] == {"value": 7000, "from": "flag", "where": "--port"}
+    assert shown["webServicePort"] == {"value": 8080, "from": "default", "where": ""}
+    assert shown["tokenSecretKey"]["value"] == "*****"
+
+
+def test_config_lists_what_means_nothing_here(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("zookeeperServers=a:2181\nmaxMesageSize=1\n")
+    assert main(["config", "show", "--unused", "--config", str(file)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].split() == ["zookeeperServers", f"{file}:1"]
+    assert "did you mean maxMessageSize?" in captured.err
