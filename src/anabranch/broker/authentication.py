@@ -5,6 +5,8 @@ The role of a client certificate is its common name; that the certificate is goo
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,11 +36,18 @@ class TokenReader(Protocol):
         ...
 
 
+class PasswordReader(Protocol):
+    def identify(self, proof: bytes) -> Identity:
+        """Of `user:password`. AuthenticationFailed if they do not belong together."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Authentication:
     """What this broker takes for a proof."""
 
     tokens: TokenReader | None = None
+    passwords: PasswordReader | None = None
     has_certificates: bool = False
     # Of those who show nothing; empty: they are refused.
     anonymous_role: str = ""
@@ -49,30 +58,56 @@ class Authentication:
         """`certificate` is what TLS has verified, as `ssl` gives it."""
         if method == "token" and self.tokens is not None:
             return self.tokens.identify(proof, now_s)
+        if method == "basic" and self.passwords is not None:
+            return self.passwords.identify(proof)
         if method == "tls" and self.has_certificates:
             return Identity(_common_name(certificate))
         if method in ("", "none"):
             if self.anonymous_role:
                 return Identity(self.anonymous_role)
             raise AuthenticationFailed(f"authentication is required: {self._ways()}")
-        raise AuthenticationFailed(f"authentication method {method!r} is not known here: {self._ways()}")
+        raise AuthenticationFailed(f"authentication method {method[:40]!r} is not known here: {self._ways()}")
 
-    def identify_header(self, header: str, now_s: float) -> Identity:
-        """Of an HTTP request, by its Authorization header."""
+    def identify_header(
+        self, header: str, now_s: float, certificate: Mapping[str, Any] | None = None
+    ) -> Identity:
+        """Of an HTTP request, by its Authorization header, or without one by its certificate."""
         scheme, _, rest = header.strip().partition(" ")
-        if not scheme:
-            return self.identify("", b"", now_s)
-        if scheme.lower() != "bearer":
-            raise AuthenticationFailed(
-                f"authorization scheme {scheme!r} is not known here: send Bearer and a token"
-            )
-        return self.identify("token", rest.strip().encode(), now_s)
+        match scheme.lower():
+            case "" if certificate and self.has_certificates:
+                return self.identify("tls", b"", now_s, certificate)
+            case "":
+                return self.identify("", b"", now_s)
+            case "bearer":
+                return self.identify("token", rest.strip().encode(), now_s)
+            case "basic":
+                return self.identify("basic", _from_base64(rest), now_s)
+        # Not what was sent: somebody may have sent the token alone.
+        raise AuthenticationFailed(
+            "the Authorization header has a scheme that is not known here: send Bearer and a token, or Basic"
+        )
+
+    @property
+    def challenge(self) -> str:
+        """For the WWW-Authenticate header of a refusal."""
+        return 'Basic realm="anabranch"' if self.tokens is None and self.passwords is not None else "Bearer"
 
     def _ways(self) -> str:
         ways = ["show a token"] if self.tokens is not None else []
+        if self.passwords is not None:
+            ways.append("give a user and password")
         if self.has_certificates:
             ways.append("come with a client certificate")
         return " or ".join(ways) or "nobody is known here"
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationFailed(
+            "the Authorization header is not Basic and user:password in base64"
+        ) from None
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str:

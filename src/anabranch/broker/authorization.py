@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from anabranch.broker.errors import BrokerError
+from anabranch.broker.permissions import Action
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -23,10 +24,14 @@ class NotAuthorizedError(BrokerError):
 
 
 class Authorizer(Protocol):
-    """Topics are asked for by the names that users know: a segment counts as its `topic://`."""
+    """Topics are asked for by any of their names: a segment counts as its `topic://`."""
 
     async def is_super_user(self, role: str) -> bool:
         """Brokers among themselves, and operators."""
+        ...
+
+    async def may_administer_tenant(self, role: str, tenant: str) -> bool:
+        """Its namespaces and all that is in them. The tenant itself is made and changed by super users."""
         ...
 
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
@@ -37,11 +42,17 @@ class Authorizer(Protocol):
         """See the names of the topics in it, and follow them as they come and go."""
         ...
 
+    async def may_act(self, role: str, namespace: NamespaceName, action: Action) -> bool:
+        """Do it on every topic of the namespace."""
+        ...
+
     async def may_lookup(self, role: str, topic: TopicName) -> bool: ...
 
     async def may_produce(self, role: str, topic: TopicName) -> bool: ...
 
-    async def may_consume(self, role: str, topic: TopicName, subscription: str) -> bool: ...
+    async def may_consume(self, role: str, topic: TopicName, subscription: str) -> bool:
+        """With any subscription, if none is named. NotAuthorizedError where there is more to say than no."""
+        ...
 
 
 class AllowAll:
@@ -50,10 +61,16 @@ class AllowAll:
     async def is_super_user(self, role: str) -> bool:
         return True
 
+    async def may_administer_tenant(self, role: str, tenant: str) -> bool:
+        return True
+
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
         return True
 
     async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
+        return True
+
+    async def may_act(self, role: str, namespace: NamespaceName, action: Action) -> bool:
         return True
 
     async def may_lookup(self, role: str, topic: TopicName) -> bool:
@@ -72,29 +89,68 @@ class Rights:
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
+    @property
+    def are_open(self) -> bool:
+        """Whether everybody may everything, so that nothing need be asked twice."""
+        return isinstance(self._authorizer, AllowAll)
+
     async def super_user(self, role: str) -> None:
-        if not await self._authorizer.is_super_user(role):
-            raise _refusal(role, "act as a super user")
+        for one in principals(role):
+            if not await self._authorizer.is_super_user(one):
+                raise _refusal(one, "act as a super user")
+
+    async def administer_tenant(self, role: str, tenant: str) -> None:
+        for one in principals(role):
+            if not await self._authorizer.may_administer_tenant(one, tenant):
+                raise _refusal(one, f"administer tenant {tenant}")
 
     async def administer(self, role: str, where: NamespaceName | TopicName) -> None:
-        if not await self._authorizer.may_administer(role, where):
-            raise _refusal(role, f"administer {where}")
+        for one in principals(role):
+            if not await self._authorizer.may_administer(one, where):
+                raise _refusal(one, f"administer {where}")
 
     async def list_topics(self, role: str, namespace: NamespaceName) -> None:
-        if not await self._authorizer.may_list_topics(role, namespace):
-            raise _refusal(role, f"list the topics of {namespace}")
+        for one in principals(role):
+            if not await self._authorizer.may_list_topics(one, namespace):
+                raise _refusal(one, f"list the topics of {namespace}")
+
+    async def act(self, role: str, namespace: NamespaceName, action: Action) -> None:
+        for one in principals(role):
+            if not await self._authorizer.may_act(one, namespace, action):
+                raise _refusal(one, f"{action} in all of {namespace}")
 
     async def lookup(self, role: str, topic: TopicName) -> None:
-        if not await self._authorizer.may_lookup(role, topic):
-            raise _refusal(role, f"look up {topic}")
+        for one in principals(role):
+            if not await self._authorizer.may_lookup(one, topic):
+                raise _refusal(one, f"look up {topic}")
 
     async def produce(self, role: str, topic: TopicName) -> None:
-        if not await self._authorizer.may_produce(role, topic):
-            raise _refusal(role, f"produce to {topic}")
+        for one in principals(role):
+            if not await self._authorizer.may_produce(one, topic):
+                raise _refusal(one, f"produce to {topic}")
 
-    async def consume(self, role: str, topic: TopicName, subscription: str) -> None:
-        if not await self._authorizer.may_consume(role, topic, subscription):
-            raise _refusal(role, f"consume {topic} as subscription {subscription!r}")
+    async def consume(self, role: str, topic: TopicName, subscription: str = "") -> None:
+        for one in principals(role):
+            if not await self._authorizer.may_consume(one, topic, subscription):
+                named = f" as subscription {subscription!r}" if subscription else ""
+                raise _refusal(one, f"consume {topic}{named}")
+
+
+class Proxied(str):
+    """The role of a proxy that acts for somebody else. Both of them must be allowed what is asked for."""
+
+    __slots__ = ("original",)
+    original: str
+
+    def __new__(cls, proxy: str, original: str) -> Proxied:
+        made = super().__new__(cls, proxy)
+        made.original = original
+        return made
+
+
+def principals(role: str) -> tuple[str, ...]:
+    """Everybody on whose behalf something is done."""
+    return (str(role), role.original) if isinstance(role, Proxied) else (role,)
 
 
 def _refusal(role: str, what: str) -> NotAuthorizedError:

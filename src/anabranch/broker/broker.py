@@ -7,19 +7,23 @@ whoever had it before. Everything here runs on one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import anabranch
+from anabranch.broker import permissions
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
-from anabranch.broker.resources import MANAGED_LEDGERS, Resources, topic_record_path
+from anabranch.broker.resources import MANAGED_LEDGERS, NotFound, Resources, topic_record_path
+from anabranch.broker.revocation import take_back
 from anabranch.broker.scalable.classic import scalable_topics
 from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
@@ -79,7 +83,13 @@ class Broker:
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
-        self.sign_in = SignIn(authentication, now_ms)
+        self.sign_in = SignIn(
+            authentication,
+            now_ms,
+            answer_max_s=config.authentication_refresh_check_seconds,
+            has_rights=config.authorization_enabled,
+            proxy_roles=config.proxy_roles,
+        )
         self.rights = Rights(authorizer or AllowAll())
         self.schemas = Schemas(metadata)
         self.write_records = WriteRecords(metadata)
@@ -106,6 +116,9 @@ class Broker:
         self.requests = Requests(self)
         self.sessions: dict[Session, None] = {}  # In the order of their opening.
         self.connections_total = 0
+        self.connection_limits = ConnectionLimits(
+            config.broker_max_connections, config.broker_max_connections_per_ip
+        )
         self.loop_lag_s = 0.0
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._loaded: dict[TopicName, Topic] = {}  # Those of them that are open.
@@ -143,6 +156,7 @@ class Broker:
         self.log.on_accepting_change(self._accepting_changed)
         self._keep_up(self._until_done(self._tell_log_what_lives))
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
+        self._keep_up(self._every(self.config.authentication_refresh_check_seconds, self._check_identities))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._until_done(self.write_upkeep.follow))
@@ -391,6 +405,17 @@ class Broker:
         """Removes what is kept of a deleted topic, partitioned or not, besides its log: it may be made anew."""
         await self.schemas.delete(name)
         await self._records.remove_classic(scalable_name(name))
+        await self.forget_grants(name)
+
+    async def forget_grants(self, name: TopicName) -> None:
+        """What was granted on a topic that is gone."""
+        # A namespace that is being deleted goes with all its grants.
+        with contextlib.suppress(NotFound):
+            policies = await self.resources.policies(name.namespace)
+            if permissions.forget_topic(policies, name) is not policies:
+                await self.resources.update_policies(
+                    name.namespace, lambda found: permissions.forget_topic(found, name)
+                )
 
     async def discard_topic(self, name: TopicName) -> None:
         """Removes what is stored under that name, whoever uses it and whether or not anybody may; if anything is."""
@@ -441,6 +466,10 @@ class Broker:
         if await self._records.get(name) is None:
             raise TopicNotFoundError(f"{name} does not exist")
 
+    async def has_scalable(self, name: TopicName) -> bool:
+        """Whether there is a scalable topic of that name, in whatever domain it is given."""
+        return await self._records.get(scalable_name(name)) is not None
+
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions the topic has, 0 for none; a partitioned topic is made if policy says so."""
         policies = await self.resources.policies(name.namespace)
@@ -479,6 +508,8 @@ class Broker:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
+            if not self.rights.are_open and not self._is_closing:
+                self._keep_up(take_back(self, namespace))
 
     def _owners_changed(self) -> None:
         """Closes what this broker does not own any more; its clients look it up again."""
@@ -544,10 +575,14 @@ class Broker:
     # -- connections
 
     def session_opened(self, session: Session) -> None:
+        """NotAllowedError if there are as many as there may be; it is to be closed then."""
         self.sessions[session] = None
         self.connections_total += 1
+        self.connection_limits.opened(session.host)
 
     def session_closed(self, session: Session) -> None:
+        if session in self.sessions:
+            self.connection_limits.closed(session.host)
         self.sessions.pop(session, None)
         self._paused.pop(session, None)
 
@@ -555,6 +590,10 @@ class Broker:
         now = self.loop.time()
         for session in list(self.sessions):
             session.tick(now)
+
+    async def _check_identities(self) -> None:
+        for session in list(self.sessions):
+            self.sign_in.look(session)
 
     # -- back-pressure
 

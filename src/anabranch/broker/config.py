@@ -11,7 +11,7 @@ merely for being unused.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -72,6 +72,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
 
     # -- who is let in
     authentication_enabled: bool = False
+    # Pulsar's names of the providers to use, with or without their package; empty: all that have their settings below.
+    authentication_providers: tuple[str, ...] = ()
     # Of those who show nothing; empty: they are refused.
     anonymous_user_role: str = ""
     # `file:///path`, or `data:;base64,…`.
@@ -81,8 +83,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     token_auth_claim: str = "sub"
     token_audience_claim: str = ""
     token_audience: str = ""
+    # A file of htpasswd, or `data:;base64,…` with what would be in it.
+    basic_auth_conf: str = ""
+    # How often it is looked whether what a connection has shown has expired. It has as long to show something newer.
+    authentication_refresh_check_seconds: float = 30.0
+    authenticate_metrics_endpoint: bool = False
+
+    # -- who may do what
+    authorization_enabled: bool = False
+    super_user_roles: tuple[str, ...] = ()
+    # Whoever comes with one of these speaks for somebody else, and must name him.
+    proxy_roles: tuple[str, ...] = ()
+    # A star at the start or the end of a role that something is granted to stands for anything.
+    authorization_allow_wildcards_matching: bool = False
+    # Whether something may be granted on a topic that does not exist.
+    allow_acl_changes_on_non_existent_topics: bool = False
 
     # -- connections
+    broker_max_connections: int = 0
+    broker_max_connections_per_ip: int = 0
+    max_http_server_connections: int = 2048
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * MIB
     # Bytes waiting for one consumer's socket before its dispatch pauses.
@@ -188,7 +208,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
 
 
 # Shown only if they name a file.
-SECRETS = frozenset({"tokenSecretKey"})
+SECRETS = frozenset({"tokenSecretKey", "basicAuthConf"})
 
 
 def _masked(value: Any) -> Any:
@@ -201,9 +221,10 @@ _FOLDED = {name.lower(): name for name in FIELDS}
 # Other spellings of the same setting, folded, and the factor between their units.
 _ALIASES = {
     "managedledgercachesizemb": "logCacheBytes",
+    "maxmessagepublishbuffersizeinmb": "maxPendingPublishBytes",
     "scalabletopicsenabled": "scalableTopicEnabled",
 }
-_SCALES = {"managedledgercachesizemb": MIB}
+_SCALES = {"managedledgercachesizemb": MIB, "maxmessagepublishbuffersizeinmb": MIB}
 
 # Settings that are written with a unit.
 _DURATIONS = (
@@ -215,7 +236,7 @@ _DURATIONS = (
     "scalableTopicLoadReportInterval",
     "scalableTopicLoadReportWindow",
 )
-_READERS: Mapping[str, units.Reader] = {
+_READERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(_DURATIONS, units.seconds),
     **{
         name: units.bytes_rate if "Bytes" in name else units.rate
@@ -223,12 +244,15 @@ _READERS: Mapping[str, units.Reader] = {
         if name.startswith(("scalableTopicSplit", "scalableTopicMerge")) and name.endswith("Threshold")
     },
     "scalableTopicLoadReportRateChangeThreshold": units.fraction,
+    **dict.fromkeys(("authenticationProviders", "superUserRoles", "proxyRoles"), units.names),
 }
 # Pulsar's own names of durations say their unit.
 _ALIASES |= {f"{name}Seconds".lower(): name for name in _DURATIONS}
 
 _AT_LEAST: Mapping[str, float] = {
+    "authenticationRefreshCheckSeconds": 0.05,
     "keepAliveIntervalSeconds": 1,
+    "maxHttpServerConnections": 1,
     "maxMessageSize": 1024,
     "defaultNumPartitions": 1,
     "defaultNumberOfNamespaceBundles": 1,
@@ -350,6 +374,8 @@ def allowed(name: str) -> str:
         return " or ".join(words) if len(words) == 2 else "one of " + ", ".join(words)
     if kind is str:
         return "text"
+    if _READERS.get(name) is units.names:
+        return "names with commas between them"
     least, most = _AT_LEAST.get(name, 0), _AT_MOST.get(name)
     number = "a whole number" if kind is int else "a number"
     return f"{number} from {least} to {most}" if most is not None else f"{number} of at least {least}"
@@ -400,5 +426,9 @@ def _check(found: Loaded) -> None:
         raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
     if config.tls_require_trusted_client_cert_on_connect and not config.tls_trust_certs_file_path:
         raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
+    if config.authorization_enabled and not config.authentication_enabled:
+        raise ConfigError(
+            "authorizationEnabled needs authenticationEnabled=true: roles must be proved to count"
+        )
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")

@@ -155,7 +155,7 @@ class InactiveTopics(Json, frozen=True, rename="camel"):
 
 
 class AuthPolicies(Json, frozen=True):
-    """Kept and shown; nothing enforces them before authentication exists."""
+    """What is granted to which role; `permissions.py` says what it means."""
 
     namespace_auth: dict[str, list[str]] = {}
     destination_auth: dict[str, dict[str, list[str]]] = {}
@@ -193,6 +193,7 @@ class Policies(Json, frozen=True):
     schema_compatibility_strategy: str = "UNDEFINED"
     schema_validation_enforced: bool = False
     encryption_required: bool = False
+    subscription_auth_mode: Literal["None", "Prefix"] = "None"
     subscription_types_enabled: tuple[str, ...] = ()
     # What the namespace sets of the automatic split and merge policy of its scalable topics.
     scalable_topic_auto_scale_policy: dict[str, Any] | None = msgspec.field(

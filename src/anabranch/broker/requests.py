@@ -102,6 +102,7 @@ class Requests:
         response = answer.partitionMetadataResponse
         response.request_id = request.request_id
         try:
+            await self._broker.rights.lookup(session.role, TopicName.parse(request.topic))
             response.partitions = await naming.partitions(
                 self._broker, request.topic, create=request.metadata_auto_creation_enabled
             )
@@ -119,6 +120,7 @@ class Requests:
         try:
             if request.advertised_listener_name:
                 raise NotAllowedError(f"this broker has no listener named {request.advertised_listener_name}")
+            await self._broker.rights.lookup(session.role, TopicName.parse(request.topic))
             elsewhere = await naming.owner(self._broker, session.connection, request.topic)
             naming.fill_lookup(response, self._broker, elsewhere)
         except AnabranchError as error:
@@ -170,6 +172,9 @@ class Requests:
         broker = self._broker
         try:
             name = naming.servable(broker, request.topic)
+            await broker.rights.produce(session.role, name)
+            if request.initial_subscription_name:
+                await broker.rights.consume(session.role, name, request.initial_subscription_name)
             topic = await broker.topic(name, create=True)
             if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
                 self._tell_sequence_id(session, request, topic)
@@ -242,6 +247,7 @@ class Requests:
         broker = self._broker
         try:
             name = naming.servable(broker, request.topic)
+            await broker.rights.consume(session.role, name, request.subscription)
             topic = await broker.topic(name, create=request.force_topic_creation)
             if request.HasField("schema"):
                 await self._consumer_schema(topic, request.schema)
@@ -402,9 +408,9 @@ class Requests:
         response = answer.getSchemaResponse
         response.request_id = request.request_id
         try:
-            version, schema = await self._broker.schemas.get(
-                naming.described(self._broker, request.topic), request.schema_version or None
-            )
+            name = naming.described(self._broker, request.topic)
+            await self._broker.rights.lookup(session.role, name)
+            version, schema = await self._broker.schemas.get(name, request.schema_version or None)
             response.schema.CopyFrom(schema.to_wire())
             response.schema_version = schemas.version_bytes(version)
         except AnabranchError as error:
@@ -418,6 +424,7 @@ class Requests:
         response.request_id = request.request_id
         try:
             name = naming.described(self._broker, request.topic)
+            await self._broker.rights.produce(session.role, name)
             if name.domain is Domain.TOPIC:
                 await self._broker.check_scalable(name)
             else:

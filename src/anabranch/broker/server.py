@@ -22,6 +22,7 @@ from pathlib import Path
 
 from anabranch.broker import logs
 from anabranch.broker.authentication import Authentication
+from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.policies import Cluster
@@ -88,6 +89,14 @@ def _authentication(config: BrokerConfig) -> Authentication | None:
     return tokens.authentication(config)
 
 
+def _authorizer(config: BrokerConfig, resources: Resources) -> StoredRights | None:
+    if not config.authorization_enabled:
+        return None
+    return StoredRights(
+        resources, config.super_user_roles, allows_wildcards=config.authorization_allow_wildcards_matching
+    )
+
+
 @contextlib.asynccontextmanager
 async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
     """A broker that serves its binary port. Leaving the context ends it cleanly."""
@@ -141,6 +150,7 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
             if config.web_service_port_tls
             else "",
             authentication=authentication,
+            authorizer=_authorizer(config, resources),
         )
         await broker.start()
         stack.push_async_callback(broker.close)

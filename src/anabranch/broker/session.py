@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.authentication import Identity
 from anabranch.broker.consumer import Consumer
+from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.producer import Producer
 from anabranch.broker.sign_in import NOBODY
 from anabranch.errors import AnabranchError, PeerError
@@ -58,6 +59,7 @@ class Session(asyncio.BufferedProtocol):
         self.namespace_watches: dict[int, NamespaceWatch] = {}
         self.sessions: dict[int, ConsumerSession] = {}
         self.address = ""
+        self.host = ""
         self.identity = NOBODY
         self.challenged_s: float | None = None
         self.is_open = False
@@ -113,8 +115,12 @@ class Session(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "local"
+        self.host = str(peer[0]) if peer else ""
         self.is_open = True
-        self.broker.session_opened(self)
+        try:
+            self.broker.session_opened(self)
+        except NotAllowedError as error:
+            self.refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -261,7 +267,6 @@ class Session(asyncio.BufferedProtocol):
 
     def tick(self, now: float) -> None:
         """Probes a silent peer and gives up on one that stays silent."""
-        self.broker.sign_in.look(self)
         beat = self.connection.tick(now, reading=self._is_reading)
         if beat is Beat.DEAD:
             log.info("closing connection from %s: it does not answer", self.address)

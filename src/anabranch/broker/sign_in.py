@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker.authentication import Authentication, AuthenticationFailed, Identity
-from anabranch.broker.authorization import ANONYMOUS
+from anabranch.broker.authorization import ANONYMOUS, NotAuthorizedError, Proxied
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ log = logging.getLogger(__name__)
 
 # What Pulsar's brokers put into the challenge, and its clients look for.
 REFRESH: Final = b"PulsarAuthRefresh"
-# How long a client may take to show something newer.
-ANSWER_MAX_S: Final = 30.0
 # The protocol's version from which clients understand a challenge.
 CHALLENGE_VERSION: Final = 14
 NOBODY: Final = Identity(ANONYMOUS)
@@ -27,26 +26,63 @@ NOBODY: Final = Identity(ANONYMOUS)
 class SignIn:
     """Without authentication everybody is nobody, and welcome."""
 
-    def __init__(self, authentication: Authentication | None, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        authentication: Authentication | None,
+        now_ms: Callable[[], int],
+        *,
+        answer_max_s: float = 30.0,
+        has_rights: bool = False,
+        proxy_roles: Collection[str] = (),
+    ) -> None:
+        """`answer_max_s`: how long a client may take to show something newer. `has_rights`: whether roles differ in
+        what they may do, so that it matters for whom a proxy speaks."""
         self._authentication = authentication
         self._now_ms = now_ms
+        self._answer_max_s = answer_max_s
+        self._has_rights = has_rights
+        self._proxy_roles = frozenset(proxy_roles)
+
+    @property
+    def challenge(self) -> str:
+        return self._authentication.challenge if self._authentication is not None else "Bearer"
 
     def _now_s(self) -> float:
         return self._now_ms() / 1000
 
-    def caller(self, header: str) -> Identity:
-        """Of an HTTP request, by its Authorization header. AuthenticationFailed if it is not to be let in."""
+    def caller(
+        self, header: str, certificate: Mapping[str, Any] | None = None, original: str = ""
+    ) -> Identity:
+        """Of an HTTP request, by its Authorization header, or its certificate. AuthenticationFailed or
+        NotAuthorizedError if it is not to be let in."""
         if self._authentication is None:
             return NOBODY
-        return self._authentication.identify_header(header, self._now_s())
+        found = self._authentication.identify_header(header, self._now_s(), certificate)
+        return self._speaking(found, original)
+
+    def _speaking(self, identity: Identity, original: str) -> Identity:
+        """For whom a proxy speaks. It must say so, and nobody else may."""
+        role = identity.role
+        if not self._has_rights:
+            return identity
+        if role in self._proxy_roles:
+            if not original or original in self._proxy_roles:
+                raise NotAuthorizedError(f"proxy {role!r} must name the role that it speaks for")
+            return replace(identity, role=Proxied(role, original))
+        if original and original != role:
+            raise NotAuthorizedError(
+                f"role {role!r} may not speak for another one: add it to proxyRoles, or connect without a proxy"
+            )
+        return identity
 
     def connect(self, session: Session, connect: pb.CommandConnect) -> bool:
         """Whether it is let in; if not it is told why, and disconnected."""
         if self._authentication is None:
             return True
         try:
-            session.sign_in(self._identified(session, connect.auth_method_name, connect.auth_data))
-        except AuthenticationFailed as error:
+            shown = self._identified(session, connect.auth_method_name, connect.auth_data)
+            session.sign_in(self._speaking(shown, connect.original_principal))
+        except (AuthenticationFailed, NotAuthorizedError) as error:
             session.refuse(error)
             return False
         return True
@@ -63,7 +99,7 @@ class SignIn:
         except AuthenticationFailed as error:
             session.refuse(error)
             return
-        session.sign_in(found)
+        session.sign_in(replace(found, role=session.role))
 
     def _identified(self, session: Session, method: str, proof: bytes) -> Identity:
         assert self._authentication is not None
@@ -81,7 +117,7 @@ class SignIn:
                 session.challenged_s = now_s
                 session.send(self._challenge(session))
                 return
-        elif now_s < session.challenged_s + ANSWER_MAX_S:
+        elif now_s < session.challenged_s + self._answer_max_s:
             return
         session.refuse(AuthenticationFailed("the token has expired: connect with a new one"))
 

@@ -16,6 +16,7 @@ from urllib.request import url2pathname
 import jwt
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
+from anabranch.broker import passwords
 from anabranch.broker.authentication import Authentication, AuthenticationFailed, Identity
 from anabranch.broker.config import BrokerConfig, ConfigError
 
@@ -89,16 +90,38 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 # -- settings
 
 
+_PROVIDERS: Final = frozenset(f"AuthenticationProvider{kind}" for kind in ("Token", "Basic", "Tls"))
+
+
 def authentication(config: BrokerConfig) -> Authentication:
     """ConfigError for keys that cannot be used."""
-    tokens = _tokens(config)
-    has_certificates = bool(config.broker_service_port_tls and config.tls_trust_certs_file_path)
-    if tokens is None and not has_certificates:
+    wanted = {name.rpartition(".")[2] for name in config.authentication_providers}
+    if unknown := wanted - _PROVIDERS:
+        raise ConfigError(
+            f"authenticationProviders: {', '.join(sorted(unknown))} is not known here; give some of "
+            f"{', '.join(sorted(_PROVIDERS))}, or leave it out"
+        )
+    wanted = wanted or set(_PROVIDERS)
+    tokens = _tokens(config) if "AuthenticationProviderToken" in wanted else None
+    users = passwords.read(_text("basicAuthConf", config.basic_auth_conf)) if config.basic_auth_conf else None
+    if "AuthenticationProviderBasic" not in wanted:
+        users = None
+    has_port = config.broker_service_port_tls or config.web_service_port_tls
+    has_certificates = bool(has_port and config.tls_trust_certs_file_path)
+    has_certificates &= "AuthenticationProviderTls" in wanted
+    if tokens is None and users is None and not has_certificates:
         raise ConfigError(
             "authenticationEnabled needs a way to tell who somebody is: set tokenSecretKey or tokenPublicKey, or "
-            "brokerServicePortTls with tlsTrustCertsFilePath"
+            "basicAuthConf, or brokerServicePortTls with tlsTrustCertsFilePath"
         )
-    return Authentication(tokens, has_certificates, config.anonymous_user_role)
+    return Authentication(tokens, users, has_certificates, config.anonymous_user_role)
+
+
+def _text(name: str, place: str) -> str:
+    try:
+        return _read(name, place).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} is no text: give a file as `htpasswd` makes it") from None
 
 
 def _tokens(config: BrokerConfig) -> Tokens | None:

@@ -1,4 +1,4 @@
-"""Settings as people write them: `60s`, `1m`, `50MB`, `25%`. Pure.
+"""Settings as people write them: `60s`, `1m`, `50MB`, `25%`, `alice,bob`. Pure.
 
 A plain number is in the setting's own unit. A size's units are decimal, as rates are counted: MB is 1,000,000 bytes.
 """
@@ -64,3 +64,11 @@ seconds: Final = _reader(_SECONDS, "a duration such as 60s, 1m or 90 (seconds)")
 bytes_rate: Final = _reader(_BYTES, "a size such as 50MB or 50000000 (bytes)")
 rate: Final = _reader(_PLAIN, "a number")
 fraction: Final = _reader(_FRACTION, "a share such as 25% or 0.25")
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """A list, or its parts with commas between them."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("expected names with commas between them")
+    return tuple(part.strip() for part in parts if part.strip())

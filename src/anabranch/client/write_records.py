@@ -76,6 +76,8 @@ class WriteRecords:
     # The address of a broker that is up, looked for again with every try. ConnectionLost if there is none now.
     admin_url: Callable[[], str]
     security: Security = NOBODY
+    # What is written to: whoever may produce there may decide about a write that has written nothing.
+    target: str = ""
     timeout_s: float = 30.0
     # How long one call goes on asking while no answer comes.
     retry_s: float = 60.0
@@ -93,7 +95,7 @@ class WriteRecords:
 
     def decide(self, write: str, batch: int, winners: Collection[UUID], topics: Collection[str]) -> Record:
         """The record as it is from now on: with these winners, or with those of whoever was first."""
-        body = {"winners": sorted(one.hex for one in winners), "topics": sorted(topics)}
+        body = {"winners": sorted(one.hex for one in winners), "topics": sorted(topics), **self._target()}
         try:
             return Record.of(self._ask("PUT", _path(write, batch), body))
         except _Answered as answer:
@@ -107,7 +109,7 @@ class WriteRecords:
 
     def drop(self, write: str, batch: int, attempts: Iterable[UUID]) -> Record:
         """Gives attempts up. Winners of a decided write stay winners."""
-        body = {"attempts": sorted(one.hex for one in attempts)}
+        body = {"attempts": sorted(one.hex for one in attempts), **self._target()}
         try:
             return Record.of(self._ask("POST", f"{_path(write, batch)}/drop", body))
         except _Answered as answer:
@@ -133,6 +135,9 @@ class WriteRecords:
                 pass
 
     # -- asking
+
+    def _target(self) -> dict[str, str]:
+        return {"target": self.target} if self.target else {}
 
     def _ask(self, method: str, path: str, body: object = None) -> bytes:
         deadline, pause = self.clock() + self.retry_s, PAUSE_MIN_S

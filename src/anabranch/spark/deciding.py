@@ -71,7 +71,7 @@ def records_of(options: SinkOptions, retry_s: float | None = None) -> WriteRecor
     ask = partial(told_address, options.service_url, options.security)
     address: Callable[[], str] = AdminAddress(ask) if given is None else lambda: given
     wait_s = options.timeout_s if retry_s is None else retry_s
-    return WriteRecords(address, security=options.security, retry_s=wait_s)
+    return WriteRecords(address, options.security, options.topic or "", retry_s=wait_s)
 
 
 def stream_write_id(query_id: str, topic: str | None) -> str:

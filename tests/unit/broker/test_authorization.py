@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from anabranch.broker.authorization import AllowAll, NotAuthorizedError, Rights
+from anabranch.broker.permissions import Action
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -15,6 +16,12 @@ TOPIC = TopicName.parse("topic://public/default/t")
 
 class AllowNothing:
     async def is_super_user(self, role: str) -> bool:
+        return False
+
+    async def may_administer_tenant(self, role: str, tenant: str) -> bool:
+        return False
+
+    async def may_act(self, role: str, namespace: NamespaceName, action: Action) -> bool:
         return False
 
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
@@ -36,7 +43,12 @@ class AllowNothing:
 Demand = Callable[[Rights, str], Awaitable[None]]
 DEMANDS: list[tuple[Demand, str]] = [
     (lambda rights, role: rights.super_user(role), "super user"),
+    (lambda rights, role: rights.administer_tenant(role, "public"), "administer tenant public"),
     (lambda rights, role: rights.administer(role, PUBLIC_DEFAULT), "administer public/default"),
+    (
+        lambda rights, role: rights.act(role, PUBLIC_DEFAULT, Action.CONSUME),
+        "consume in all of public/default",
+    ),
     (lambda rights, role: rights.administer(role, TOPIC), "administer topic://public/default/t"),
     (lambda rights, role: rights.list_topics(role, PUBLIC_DEFAULT), "list the topics of public/default"),
     (lambda rights, role: rights.lookup(role, TOPIC), "look up topic://public/default/t"),

@@ -66,7 +66,7 @@ async def serving(authentication: Authentication) -> AsyncIterator[River]:
     server = await asyncio.get_running_loop().create_server(lambda: Session(brokers[0]), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     broker = Broker(
-        BrokerConfig(keep_alive_interval_seconds=1),
+        BrokerConfig(keep_alive_interval_seconds=1, authentication_refresh_check_seconds=0.05),
         metadata,
         log,
         resources,

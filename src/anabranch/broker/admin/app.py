@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +19,7 @@ from anabranch.broker.admin import (
     lookup,
     messages,
     namespaces,
+    permissions,
     read_plans,
     scalable,
     schemas,
@@ -29,6 +30,7 @@ from anabranch.broker.admin import (
     topics,
     writes,
 )
+from anabranch.broker.admin.authorize import authorize
 from anabranch.broker.admin.caller import Caller
 from anabranch.broker.admin.params import BrokerDep
 from anabranch.broker.broker import Broker
@@ -61,10 +63,13 @@ def create_app(broker: Broker) -> FastAPI:
         version=anabranch.__version__,
         description="Pulsar's v2 admin REST, as far as this broker serves it.",
         redirect_slashes=False,
+        dependencies=[Depends(authorize)],
     )
     app.state.broker = broker
     errors.install(app)
-    app.add_middleware(Caller, sign_in=broker.sign_in)
+    app.add_middleware(
+        Caller, sign_in=broker.sign_in, hides_metrics=broker.config.authenticate_metrics_endpoint
+    )
     # Added last, it is the outermost: the others see the path as it is routed.
     app.add_middleware(EncodedPaths)
     app.include_router(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
@@ -72,14 +77,16 @@ def create_app(broker: Broker) -> FastAPI:
     # Settings before namespaces: both have routes of the shape /{tenant}/{namespace}/{word}.
     app.include_router(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    app.include_router(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
     app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
-    for router in (topics.router, subscriptions.router, messages.router):
+    for router in (topics.router, permissions.topics, subscriptions.router, messages.router):
         app.include_router(
             router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
         )
     # Before the others of scalable topics, which would take its words for the end of a topic's name.
     app.include_router(auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"])
+    app.include_router(permissions.scalable, prefix="/admin/v2/scalable", tags=["permissions"])
     app.include_router(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
     app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])

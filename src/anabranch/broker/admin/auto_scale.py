@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from anabranch.autoscale.policy import Override, Resolved, check
 from anabranch.broker.admin.auto_scale_json import explained_json, resolved_json
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body
 from anabranch.broker.admin.scalable import TOPIC, ServiceDep, TopicDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import Policies
@@ -37,14 +37,6 @@ namespaces = APIRouter()
 
 POLICY = TOPIC + "/autoScalePolicy"
 NAMESPACE_POLICY = "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
-
-
-async def _administered(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep) -> NamespaceName:
-    await broker.rights.administer(role, namespace)
-    return namespace
-
-
-AdministeredDep = Annotated[NamespaceName, Depends(_administered)]
 
 
 # -- one topic
@@ -95,7 +87,7 @@ async def explain(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> di
 
 @namespaces.get(NAMESPACE_POLICY, response_model=None)
 async def show_namespace(
-    namespace: AdministeredDep, broker: BrokerDep, applied: bool = False
+    namespace: NamespaceDep, broker: BrokerDep, applied: bool = False
 ) -> Response | dict[str, Any]:
     policies = await broker.resources.policies(namespace)
     if not applied:
@@ -104,7 +96,7 @@ async def show_namespace(
 
 
 @namespaces.post(NAMESPACE_POLICY, status_code=204)
-async def change_namespace(namespace: AdministeredDep, broker: BrokerDep, request: Request) -> None:
+async def change_namespace(namespace: NamespaceDep, broker: BrokerDep, request: Request) -> None:
     """Checked against the broker's settings. Topics that set something else on top are not asked: see above."""
     wanted = await _wanted(request)
     check(applied(broker.config, Policies(scalable_topic_auto_scale_policy=wanted), None).policy)
@@ -112,7 +104,7 @@ async def change_namespace(namespace: AdministeredDep, broker: BrokerDep, reques
 
 
 @namespaces.delete(NAMESPACE_POLICY, status_code=204)
-async def remove_namespace(namespace: AdministeredDep, broker: BrokerDep) -> None:
+async def remove_namespace(namespace: NamespaceDep, broker: BrokerDep) -> None:
     await _store(broker, namespace, None)
 
 

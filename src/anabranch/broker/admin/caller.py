@@ -7,42 +7,55 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anabranch.broker.admin.errors import reason
+from anabranch.broker.admin.rules import Needs, rule_for
 from anabranch.broker.authentication import AuthenticationFailed
+from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.sign_in import NOBODY, SignIn
 
 ROLE: Final = "anabranch.role"
-# Open to everybody: that the server runs, how it does, and the page's files, not its data.
-_PUBLIC: Final = frozenset({"/status.html", "/metrics", "/ui"})
+# What TLS has verified of the caller, as `ssl` gives it.
+CERTIFICATE: Final = "anabranch.certificate"
 
 
 class Caller:
     """Leaves the caller's role in the request, or refuses it with 401."""
 
-    def __init__(self, app: ASGIApp, sign_in: SignIn) -> None:
+    def __init__(self, app: ASGIApp, sign_in: SignIn, *, hides_metrics: bool = False) -> None:
         self._app = app
         self._sign_in = sign_in
+        self._hides_metrics = hides_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         role = NOBODY.role
-        if not _is_public(scope["path"]):
+        if not self._is_public(scope["method"], scope["path"]):
             try:
-                role = self._sign_in.caller(_authorization(scope)).role
+                role = self._sign_in.caller(
+                    _header(scope, b"authorization"),
+                    scope.get(CERTIFICATE),
+                    _header(scope, b"x-original-principal"),
+                ).role
             except AuthenticationFailed as error:
-                refusal = reason(401, str(error), {"WWW-Authenticate": "Bearer"})
+                refusal = reason(401, str(error), {"WWW-Authenticate": self._sign_in.challenge})
                 await refusal(scope, receive, send)
+                return
+            except NotAuthorizedError as error:
+                await reason(403, str(error))(scope, receive, send)
                 return
         await self._app({**scope, ROLE: role}, receive, send)
 
+    def _is_public(self, method: str, path: str) -> bool:
+        """That the server runs, how it does, and the page's files, not its data."""
+        rule = rule_for(method, path)
+        if rule is None or rule.needs is not Needs.NOTHING:
+            return False
+        return not (self._hides_metrics and path == "/metrics")
 
-def _is_public(path: str) -> bool:
-    return path in _PUBLIC or (path.startswith("/ui/") and not path.startswith("/ui/api"))
 
-
-def _authorization(scope: Scope) -> str:
+def _header(scope: Scope, wanted: bytes) -> str:
     for name, value in scope["headers"]:
-        if name == b"authorization":
+        if name == wanted:
             return str(value.decode("latin-1"))
     return ""

@@ -160,18 +160,3 @@ async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: 
         topic = await broker.topic(TopicName.parse(name))
         if subscription in topic.subscriptions:
             await topic.delete_subscription(subscription, force=False)
-
-
-# -- permissions: shown, not enforced
-
-
-@router.get("/{tenant}/{namespace}/permissions")
-async def permissions(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, list[str]]:
-    return (await broker.resources.policies(namespace)).auth_policies.namespace_auth
-
-
-@router.post("/{tenant}/{namespace}/permissions/{role}")
-@router.delete("/{tenant}/{namespace}/permissions/{role}")
-async def change_permissions(broker: BrokerDep, namespace: NamespaceDep, role: str) -> None:
-    await broker.resources.policies(namespace)
-    raise RestError(501, "Authorization is not enabled")

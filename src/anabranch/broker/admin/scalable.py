@@ -1,7 +1,7 @@
 """`/admin/v2/scalable`: scalable topics, their segments and subscriptions, as Pulsar's admin client asks for them.
 
 Requests may come to any broker. What only the leader of the topic can do is answered with a redirect to it, see
-`errors.py`. Rights are asked for before anything is looked up.
+`errors.py`.
 
 Pulsar's admin client puts a topic's name into the path as it is, slashes included, so names here span path segments.
 A name that ends like one of the routes (`a/stats`) must have its slashes encoded, and then means exactly itself.
@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from anabranch.broker.admin.errors import RestError
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, decoded_once
 from anabranch.broker.admin.scalable_stats import stats_json
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.service import ScalableTopics
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 
 router = APIRouter()
@@ -39,15 +39,8 @@ async def _service(broker: BrokerDep) -> ScalableTopics:
     return broker.scalable
 
 
-async def _administered(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep, topic: str) -> TopicName:
-    name = TopicName(Domain.TOPIC, namespace, decoded_once(topic))
-    await broker.rights.administer(role, name)
-    return name
-
-
-async def _listed(broker: BrokerDep, role: RoleDep, namespace: NamespaceDep) -> NamespaceName:
-    await broker.rights.list_topics(role, namespace)
-    return namespace
+async def _topic(namespace: NamespaceDep, topic: str) -> TopicName:
+    return TopicName(Domain.TOPIC, namespace, decoded_once(topic))
 
 
 async def _subscription(subscription: str) -> str:
@@ -63,8 +56,7 @@ def _segment(text: str) -> int:
 
 
 ServiceDep = Annotated[ScalableTopics, Depends(_service)]
-TopicDep = Annotated[TopicName, Depends(_administered)]
-ListedDep = Annotated[NamespaceName, Depends(_listed)]
+TopicDep = Annotated[TopicName, Depends(_topic)]
 SubscriptionDep = Annotated[str, Depends(_subscription)]
 
 
@@ -159,7 +151,7 @@ async def remove_property(topic: TopicDep, service: ServiceDep, key: str) -> Non
 
 @router.get(LIST)
 async def list_topics(
-    namespace: ListedDep,
+    namespace: NamespaceDep,
     broker: BrokerDep,
     service: ServiceDep,
     property: Annotated[Sequence[str], Query()] = (),
@@ -199,6 +191,7 @@ async def metadata(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
 
 
 @router.delete(TOPIC, status_code=204)
-async def delete(topic: TopicDep, service: ServiceDep, force: bool = False) -> None:
+async def delete(topic: TopicDep, broker: BrokerDep, service: ServiceDep, force: bool = False) -> None:
     """With all its segments and subscriptions; with `force` also while clients are connected."""
     await service.delete(topic, force=force)
+    await broker.forget_grants(topic)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.exceptions import HTTPException
 
 from anabranch.broker.admin.errors import RestError, redirect
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, decoded_once
 from anabranch.broker.broker import Broker
 from anabranch.broker.scalable.records import named_segment
 from anabranch.controller.ports import CursorStatus, SegmentGone
@@ -44,9 +44,8 @@ class Owned:
 
 
 async def _owned(
-    request: Request, broker: BrokerDep, role: RoleDep, namespace: NamespaceDep, topic: str, descriptor: str
+    request: Request, broker: BrokerDep, namespace: NamespaceDep, topic: str, descriptor: str
 ) -> Owned:
-    await broker.rights.super_user(role)
     if broker.scalable is None:
         raise RestError(405, "Scalable topics are disabled; set scalableTopicEnabled=true on the brokers")
     parent = TopicName(Domain.TOPIC, namespace, decoded_once(topic))

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anabranch.broker.admin.app import create_app
+from anabranch.broker.admin.caller import CERTIFICATE
 from anabranch.broker.broker import Broker
 
 STOP_MAX_S = 3
@@ -35,6 +39,25 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Http(H11Protocol):
+    """Tells the application what TLS has verified of the caller, which ASGI itself has no place for.
+
+    And not the default parser, which loses the body of a request that offers HTTP/2, as Java's own HTTP client does.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if certificate := transport.get_extra_info("peercert"):
+            self.app = _with_certificate(self.app, certificate)
+
+
+def _with_certificate(app: ASGIApp, certificate: Mapping[str, Any]) -> ASGIApp:
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CERTIFICATE: certificate}, receive, send)
+
+    return called
+
+
 def _warm_up(app: FastAPI) -> None:
     """Has the application build its routes, which takes it a tenth of a second, while publishes go on.
 
@@ -50,7 +73,7 @@ def _warm_up(app: FastAPI) -> None:
     asyncio.run(app(scope, receive, send))
 
 
-def _server(app: FastAPI, tls: ssl.SSLContext | None) -> _Server:
+def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -58,8 +81,8 @@ def _server(app: FastAPI, tls: ssl.SSLContext | None) -> _Server:
         access_log=False,
         lifespan="off",
         ws="none",
-        # The default parser loses the body of a request that offers HTTP/2, as Java's own HTTP client does.
-        http="h11",
+        http=_Http,
+        limit_concurrency=connections_max,
         timeout_graceful_shutdown=STOP_MAX_S,
     )
     config.load()
@@ -72,7 +95,8 @@ async def serve_admin(broker: Broker, listening: Sequence[Listening]) -> AsyncIt
     """Serving from entry to exit, on sockets with TLS or without; requests under way get a moment to finish."""
     app = create_app(broker)
     await asyncio.to_thread(_warm_up, app)
-    servers = [(_server(app, tls), sock) for sock, tls in listening]
+    most = broker.config.max_http_server_connections
+    servers = [(_server(app, tls, most), sock) for sock, tls in listening]
     tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]  # Awaited below.
     try:
         for server, _ in servers:

@@ -64,6 +64,7 @@ SETTINGS = (
     Setting("schemaCompatibilityStrategy", "schema_compatibility_strategy", Strategy),
     Setting("schemaValidationEnforced", "schema_validation_enforced", bool),
     Setting("properties", "properties", dict[str, str]),
+    Setting("subscriptionAuthMode", "subscription_auth_mode", Literal["None", "Prefix"]),
     Setting("subscriptionExpirationTime", "subscription_expiration_time_minutes", Count, is_obeyed=False),
     Setting(
         "autoSubscriptionCreation", "auto_subscription_creation", AutoSubscriptionCreation, is_obeyed=False

@@ -128,19 +128,6 @@ async def properties(broker: BrokerDep, topic: TopicDep) -> dict[str, str]:
     return dict((await single(broker, topic)).log.topic_record.properties)
 
 
-@router.get("/permissions")
-async def permissions(broker: BrokerDep, topic: TopicDep) -> dict[str, list[str]]:
-    """Those of the namespace and, over them, those of the topic."""
-    auth = (await broker.resources.policies(topic.namespace)).auth_policies
-    return {**auth.namespace_auth, **auth.destination_auth.get(str(topic.base), {})}
-
-
-@router.post("/permissions/{role}")
-@router.delete("/permissions/{role}")
-async def change_permissions(broker: BrokerDep, topic: TopicDep, role: str) -> None:
-    raise RestError(501, "Authorization is not enabled")
-
-
 @router.put("/compaction")
 @router.get("/compaction")
 async def compaction(broker: BrokerDep, topic: TopicDep) -> None:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
+from anabranch.broker.broker import Broker
 from anabranch.broker.write_records import encode_record
 from anabranch.model.hidden_writes import (
     DroppedWinner,
@@ -34,10 +35,13 @@ _LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
 class Decided(msgspec.Struct, forbid_unknown_fields=True):
     winners: list[str]
     topics: list[str]
+    # What is written to, as its users call it: asked about where nothing was written anywhere.
+    target: str = ""
 
 
 class Dropped(msgspec.Struct, forbid_unknown_fields=True):
     attempts: list[str]
+    target: str = ""
 
 
 async def _in_path(write: str, number: str) -> WriteBatch:
@@ -87,6 +91,8 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
                 412, f"{topic} has no log of its own: name segments, partitions or persistent topics"
             )
         await broker.rights.produce(role, topic)
+    if not topics:
+        await _check_target(broker, role, given.target)
     try:
         record = await broker.write_records.decide(batch, winners, map(str, topics))
     except DroppedWinner as error:
@@ -95,9 +101,10 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
 
 
 @router.post("/writes/{write}/{number}/drop")
-async def drop(broker: BrokerDep, batch: BatchDep, request: Request) -> Response:
+async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Those attempts will not win. Only who wrote them knows their names."""
     given = await body(request, Dropped)
+    await _check_target(broker, role, given.target)
     return _answer(await broker.write_records.drop(batch, _attempts(given.attempts)))
 
 
@@ -125,6 +132,14 @@ async def reveal(
         # Taken by another broker, or lost with its disk: whoever has it next can do it.
         raise RestError(503, f"{name}: {error}; ask again") from None
     return Response(status_code=204)
+
+
+async def _check_target(broker: Broker, role: str, target: str) -> None:
+    """Records are in the shared store: nobody makes one who may write nowhere."""
+    if target:
+        await broker.rights.produce(role, TopicName.parse(target))
+    else:
+        await broker.rights.super_user(role)
 
 
 def _answer(record: WriteRecord) -> Response:

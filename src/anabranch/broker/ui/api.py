@@ -17,6 +17,8 @@ from fastapi.responses import RedirectResponse
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
+from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.broker import Broker
 from anabranch.broker.ui.overview import Names, overview_json
 from anabranch.broker.ui.river import classic_json, topic_json
 from anabranch.controller.ports import NotLeader
@@ -79,7 +81,7 @@ async def topic(
     since: Since = 0,
     layout: Annotated[str, Query(max_length=64)] = "",
 ) -> dict[str, Any]:
-    """Whoever may look into a topic may change it: the admin REST knows one right for both."""
+    """For those who administer the topic. Splits and merges are for super users, as in the admin REST."""
     name = TopicName(Domain.TOPIC, namespace, decoded_once(topic))
     await broker.rights.administer(role, name)
     _guard(response)
@@ -93,7 +95,15 @@ async def topic(
         if not web_url:
             raise
         return {"now": broker.now_ms(), "topic": str(name), "kind": "elsewhere", "url": f"{web_url}/ui"}
-    return found | {"may": {"change": True, "because": ""}}
+    return found | {"may": await _may_change(broker, role)}
+
+
+async def _may_change(broker: Broker, role: str) -> dict[str, Any]:
+    try:
+        await broker.rights.super_user(role)
+    except NotAuthorizedError:
+        return {"change": False, "because": "splits and merges are for super users"}
+    return {"change": True, "because": ""}
 
 
 def _guard(response: Response) -> None:

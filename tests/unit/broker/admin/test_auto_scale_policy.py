@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
@@ -315,30 +316,15 @@ async def test_policy_writes_and_splits_lose_nothing_of_each_other(rest: Rest) -
 # -- rights
 
 
-class NotAdministering:
+class NotAdministering(AllowAll):
     """Refuses to let anybody administer anything, and notes what was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def is_super_user(self, role: str) -> bool:
-        return True
-
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
         self.asked.append(str(where))
         return False
-
-    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
-        return True
-
-    async def may_lookup(self, role: str, topic: TopicName) -> bool:
-        return True
-
-    async def may_produce(self, role: str, topic: TopicName) -> bool:
-        return True
-
-    async def may_consume(self, role: str, topic: TopicName, subscription: str) -> bool:
-        return True
 
 
 async def test_policies_are_for_those_who_administer_the_topic_or_namespace() -> None:

@@ -166,11 +166,6 @@ async def test_clusters_other_than_our_own_come_and_go(rest: Rest) -> None:
     await rest.refused("DELETE", f"{V2}/clusters/standalone", 412)
 
 
-async def test_permissions_are_shown_and_not_changed(rest: Rest) -> None:
-    assert await rest.get(f"{V2}/namespaces/public/default/permissions") == {}
-    await rest.refused("POST", f"{V2}/namespaces/public/default/permissions/me", 501, json=["produce"])
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "body"),
     [

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from anabranch.broker.admin import create_app
+from anabranch.broker.authorization import AllowAll
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.owners import Owner
@@ -599,7 +600,7 @@ async def test_a_classic_topic_is_not_split_before_it_is_migrated(rest: Rest) ->
 # -- rights
 
 
-class Refusing:
+class Refusing(AllowAll):
     """Refuses what is named, and notes who asked for what."""
 
     def __init__(self, *refused: str) -> None:
@@ -629,13 +630,40 @@ class Refusing:
         return self._answer("consume", topic)
 
 
-async def test_without_admin_rights_on_the_topic_every_call_is_refused() -> None:
-    authorizer = Refusing("administer")
-    calls = (*EVERY_CALL, ("PUT", ""), ("POST", "/autoScalePolicy"))
+RIGHTS = {
+    "look up": (("GET", ""), ("GET", "/stats"), ("GET", "/properties"), ("GET", "/explain")),
+    "consume": (
+        ("PUT", "/subscriptions/s"),
+        ("DELETE", "/subscriptions/s"),
+        ("POST", "/subscriptions/s/seek?timestamp=1"),
+        ("POST", "/subscriptions/s/skip-all"),
+    ),
+    "produce": (("POST", "/migrate"),),
+    "super user": (("POST", "/split/0"), ("POST", "/merge/0/1")),
+    "administer": (
+        ("PUT", ""),
+        ("DELETE", "?force=true"),
+        ("PUT", "/properties"),
+        ("DELETE", "/properties?key=a"),
+        ("GET", "/autoScalePolicy"),
+        ("POST", "/autoScalePolicy"),
+        ("DELETE", "/autoScalePolicy"),
+    ),
+}
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+async def test_without_its_right_on_the_topic_a_call_is_refused(right: str) -> None:
+    authorizer = Refusing(right)
     async with serving(MemoryMetadata(lambda: NOW_MS), authorizer=authorizer) as rest:
-        for method, tail in calls:
-            assert "administer" in await rest.refused(method, T + tail, 403)
-    assert authorizer.asked == [f"administer {TOPIC}"] * len(calls)
+        for method, tail in RIGHTS[right]:
+            assert right in await rest.refused(method, T + tail, 403)
+    where = "" if right == "super user" else TOPIC
+    assert authorizer.asked == [f"{right} {where}"] * len(RIGHTS[right])
+
+
+def test_every_call_has_its_right() -> None:
+    assert {call for calls in RIGHTS.values() for call in calls} >= set(EVERY_CALL)
 
 
 async def test_topics_are_listed_for_whom_the_namespace_allows_it() -> None:

@@ -1,0 +1,232 @@
+"""Roles with and without rights on a real broker, on the binary protocol and on REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker.authorization import NotAuthorizedError, Proxied, Rights
+from anabranch.model.names import NamespaceName, TopicName
+from anabranch.wire import pulsar_pb2 as pb
+from harness.guarded import C, Guarded, Wire, guarded, token
+
+NS = "/admin/v2/namespaces/acme/news"
+NEWS = NamespaceName("acme", "news")
+TOPIC = "persistent://acme/news/t"
+PATH = "/admin/v2/persistent/acme/news/t"
+
+
+@pytest.fixture
+async def acme() -> AsyncIterator[Guarded]:
+    """`writer` may produce, `reader` consume, both on the namespace; `nobody` has a token and no right."""
+    async with guarded() as made:
+        await made.rest("boss", "POST", f"{NS}/permissions/writer", 204, json=["produce"])
+        await made.rest("boss", "POST", f"{NS}/permissions/reader", 204, json=["consume"])
+        await made.rest("boss", "PUT", PATH, 204)
+        yield made
+
+
+async def produce(wire: Wire, topic: str = TOPIC, **more: Any) -> pb.BaseCommand:
+    return await wire.ask(C.PRODUCER, "producer", topic=topic, producer_id=1, request_id=1, **more)
+
+
+async def subscribe(wire: Wire, topic: str = TOPIC, subscription: str = "s") -> pb.BaseCommand:
+    return await wire.ask(
+        C.SUBSCRIBE,
+        "subscribe",
+        topic=topic,
+        subscription=subscription,
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=1,
+        request_id=2,
+    )
+
+
+def refused(answer: pb.BaseCommand) -> bool:
+    return answer.type == C.ERROR and answer.error.error == pb.AuthorizationError
+
+
+async def test_who_may_produce_may_not_consume_and_the_other_way_round(acme: Guarded) -> None:
+    async with acme.as_role("writer") as wire:
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+        answer = await subscribe(wire)
+        assert refused(answer)
+        assert "role 'writer' may not consume persistent://acme/news/t" in answer.error.message
+    async with acme.as_role("reader") as wire:
+        assert (await subscribe(wire)).type == C.SUCCESS
+        assert refused(await produce(wire))
+
+
+async def test_nobody_finds_out_what_exists(acme: Guarded) -> None:
+    async with acme.as_role("nobody") as wire:
+        for topic in (
+            TOPIC,
+            "persistent://acme/news/none",
+            "persistent://acme/none/t",
+            "persistent://no/no/t",
+        ):
+            look = await wire.ask(C.LOOKUP, "lookupTopic", topic=topic, request_id=3)
+            assert look.lookupTopicResponse.error == pb.AuthorizationError
+            count = await wire.ask(C.PARTITIONED_METADATA, "partitionMetadata", topic=topic, request_id=4)
+            assert count.partitionMetadataResponse.error == pb.AuthorizationError
+            assert refused(await produce(wire, topic))
+            assert refused(await subscribe(wire, topic))
+
+
+@pytest.mark.parametrize("role", ["root", "boss", "writer", "reader"])
+async def test_either_right_lets_a_role_look_up_and_list(acme: Guarded, role: str) -> None:
+    async with acme.as_role(role) as wire:
+        look = await wire.ask(C.LOOKUP, "lookupTopic", topic=TOPIC, request_id=3)
+        assert look.lookupTopicResponse.response == pb.CommandLookupTopicResponse.Connect
+        listing = await wire.ask(
+            C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="acme/news", request_id=4
+        )
+        assert list(listing.getTopicsOfNamespaceResponse.topics) == [TOPIC]
+    await acme.rest(role, "GET", f"{PATH}/stats", 200)
+    await acme.rest(role, "GET", f"{NS}/topics", 200)
+
+
+async def test_a_grant_on_one_topic_opens_that_topic_alone(acme: Guarded) -> None:
+    await acme.rest("boss", "POST", f"{PATH}/permissions/guest", 204, json=["consume"])
+    async with acme.as_role("guest") as wire:
+        assert (await subscribe(wire)).type == C.SUCCESS
+        assert refused(await produce(wire, "persistent://acme/news/other"))
+    await acme.rest("guest", "GET", f"{PATH}/stats", 200)
+    await acme.rest("guest", "GET", f"{NS}/topics", 403)
+    await acme.rest("guest", "GET", "/admin/v2/persistent/acme/news/other/stats", 403)
+
+
+async def test_admins_of_a_tenant_do_what_they_like_there_and_nothing_elsewhere(acme: Guarded) -> None:
+    async with acme.as_role("boss") as wire:
+        assert refused(await produce(wire, "persistent://public/default/t"))
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+    await acme.rest("boss", "PUT", "/admin/v2/namespaces/acme/more", 204)
+    for method, path in (
+        ("PUT", "/admin/v2/namespaces/public/more"),
+        ("GET", "/admin/v2/tenants"),
+        ("POST", "/admin/v2/tenants/acme"),
+        ("GET", "/admin/v2/namespaces/public"),
+        ("GET", "/admin/v2/brokers/configuration/runtime"),
+        ("PUT", f"{NS}/unload"),
+        ("POST", "/admin/v2/scalable/acme/news/t/split/0"),
+    ):
+        await acme.rest("boss", method, path, 403)
+
+
+async def test_a_grant_that_is_taken_back_ends_what_uses_it(acme: Guarded) -> None:
+    async with acme.as_role("writer") as writer, acme.as_role("reader") as reader:
+        assert (await produce(writer)).type == C.PRODUCER_SUCCESS
+        assert (await subscribe(reader)).type == C.SUCCESS
+        await acme.rest("boss", "DELETE", f"{NS}/permissions/writer", 204)
+        closed = await writer.receive()
+        assert closed is not None
+        assert closed.type == C.CLOSE_PRODUCER
+        assert refused(await produce(writer, epoch=1))
+        await acme.rest("boss", "DELETE", f"{NS}/permissions/reader", 204)
+        closed = await reader.receive()
+        assert closed is not None
+        assert closed.type == C.CLOSE_CONSUMER
+        assert refused(await subscribe(reader))
+
+
+async def test_a_namespace_may_want_the_role_in_the_subscriptions_name(acme: Guarded) -> None:
+    await acme.rest("boss", "POST", f"{NS}/subscriptionAuthMode", 204, json="Prefix")
+    async with acme.as_role("reader") as wire:
+        answer = await subscribe(wire)
+        assert refused(answer)
+        assert "reader-xxxx" in answer.error.message
+        assert (await subscribe(wire, subscription="reader-1")).type == C.SUCCESS
+
+
+async def test_a_subscription_that_is_granted_to_some_is_refused_to_others(acme: Guarded) -> None:
+    await acme.rest("boss", "POST", f"{NS}/permissions/subscription/s", 204, json=["ann"])
+    async with acme.as_role("reader") as wire:
+        assert refused(await subscribe(wire))
+        assert (await subscribe(wire, subscription="another")).type == C.SUCCESS
+    await acme.rest("reader", "POST", f"{PATH}/subscription/s/skip_all", 403)
+
+
+async def test_schemas_are_read_by_either_and_written_by_who_may_produce(acme: Guarded) -> None:
+    schema = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
+    for role, may in (("writer", True), ("reader", False), ("nobody", False)):
+        async with acme.as_role(role) as wire:
+            made = await wire.ask(
+                C.GET_OR_CREATE_SCHEMA, "getOrCreateSchema", request_id=5, topic=TOPIC, schema=schema
+            )
+            assert made.getOrCreateSchemaResponse.HasField("error_code") is not may
+    for role, code in (("reader", None), ("nobody", pb.AuthorizationError)):
+        async with acme.as_role(role) as wire:
+            got = (await wire.ask(C.GET_SCHEMA, "getSchema", request_id=6, topic=TOPIC)).getSchemaResponse
+            assert (got.error_code if got.HasField("error_code") else None) == code
+
+
+async def test_scalable_topics_ask_for_the_same_rights(acme: Guarded) -> None:
+    await acme.rest("boss", "PUT", "/admin/v2/scalable/acme/news/river", 204)
+    for role, may in (("writer", True), ("nobody", False)):
+        async with acme.as_role(role) as wire:
+            update = await wire.ask(
+                C.SCALABLE_TOPIC_LOOKUP, "scalableTopicLookup", session_id=1, topic="topic://acme/news/river"
+            )
+            assert update.scalableTopicUpdate.HasField("error") is not may
+    segment = (await acme.broker.resources.segment_names(NEWS))[0]
+    async with acme.as_role("writer") as wire:
+        assert (await produce(wire, str(segment))).type == C.PRODUCER_SUCCESS
+        assert refused(await subscribe(wire, str(segment)))
+
+
+async def test_a_topic_made_anew_inherits_no_grant(acme: Guarded) -> None:
+    await acme.rest("boss", "POST", f"{PATH}/permissions/guest", 204, json=["consume"])
+    await acme.rest("boss", "DELETE", PATH, 204)
+    await acme.rest("boss", "PUT", PATH, 204)
+    async with acme.as_role("guest") as wire:
+        assert refused(await subscribe(wire))
+
+
+async def test_stars_count_where_they_are_allowed() -> None:
+    async with guarded(authorization_allow_wildcards_matching=True) as made:
+        await made.rest("boss", "POST", f"{NS}/permissions/team-*", 204, json=["produce"])
+        async with made.as_role("team-ann") as wire:
+            assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+
+
+async def test_grants_count_for_a_client_that_is_connected_already(acme: Guarded) -> None:
+    async with acme.as_role("late") as wire:
+        assert refused(await produce(wire))
+        await acme.rest("boss", "POST", f"{NS}/permissions/late", 204, json=["produce"])
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+
+
+# -- proxies
+
+
+async def test_what_a_proxy_asks_for_must_be_allowed_to_both(acme: Guarded) -> None:
+    rights: Rights = acme.broker.rights
+    topic = TopicName.parse(TOPIC)
+    await rights.produce(Proxied("root", "writer"), topic)
+    for role in (Proxied("root", "reader"), Proxied("nobody", "writer")):
+        with pytest.raises(NotAuthorizedError):
+            await rights.produce(role, topic)
+
+
+async def test_a_proxy_names_whom_it_speaks_for() -> None:
+    async with guarded(proxy_roles=("proxy",), super_user_roles=("root", "proxy")) as made:
+        await made.rest("boss", "POST", f"{NS}/permissions/writer", 204, json=["produce"])
+        async with made.wire(token("proxy"), original_principal="writer") as (wire, answer):
+            assert answer is not None
+            assert answer.type == C.CONNECTED
+            assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+            assert refused(await subscribe(wire))
+        for role, original in (("proxy", ""), ("proxy", "proxy"), ("writer", "root")):
+            more = {"original_principal": original} if original else {}
+            async with made.wire(token(role), **more) as (_, answer):
+                assert answer is not None
+                assert refused(answer)
+
+
+async def test_checks_do_not_hold_each_other_up(acme: Guarded) -> None:
+    async with acme.as_role("writer") as one, acme.as_role("nobody") as other:
+        answers = await asyncio.gather(produce(one), produce(other))
+        assert [answer.type for answer in answers] == [C.PRODUCER_SUCCESS, C.ERROR]
