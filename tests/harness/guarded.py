@@ -22,6 +22,7 @@ from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.broker.tokens import Tokens
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import NamespaceName
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.wire import pulsar_pb2 as pb
@@ -193,8 +194,8 @@ async def guarded(*, authentication: Authentication | None = None, **settings: A
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http:
         made = Guarded(url, broker, clock, http)
         tenant = Tenant(admin_roles=("boss",), allowed_clusters=(resources.cluster,))
-        await made.rest("root", "PUT", "/admin/v2/tenants/acme", 204, json=tenant.builtins())
-        await made.rest("root", "PUT", "/admin/v2/namespaces/acme/news", 204)
+        await resources.create_tenant("acme", tenant)
+        await resources.create_namespace(NamespaceName("acme", "news"))
         yield made
     server.close()
     await broker.close()
