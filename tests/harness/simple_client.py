@@ -93,14 +93,17 @@ class Client:
         kind: int = pb.CommandSubscribe.Exclusive,
         earliest: bool = False,
         queue: asyncio.Queue[Message | Exception] | None = None,
+        **options: Any,
     ) -> Consumer:
-        """A consumer of one topic that is not partitioned, or of one partition. Several may share a queue."""
+        """A consumer of one topic that is not partitioned, or of one partition. Several may share a queue.
+
+        `options` are further fields of its SUBSCRIBE."""
         topic = str(TopicName.parse(topic))
         connection = await self._owner(topic)
         consumer = connection.attach(
             PartKind.CONSUMER, lambda number: Consumer(connection, number, topic, queue)
         )
-        await consumer.open(subscription, kind, earliest)
+        await consumer.open(subscription, kind, earliest, **options)
         return consumer
 
 
@@ -247,7 +250,7 @@ class Consumer:
         self._taken = 0
         self._batches: dict[tuple[int, int], _Batch] = {}
 
-    async def open(self, subscription: str, kind: int, earliest: bool) -> None:
+    async def open(self, subscription: str, kind: int, earliest: bool, **options: Any) -> None:
         place = pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
         try:
             await self._connection.request(
@@ -258,8 +261,8 @@ class Consumer:
                 subType=kind,
                 consumer_id=self._number,
                 initialPosition=place,
-                durable=True,
                 force_topic_creation=True,
+                **{"durable": True, **options},
             )
         except BaseException:
             self._connection.detach(PartKind.CONSUMER, self._number)

@@ -47,8 +47,9 @@ from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.model.scalable import scalable_name
 from anabranch.model.segments import SegmentId, segment_of
+from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.port import LogError, LogStore
-from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog, finish_delete
+from anabranch.storage.topic_log import TopicGoneError, TopicLog, finish_delete
 from anabranch.storage.topic_record import TopicRecord
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,8 @@ class Broker:
         # Open since before our session was last lost: others may have had them since. Looked at before they are used.
         self._suspects: dict[Topic, None] = {}
         self._losses = 0
+        # One at a time: each takes the memory of a table of keys.
+        self.compacting = asyncio.Semaphore(1)
         self._stop_watching_session: Callable[[], None] = lambda: None
         self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
         self.recorder = Recorder(self)
@@ -158,6 +161,8 @@ class Broker:
         self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
         self._keep_up(self._every(self.config.authentication_refresh_check_seconds, self._check_identities))
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
+        interval = self.config.broker_service_compaction_monitor_interval_in_seconds
+        self._keep_up(self._every(interval, self._check_compaction))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._until_done(self.write_upkeep.follow))
         self._keep_up(self._every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look))
@@ -243,6 +248,9 @@ class Broker:
                         f"{tenant}/{namespace}",
                     )
                 )
+            if (left := record.compacted) is not None:
+                home = f"{tenant}/{namespace}"
+                live.append((LedgerId(left.id), Incarnation(left.incarnation), 0, left.end, home))
         self.log.retain(live)
         await sweep_leftovers(self, records)
 
@@ -566,6 +574,15 @@ class Broker:
             await topic.maintain()
         except (AnabranchError, OSError):
             log.exception("upkeep of %s failed", topic.name)
+
+    async def _check_compaction(self) -> None:
+        async for topics in self._in_turns():
+            for topic in topics:
+                topic.upkeep.check_compaction()
+
+    async def next_ledger_id(self) -> int:
+        """An id that no ledger ever had."""
+        return await self._ledger_ids.next(0)
 
     async def _update_rates(self) -> None:
         async for topics in self._in_turns():

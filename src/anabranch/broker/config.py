@@ -124,6 +124,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     dispatcher_max_read_batch_size: int = 1000
     active_consumer_failover_delay_time_millis: int = 1000
 
+    # -- keyed compaction
+    # A topic that has more than this to compact is compacted by itself; 0: only when somebody asks.
+    broker_service_compaction_threshold_in_bytes: int = 0
+    broker_service_compaction_monitor_interval_in_seconds: int = 60
+    # Messages without a key: whether compaction keeps them.
+    topic_compaction_retain_null_key: bool = False
+
     # -- deduplication
     broker_deduplication_enabled: bool = False
 
@@ -260,6 +267,7 @@ _AT_LEAST: Mapping[str, float] = {
     "connectionWriteBufferBytes": 4096,
     "maxPendingPublishBytes": MIB,
     "retentionCheckIntervalInSeconds": 1,
+    "brokerServiceCompactionMonitorIntervalInSeconds": 1,
     "hiddenWritesTimeoutSeconds": 1,
     "hiddenWritesCheckIntervalSeconds": 0.05,
     "logFileBytes": MIB,

@@ -173,6 +173,8 @@ class Policies(Json, frozen=True):
     retention_policies: Retention | None = None
     message_ttl_in_seconds: int | None = None
     subscription_expiration_time_minutes: int | None = None
+    # Bytes; 0 for never, None for what the broker is told.
+    compaction_threshold: int | None = None
     deduplication_enabled: bool | None = msgspec.field(default=None, name="deduplicationEnabled")
     auto_topic_creation: AutoTopicCreation | None = msgspec.field(
         default=None, name="autoTopicCreationOverride"

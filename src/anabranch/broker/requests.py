@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import schemas
+from anabranch.broker.compaction.entries import last_slot
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, NotAllowedError, NotReadyError
 from anabranch.broker.producer import Producer
@@ -22,7 +23,6 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.entry import parse_metadata
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
 if TYPE_CHECKING:
@@ -369,9 +369,7 @@ class Requests:
         position.batch_index = -1
         if last[1] >= 0:
             _, entries = await topic.read(last, 1, 1)
-            metadata = parse_metadata(entries[0][2])
-            if metadata.HasField("num_messages_in_batch"):
-                position.batch_index = metadata.num_messages_in_batch - 1
+            position.batch_index = last_slot(entries[0][2])
         marked = response.consumer_mark_delete_position
         before = consumer.subscription.mark_delete
         marked.ledgerId, marked.entryId = _unsigned(before[0]), _unsigned(before[1])

@@ -12,7 +12,8 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import owed
-from anabranch.broker.consumer import Consumer
+from anabranch.broker.compaction.topic_compaction import COMPACTION
+from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from anabranch.broker.cursor import Cursor
 from anabranch.broker.dispatch.base import DispatchLimits
 from anabranch.broker.errors import (
@@ -22,6 +23,7 @@ from anabranch.broker.errors import (
     SubscriptionBusyError,
     SubscriptionNotFoundError,
 )
+from anabranch.broker.ports import LogReader
 from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
 from anabranch.model.position import Position
@@ -136,6 +138,7 @@ class Subscribing:
                 f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
             )
         owed.check(self._topic.log, request)
+        log = await self._log_for(request)
         first = None
         registration = self._topic.broker.registration
         is_segment = (
@@ -148,16 +151,19 @@ class Subscribing:
             # The topic's controller may have made it meanwhile.
             existing = self.all.get(name)
         if existing is None:
-            at = start_position(self._topic.log, request)
+            at = start_position(log, request)
             if first is not None:
                 at = self._topic.log.first if first is InitialPosition.EARLIEST else self._topic.log.end
             if request.start_message_rollback_duration_sec:
                 since = self._topic.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
-                at = await self._topic.log.find_by_publish_time(since)
+                at = await log.find_by_publish_time(since)
             properties = {item.key: item.value for item in request.subscription_properties}
-            existing = await self._create(name, at, properties, request.durable, request.subType)
+            existing = await self._create(name, at, properties, request.durable, request.subType, log)
         await existing.wait_announced()
         await existing.wait_for_seek()
+        existing.read_from(log)
+        if existing.is_durable and existing.note_compacted():
+            await self._topic.stored_in_full()
         consumer = Consumer(
             request.consumer_id,
             request.consumer_name or secrets.token_hex(5),
@@ -181,6 +187,17 @@ class Subscribing:
             self._reader_finished(consumer.name)
             self._topic.broker.on_segment_progress(self._topic.name)
         return consumer
+
+    async def _log_for(self, request: pb.CommandSubscribe) -> LogReader:
+        """What the consumer is to read: the log, or what compaction has left and the log behind it."""
+        if request.subscription == COMPACTION:
+            raise NotAllowedError(f"the subscription {COMPACTION} is the broker's own")
+        if not request.read_compacted:
+            return self._topic.log
+        if request.subType not in (EXCLUSIVE, FAILOVER):
+            raise NotAllowedError("readCompacted is only possible on Exclusive and Failover subscriptions")
+        self._topic.compaction.check_readable(str(self._topic.name))
+        return await self._topic.compaction.open_view()
 
     async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
         """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
@@ -208,7 +225,7 @@ class Subscribing:
         return at.batch_index < 0 or at.batch_index >= messages - 1
 
     async def _create(
-        self, name: str, at: Position, properties: dict[str, str], is_durable: bool, kind: int
+        self, name: str, at: Position, properties: dict[str, str], is_durable: bool, kind: int, log: LogReader
     ) -> Subscription:
         # Somebody may have made it while a position was looked up.
         if (existing := self.all.get(name)) is not None:
@@ -217,6 +234,8 @@ class Subscribing:
         if not name:
             raise NotAllowedError("a subscription needs a name")
         subscription = self.make(name, Cursor(at), is_durable=is_durable, kind=kind, properties=properties)
+        # Before anybody looks at its place, which the log itself may not have any more.
+        subscription.read_from(log)
         self.all[name] = subscription
         if is_durable:
             await subscription.announce()
@@ -235,7 +254,7 @@ class Subscribing:
             at = self._topic.log.first if position == "earliest" else self._topic.log.end
         else:
             at = self._topic.log.normalise(max(position, self._topic.log.first))
-        return await self._create(name, at, properties, True, -1)
+        return await self._create(name, at, properties, True, -1, self._topic.log)
 
     async def create_initial(self, name: str) -> None:
         """At a producer's wish, so that what it publishes is kept: at the start, unless it exists."""

@@ -29,6 +29,8 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import publish_time
 from anabranch.wire.extensions import OTHER_TYPE
 
+# In the state of a durable subscription whose consumers read compacted.
+COMPACTED: Final = "compacted"
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
 
@@ -66,7 +68,8 @@ class Subscription:
     ) -> None:
         self.name = name
         self.topic = topic
-        self.topic_log = log
+        self.topic_log: LogReader = log
+        self._plain_log = log
         self.cursor = cursor
         self.kind = kind
         self.properties = properties or {}
@@ -185,6 +188,38 @@ class Subscription:
         self.last_active_ms = self._now_ms()
         consumer.subscription = self
         consumer.is_open = True
+
+    def read_from(self, log: LogReader) -> None:
+        """From now on entries come from there: the log itself, or what compaction has left and the log behind it.
+
+        Both have the same ids. Only without consumers: they may have been sent what the other does not have.
+        """
+        if log is self.topic_log:
+            return
+        if self.consumers:
+            raise SubscriptionBusyError(
+                f"subscription {self.name} has consumers that read "
+                f"{'compacted' if log is self._plain_log else 'all messages'}; a consumer cannot join that does not"
+            )
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+            self.dispatcher = None
+        self.topic_log = self._context.log = log
+        self._context.is_compacted = self.is_compacted
+        self._drain = Drain(self.cursor, log, self._loop, self._tell_drained)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether its consumers read what compaction has left."""
+        return self.topic_log is not self._plain_log
+
+    def note_compacted(self) -> bool:
+        """Puts that into its state: after a restart its place may be one that only compaction has left. Whether it is
+        news."""
+        if self.is_compacted == bool(self._extra.get(COMPACTED, False)):
+            return False
+        self._extra = {**self._extra, COMPACTED: self.is_compacted}
+        return True
 
     def _dispatcher_for(self, consumer: Consumer) -> Dispatcher:
         """The present dispatcher if it suits; without consumers the type may change freely."""
@@ -520,7 +555,7 @@ class Subscription:
     # -- an operator's wishes
 
     async def skip_all(self) -> None:
-        await self._skip_below(self.topic_log.end)
+        await self.skip_below(self.topic_log.end)
 
     async def skip(self, count: int) -> None:
         """Gives up the next `count` entries not acknowledged."""
@@ -530,9 +565,10 @@ class Subscription:
             count -= 1
             while at < self.topic_log.end and self.cursor.is_acked(at):
                 at = self.topic_log.normalise(self.cursor.first_unacked(at))
-        await self._skip_below(at)
+        await self.skip_below(at)
 
-    async def _skip_below(self, at: Position) -> None:
+    async def skip_below(self, at: Position) -> None:
+        """Gives up everything below that place."""
         if self.cursor.ack_below(at):
             self.cursor.settle(self.topic_log)
             if self.dispatcher is not None:
@@ -545,7 +581,7 @@ class Subscription:
         before = self.backlog()
         if before == 0:
             return 0
-        await self._skip_below(await self.topic_log.find_by_publish_time(publish_time_ms))
+        await self.skip_below(await self.topic_log.find_by_publish_time(publish_time_ms))
         expired = before - self.backlog()
         self.messages_expired += max(0, expired)
         self.last_expired_ms = self._now_ms()

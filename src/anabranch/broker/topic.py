@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
 from anabranch.broker.attached import Attached
+from anabranch.broker.compaction.topic_compaction import COMPACTION, TopicCompaction
 from anabranch.broker.dedup import Deduplication
 from anabranch.broker.errors import (
     NotAllowedError,
@@ -28,7 +29,7 @@ from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
 from anabranch.broker.subscribing import Subscribing
-from anabranch.broker.subscription import Subscription
+from anabranch.broker.subscription import COMPACTED, Subscription
 from anabranch.broker.topic_rates import TopicRates
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.broker.topic_upkeep import TopicUpkeep
@@ -86,6 +87,7 @@ class Topic:
         self.maintain = self.upkeep.maintain
         self._rates = TopicRates(self)
         self.update_rates = self._rates.update
+        self.compaction = TopicCompaction(self)
         self._sealing: asyncio.Task[None] | None = None
 
     @staticmethod
@@ -103,13 +105,16 @@ class Topic:
             topic.hidden.show()
         topic._has_end = topic.is_sealed and not topic.hidden.has_open
         for sub_name, stored in state.subscriptions.items():
-            topic.subscriptions[sub_name] = topic.subscribing.make(
+            subscription = topic.subscribing.make(
                 sub_name,
                 stored.cursor,
                 kind=stored.kind,
                 properties=stored.properties,
                 extra=stored.extra,
             )
+            if stored.extra.get(COMPACTED):
+                subscription.read_from(await topic.compaction.open_view())
+            topic.subscriptions[sub_name] = subscription
         topic_log.start(topic)
         if topic.hidden.has_attempts:
             await topic.hidden.look()
@@ -146,6 +151,7 @@ class Topic:
     def log_lost(self, error: LogError) -> None:
         log.error("%s: the log is lost, closing the topic: %s", self.name, error)
         self._publishing.abandon()
+        self.compaction.cancel()
         self._detach_all()
         closings, self._closings = self._closings, []
         for _, then in closings:
@@ -286,17 +292,14 @@ class Topic:
 
     async def stored(self, delta: bytes) -> None:
         """Waits until a state change, and with it everything appended before, is confirmed."""
-        done = self.broker.loop.create_future()
+        done: asyncio.Future[None] = self.broker.loop.create_future()
+        self.log.record(delta, lambda error: _settle(done, error))
+        await done
 
-        def settle(error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.log.record(delta, settle)
+    async def stored_in_full(self) -> None:
+        """Waits until the state as it is now is confirmed, for what no delta can say."""
+        done: asyncio.Future[None] = self.broker.loop.create_future()
+        self.log.store_snapshot(lambda error: _settle(done, error))
         await done
 
     async def close(self) -> None:
@@ -305,6 +308,7 @@ class Topic:
             await self.wait_closed()
             return
         self.is_closed = True
+        await self.compaction.stop()
         await self._settle()
         self._detach_all()
         self.log.close()
@@ -339,9 +343,10 @@ class Topic:
         if not force:
             if self.producers or any(s.consumers for s in self.subscriptions.values()):
                 raise NotAllowedError(f"{self.name} has connected producers or consumers")
-            if self.subscriptions:
+            if self.subscriptions.keys() - {COMPACTION}:
                 raise NotAllowedError(f"{self.name} has subscriptions")
         self._detach_all()
+        await self.compaction.stop()
         self._publishing.abandon()
         try:
             await self.log.delete()
@@ -395,6 +400,15 @@ class Topic:
     @property
     def publishing(self) -> Publishing:
         return self._publishing
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

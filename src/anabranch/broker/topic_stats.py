@@ -58,6 +58,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled" if publishing.is_deduplicating else "Disabled",
+        "compaction": topic.compaction.stats(),
         "topicEpoch": topic.attached.epoch,
         "nonContiguousDeletedMessagesRanges": 0,
         "ownerBroker": topic.broker.service_url.removeprefix("pulsar://"),
@@ -103,7 +104,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "schemaLedgers": [],
         # Not a field of Pulsar's: whose entries readers wait for.
         "hiddenWrites": topic.hidden.stats(),
-        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False},
+        "compactedLedger": topic.compaction.ledger_stats(),
     }
 
 

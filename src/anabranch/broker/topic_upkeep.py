@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anabranch.broker import owed
+from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.policies import Policies
 from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
 
@@ -31,6 +32,13 @@ class TopicUpkeep:
         """Whether `maintain` has found the log empty, and nothing was appended since: there is nothing to maintain."""
         return self._topic.log.next_entry == self._bare_at
 
+    def check_compaction(self) -> None:
+        """Starts a compaction if policy wants one by now."""
+        threshold = self._policies.compaction_threshold
+        if threshold is None:
+            threshold = self._topic.broker.config.broker_service_compaction_threshold_in_bytes
+        self._topic.compaction.check(threshold)
+
     async def maintain(self) -> None:
         """Expires what is too old to be consumed, and gives up what nothing keeps any more."""
         topic, log = self._topic, self._topic.log
@@ -47,7 +55,8 @@ class TopicUpkeep:
             ttl = config.ttl_duration_default_in_seconds
         if ttl > 0:
             for subscription in topic.subscriptions.values():
-                if subscription.is_durable:
+                # What is not compacted yet is not compaction's to expire.
+                if subscription.is_durable and subscription.name != COMPACTION:
                     await subscription.expire_before(topic.broker.now_ms() - ttl * 1000)
         consumed = min(
             (s.next for s in topic.subscriptions.values() if s.is_durable),

@@ -20,6 +20,8 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.compacted_writer import CompactedWriter
+from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.port import (
     Buffer,
     Entry,
@@ -30,34 +32,14 @@ from anabranch.storage.port import (
     LogStore,
 )
 from anabranch.storage.spans import Span, Spans
-from anabranch.storage.topic_record import LedgerRecord, Skip, TopicRecord
+from anabranch.storage.topic_record import CompactedLedger, LedgerRecord, Skip, TopicRecord
 from anabranch.wire import entry as wire_entry
-
-LEDGER_ID_BLOCK = 100
-LEDGER_IDS_PATH = "/counters/ledger"
 
 
 class TopicGoneError(AnabranchError):
     """The topic does not exist, or is being deleted."""
 
     code = 11  # ServerError.TopicNotFound of the wire protocol.
-
-
-class LedgerIds:
-    """Hands out ledger ids from blocks, so that most topics open without asking the counter."""
-
-    def __init__(self, metadata: MetadataStore) -> None:
-        self._metadata = metadata
-        self._block = iter(range(0))
-
-    async def next(self, minimum: int) -> LedgerId:
-        """An id never used before and at least `minimum`; a block that has fallen behind is thrown away."""
-        while True:
-            for candidate in self._block:
-                if candidate >= minimum:
-                    return LedgerId(candidate)
-                break
-            self._block = iter(await self._metadata.next_ids(LEDGER_IDS_PATH, LEDGER_ID_BLOCK))
 
 
 class TopicLogOwner(Protocol):
@@ -412,6 +394,29 @@ class TopicLog:
             if kept.id == upto[0]:
                 self._store.trim(LedgerId(kept.id), Incarnation(kept.incarnation), upto[1])
 
+    # -- what compaction has left
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._store.incarnation
+
+    def compacted_writer(self, ledger: LedgerId) -> CompactedWriter:
+        """Writes a ledger beside this log. Until `use_compacted` it is in no record, and a crash makes it nothing."""
+        return CompactedWriter(self._store, ledger, self._namespace)
+
+    async def use_compacted(self, compacted: CompactedLedger) -> None:
+        """From now on this is what compaction has left; the ledger before it is given up once that is stored."""
+        before = self._record.compacted
+        await self.change_record(lambda record: msgspec.structs.replace(record, compacted=compacted))
+        if before is not None:
+            self._store.delete(LedgerId(before.id), Incarnation(before.incarnation))
+
+    async def read_compacted(
+        self, compacted: CompactedLedger, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
+        ledger, incarnation = LedgerId(compacted.id), Incarnation(compacted.incarnation)
+        return await self._store.read(ledger, incarnation, first, end, entries_max, bytes_max)
+
     def has_lost(self, since: Position) -> bool:
         """Whether an entry at or behind that position was given up."""
         return since < self._record.gone
@@ -468,6 +473,8 @@ async def finish_delete(path: str, record: TopicRecord, store: LogStore, metadat
     await metadata.delete(path)
     for ledger in record.ledgers:
         store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
+    if (compacted := record.compacted) is not None:
+        store.delete(LedgerId(compacted.id), Incarnation(compacted.incarnation))
 
 
 async def _take_over(
@@ -483,6 +490,9 @@ async def _take_over(
             taken = await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])
             states |= {int(number): state for number, state in taken.items()}
     record = record.with_ends(states)
+    if (compacted := record.compacted) is not None and compacted.incarnation != store.incarnation:
+        # Written in full and closed; the store learns that somebody wants it.
+        await store.take(Incarnation(compacted.incarnation), [LedgerId(compacted.id)])
     for ledger in reversed(record.ledgers):
         found = states.get(ledger.id)
         if found is None:

@@ -24,6 +24,22 @@ class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_ms: int = 0
 
 
+class CompactedLedger(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ledger that holds what keyed compaction has left of everything below `upto`.
+
+    Entries are numbered from 0, those from `entries` to `end` say where the others came from. It stands beside the log:
+    none of its numbers is a message's id.
+    """
+
+    id: int
+    incarnation: str
+    entries: int
+    end: int
+    upto: Position
+    bytes: int = 0
+    created_ms: int = 0
+
+
 class Skip(msgspec.Struct, frozen=True):
     """Damaged entries an operator has given up: [first, next) of a ledger is stepped over."""
 
@@ -47,6 +63,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger_id_min: int = 0
     # Set when deletion has begun: nobody opens the topic again, and whoever finds it finishes the deletion.
     is_deleting: bool = False
+    compacted: CompactedLedger | None = None
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

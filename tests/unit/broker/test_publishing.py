@@ -12,9 +12,10 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.position import Incarnation
+from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.port import Buffer, LogError
-from anabranch.storage.topic_log import LedgerIds, TopicLog
+from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
 from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK, FrameDecoder

@@ -10,9 +10,10 @@ import pytest
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, Position
+from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.storage.port import FencedError, LogDamagedError, LogError
-from anabranch.storage.topic_log import LedgerIds, TopicGoneError, TopicLog
+from anabranch.storage.topic_log import TopicGoneError, TopicLog
 from anabranch.storage.topic_record import TopicRecord
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry

@@ -14,6 +14,7 @@ from anabranch.broker.admin import (
     auto_scale,
     brokers,
     clusters,
+    compaction,
     errors,
     ledgers,
     lookup,
@@ -80,7 +81,13 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
     app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
-    for router in (topics.router, permissions.topics, subscriptions.router, messages.router):
+    for router in (
+        topics.router,
+        compaction.router,
+        permissions.topics,
+        subscriptions.router,
+        messages.router,
+    ):
         app.include_router(
             router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
         )

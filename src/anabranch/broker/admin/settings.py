@@ -56,6 +56,7 @@ class Setting:
 SETTINGS = (
     Setting("retention", "retention_policies", Retention),
     Setting("messageTTL", "message_ttl_in_seconds", int),
+    Setting("compactionThreshold", "compaction_threshold", Count),
     Setting("deduplication", "deduplication_enabled", bool),
     Setting("autoTopicCreation", "auto_topic_creation", AutoTopicCreation),
     # Kept because tools insist on it; it speaks of replicas, and our log has none to speak of.

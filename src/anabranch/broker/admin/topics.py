@@ -13,6 +13,7 @@ from anabranch.broker.admin.namespaces import shown
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
 from anabranch.broker.admin.partitions import each, merged, parts, single
 from anabranch.broker.broker import Broker
+from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import Domain, TopicName
@@ -73,10 +74,8 @@ async def _delete(broker: Broker, topic: TopicName, force: bool) -> None:
         found = await broker.topic(topic)
         if found.producers or any(s.consumers for s in found.subscriptions.values()):
             raise RestError(412, "Topic has active producers/subscriptions")
-        if found.subscriptions:
-            raise RestError(
-                412, f"Topic has {len(found.subscriptions)} subscriptions; delete them first, or force"
-            )
+        if others := found.subscriptions.keys() - {COMPACTION}:
+            raise RestError(412, f"Topic has {len(others)} subscriptions; delete them first, or force")
     await broker.delete_topic(topic, force=force)
 
 
@@ -126,12 +125,6 @@ async def properties(broker: BrokerDep, topic: TopicDep) -> dict[str, str]:
     if await broker.resources.partitions(topic):
         return (await broker.resources.partitioned_topic(topic)).properties
     return dict((await single(broker, topic)).log.topic_record.properties)
-
-
-@router.put("/compaction")
-@router.get("/compaction")
-async def compaction(broker: BrokerDep, topic: TopicDep) -> None:
-    raise RestError(501, "Keyed compaction is not supported yet")
 
 
 @router.put("/offload")

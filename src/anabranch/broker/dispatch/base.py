@@ -57,6 +57,8 @@ class DispatchContext:
     limits: DispatchLimits = field(default_factory=DispatchLimits)
     partition: int = -1
     is_durable: bool = True
+    # Batches may lack some of their messages.
+    is_compacted: bool = False
 
 
 class Dispatcher(ABC):

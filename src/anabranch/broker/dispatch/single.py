@@ -156,7 +156,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _deliver(self, consumer: Consumer, batch: EntryBatch) -> None:
         ledger, entries = batch
-        if self._cursor.held or self._cursor.batches or self._only is not None:
+        if self._cursor.held or self._cursor.batches or self._only is not None or self._ctx.is_compacted:
             self._deliver_some(consumer, batch)
             return
         id, partition, epoch, permits = consumer.id, consumer.partition, consumer.epoch, consumer.permits
@@ -189,6 +189,8 @@ class SingleActiveDispatcher(Dispatcher):
             if only is not None and only.select(only.hash_of(parse_metadata(data))) is not consumer:
                 continue
             unacked = cursor.batches.get(at)
+            if self._ctx.is_compacted:
+                unacked = self._left_of(at, count, data, unacked)
             pieces += (consumer.header(at, len(data), 0, unacked), data)
             size += len(data)
             messages += count if unacked is None else unacked.bit_count()
@@ -199,6 +201,21 @@ class SingleActiveDispatcher(Dispatcher):
         self.read_at = (ledger, number + 1)
         if pieces:
             consumer.write(pieces, sent, messages, size, self._ctx.now_ms())
+
+    def _left_of(self, at: Position, count: int, data: memoryview, unacked: int | None) -> int | None:
+        """Which messages of a batch are to be sent, where compaction has taken some out of it.
+
+        Not every client looks at their marks; to all of them they can be shown as acknowledged. That they are, too:
+        or who acknowledges each message that it got would never be done with the batch.
+        """
+        left = parse_metadata(data).compacted_batch_indexes
+        if not left:
+            return unacked
+        bits = sum(1 << place for place in left)
+        if self._ctx.is_durable:
+            self._cursor.ack_batch(at, bits, count)
+            return self._cursor.batches.get(at, bits)
+        return bits if unacked is None else bits & unacked
 
     def stats(self) -> dict[str, Any]:
         return {"activeConsumerName": self.active.name} if self.active is not None else {}

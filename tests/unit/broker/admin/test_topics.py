@@ -131,7 +131,6 @@ async def test_http_lookups_may_create_what_policy_says(rest: Rest) -> None:
 
 
 async def test_what_is_not_there_yet_says_so(rest: Rest) -> None:
-    await rest.refused("PUT", f"{T}/compaction", 501)
     assert await rest.get(f"{V2}/non-persistent/public/default") == []
 
 

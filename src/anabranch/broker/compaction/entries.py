@@ -1,0 +1,118 @@
+"""What compaction wants to know of one entry, and the entry that is left of it. Pure; one message at a time.
+
+An entry is a number of *slots*, one for each message, and compaction decides slot by slot. A message without a key is
+kept or dropped as the broker is told. An empty payload, or a value marked as null, deletes its key. What cannot be
+looked into (a batch that is encrypted, or malformed) is one slot that is always kept. The pieces of a large message
+stand or fall with the last of them.
+
+What is left of a batch keeps its id: the places of the other messages stay, marked as compacted out, so that the ids
+of those that remain are what they were. The entry's metadata lists those that remain: a broker sees it without
+unpacking, and tells clients that do not look at the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from anabranch.errors import MalformedFrame
+from anabranch.wire import entry as wire_entry
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_message, decompress, split_batch
+from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+
+# In place of a key's hash, which is never negative.
+KEEP: Final = -1
+DROP: Final = -2
+
+_NOTHING: Final = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+_EMPTY_SLOT: Final = len(_NOTHING).to_bytes(4, "big") + _NOTHING
+
+# (hash of the key, or KEEP or DROP; whether the message deletes its key)
+Slot = tuple[int, bool]
+HashKey = Callable[[bytes], int]
+
+
+class Looked(NamedTuple):
+    slots: list[Slot]
+    # Which message the entry is a piece of, if it is one, and whether it is the last piece.
+    piece_of: tuple[str, str] | None = None
+    is_last_piece: bool = False
+
+
+def look(entry: Buffer, hash_key: HashKey, *, keeps_keyless: bool) -> Looked:
+    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed here."""
+    try:
+        metadata = wire_entry.parse_metadata(entry)
+        keyless = (KEEP if keeps_keyless else DROP, False)
+        if metadata.HasField("marker_type"):
+            return Looked([(DROP, False)])
+        if not wire_entry.is_batch(metadata):
+            return _look_at_one(metadata, wire_entry.payload(entry), hash_key, keyless)
+        if metadata.encryption_keys:
+            return Looked([(KEEP, False)])
+        slots = []
+        for single, payload in split_batch(_unpacked(metadata, entry), metadata.num_messages_in_batch):
+            if single.compacted_out:
+                slots.append((DROP, False))
+            elif not single.HasField("partition_key"):
+                slots.append(keyless)
+            else:
+                slots.append((hash_key(_raw(single.partition_key)), single.null_value or not len(payload)))
+        return Looked(slots)
+    except MalformedFrame:
+        return Looked([(KEEP, False)])
+
+
+def _look_at_one(
+    metadata: pb.MessageMetadata, payload: memoryview, hash_key: HashKey, keyless: Slot
+) -> Looked:
+    slot = keyless
+    if metadata.HasField("partition_key"):
+        size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
+        slot = (hash_key(_raw(metadata.partition_key)), metadata.null_value or size == 0)
+    chunk = wire_entry.chunk(metadata)
+    if chunk is None:
+        return Looked([slot])
+    return Looked([slot], (metadata.producer_name, chunk.uuid), chunk.is_last)
+
+
+def rebuilt(entry: Buffer, flags: Sequence[int]) -> Buffer | None:
+    """The entry with only the slots whose flag is set; None if nothing is left, the same object if everything is."""
+    kept = sum(flags)
+    if kept == 0:
+        return None
+    if kept == len(flags):
+        return entry
+    metadata = wire_entry.parse_metadata(entry)
+    payload = memoryview(_unpacked(metadata, entry))
+    parts: list[Buffer] = []
+    at = 0
+    for flag in flags:
+        head = at + 4 + int.from_bytes(payload[at : at + 4], "big")
+        end = head + pb.SingleMessageMetadata.FromString(bytes(payload[at + 4 : head])).payload_size
+        parts.append(payload[at:end] if flag else _EMPTY_SLOT)
+        at = end
+    del metadata.compacted_batch_indexes[:]
+    metadata.compacted_batch_indexes.extend(n for n, flag in enumerate(flags) if flag)
+    return build_message(metadata, b"".join(parts))
+
+
+def last_slot(entry: Buffer) -> int:
+    """The place in its batch of the last message that is left; -1 for what is no batch."""
+    metadata = wire_entry.parse_metadata(entry)
+    if metadata.compacted_batch_indexes:
+        return metadata.compacted_batch_indexes[-1]
+    return metadata.num_messages_in_batch - 1 if wire_entry.is_batch(metadata) else -1
+
+
+def _unpacked(metadata: pb.MessageMetadata, entry: Buffer) -> Buffer:
+    payload = wire_entry.payload(entry)
+    if metadata.compression == pb.NONE:
+        return payload
+    return decompress(metadata.compression, payload, metadata.uncompressed_size, size_max=MESSAGE_BYTES_MAX)
+
+
+def _raw(text: str | bytes) -> bytes:
+    """Protobuf hands a string that is not UTF-8 over as bytes already."""
+    return text if isinstance(text, bytes) else text.encode()

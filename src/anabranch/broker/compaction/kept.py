@@ -1,0 +1,67 @@
+"""The numbers of the messages that compaction keeps, as each of its passes found them: sorted, eight bytes each.
+
+What the only pass found stays in memory, where its table just was. If there are several, each one's numbers go to an
+unnamed temporary file and are mapped: memory need not hold them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Kept:
+    def __init__(self) -> None:
+        self._runs: list[array[int] | memoryview] = []
+        # In each run, the first number not below the last one asked for: questions come in rising order.
+        self._at: list[int] = []
+        self._maps: list[mmap.mmap] = []
+
+    def add(self, numbers: Sequence[int], *, is_only: bool) -> None:
+        """`numbers` are sorted, and no run has one of another's."""
+        packed = array("q", numbers)
+        self._at.append(0)
+        if is_only or not packed:
+            self._runs.append(packed)
+            return
+        with tempfile.TemporaryFile(prefix="anabranch-compaction-") as file:
+            packed.tofile(file)
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._maps.append(mapped)
+        self._runs.append(memoryview(mapped).cast("q"))
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def flags(self, first: int, count: int) -> bytearray:
+        """1 for each number from `first` on that is kept."""
+        found = bytearray(count)
+        end = first + count
+        for n, run in enumerate(self._runs):
+            at, size = self._at[n], len(run)
+            while at < size and run[at] < end:
+                if run[at] >= first:
+                    found[run[at] - first] = 1
+                at += 1
+            self._at[n] = at
+        return found
+
+    def has(self, number: int) -> bool:
+        """Of any number, in any order."""
+        for run in self._runs:
+            at = bisect_left(run, number)
+            if at < len(run) and run[at] == number:
+                return True
+        return False
+
+    def close(self) -> None:
+        for run in self._runs:
+            if isinstance(run, memoryview):
+                run.release()
+        for mapped in self._maps:
+            mapped.close()
+        self._runs, self._maps, self._at = [], [], []

@@ -1,0 +1,89 @@
+"""One compaction of one topic, from what the last one left and the log behind it to a ledger that takes its place.
+
+Nothing that exists is changed on the way. The new ledger is written and confirmed in full, then the topic's record
+names it in one compare-and-set, and only then does the compaction's cursor let the log behind it go. A crash between
+any two of these leaves what was there before, or all of the new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from anabranch.broker.compaction.index import CompactedIndex
+from anabranch.broker.compaction.view import CompactedLog
+from anabranch.broker.compaction.worker import Worker
+from anabranch.model.position import LedgerId, Position
+from anabranch.storage.port import Buffer, Entry
+from anabranch.storage.topic_log import TopicLog
+from anabranch.storage.topic_record import CompactedLedger
+
+_READ_ENTRIES = 1000
+_READ_BYTES = 1 << 20
+
+Left = tuple[CompactedLedger, CompactedIndex]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    left: Left
+    messages_removed: int
+
+
+async def compact(
+    log: TopicLog, before: Left | None, upto: Position, ledger: LedgerId, now_ms: int, *, keeps_keyless: bool
+) -> Compacted:
+    """Compacts everything below `upto` into that ledger and makes it the topic's."""
+    source = CompactedLog(log, lambda: before)
+    writer = log.compacted_writer(ledger)
+    worker = await Worker.start(keeps_keyless=keeps_keyless)
+    try:
+        while True:
+            async for _, entries in _read(source, upto):
+                await worker.survey([data for _, _, data in entries])
+            if await worker.end_pass():
+                break
+        index = CompactedIndex()
+        async for number, entries in _read(source, upto):
+            found = await worker.compact([data for _, _, data in entries])
+            left: list[Buffer] = []
+            messages: list[int] = []
+            for (entry, count, _), data in zip(entries, found, strict=True):
+                if data is not None:
+                    index.add((number, entry))
+                    left.append(data)
+                    messages.append(count)
+            await writer.write(left, messages)
+        removed = await worker.finish()
+        size, entries_end = writer.bytes, writer.entries
+        for part in index.parts():
+            await writer.write([part], [1])
+        writer.close()
+        compacted = CompactedLedger(
+            id=ledger,
+            incarnation=log.incarnation,
+            entries=entries_end,
+            end=writer.entries,
+            upto=upto,
+            bytes=size,
+            created_ms=now_ms,
+        )
+        await log.use_compacted(compacted)
+    except BaseException:
+        if (named := log.topic_record.compacted) is None or named.id != ledger:
+            writer.give_up()
+        raise
+    finally:
+        await worker.close()
+    return Compacted((compacted, index), removed)
+
+
+async def _read(source: CompactedLog, upto: Position) -> AsyncIterator[tuple[int, list[Entry]]]:
+    """Every entry below `upto`, those of one ledger at a time."""
+    at = source.first
+    while at < upto:
+        ledger, entries = await source.read(at, _READ_ENTRIES, _READ_BYTES)
+        if not entries:
+            return
+        at = source.after((ledger, entries[-1][0]))
+        yield ledger, [entry for entry in entries if (ledger, entry[0]) < upto]

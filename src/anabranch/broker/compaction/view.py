@@ -1,0 +1,132 @@
+"""Data plane. A topic's log as compacted readers see it: what compaction has left up to its horizon, then the log.
+
+Implements `LogReader`. Ids, order and counts are those of the entries that are left, so that cursors, seeks and
+backlogs need to know nothing of compaction. When a compaction ends, everyone reads on from the same place in what it
+has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.broker.compaction.index import CompactedIndex
+from anabranch.broker.ports import EntryBatch
+from anabranch.model.position import BEFORE_ALL, Position
+from anabranch.storage.port import Entry
+from anabranch.storage.topic_log import TopicLog
+from anabranch.storage.topic_record import CompactedLedger
+from anabranch.wire import entry as wire_entry
+
+_INDEX_BYTES = 4 << 20
+
+
+async def load_index(log: TopicLog, compacted: CompactedLedger) -> CompactedIndex:
+    index = CompactedIndex()
+    at = compacted.entries
+    while at < compacted.end:
+        parts = await log.read_compacted(compacted, at, compacted.end, compacted.end - at, _INDEX_BYTES)
+        for _, _, data in parts:
+            index.add_part(data)
+        at += len(parts)
+    assert len(index) == compacted.entries
+    return index
+
+
+class CompactedLog:
+    """`left` says what compaction has left, and changes with each one; without any it is the log itself."""
+
+    def __init__(
+        self, log: TopicLog, left: Callable[[], tuple[CompactedLedger, CompactedIndex] | None]
+    ) -> None:
+        self._log = log
+        self._left = left
+
+    # -- places
+
+    @property
+    def _upto(self) -> Position:
+        left = self._left()
+        return BEFORE_ALL if left is None else left[0].upto
+
+    @property
+    def first(self) -> Position:
+        return self.normalise(BEFORE_ALL)
+
+    @property
+    def end(self) -> Position:
+        return self._log.end
+
+    @property
+    def last(self) -> Position:
+        return self.before(self.end)
+
+    @property
+    def is_hiding(self) -> bool:
+        return self._log.is_hiding
+
+    def normalise(self, at: Position) -> Position:
+        left = self._left()
+        if left is not None and at < left[0].upto:
+            number = left[1].number(at)
+            if number < len(left[1]):
+                return left[1].place(number)
+            at = left[0].upto
+        return self._log.normalise(at)
+
+    def after(self, at: Position) -> Position:
+        return self.normalise((at[0], at[1] + 1))
+
+    def before(self, at: Position) -> Position:
+        left = self._left()
+        if left is None:
+            return self._log.before(at)
+        if at > left[0].upto:
+            found = self._log.before(at)
+            if found >= left[0].upto:
+                return found
+        number = left[1].number(min(at, left[0].upto))
+        return left[1].place(number - 1) if number else BEFORE_ALL
+
+    def count(self, start: Position, stop: Position) -> int:
+        left = self._left()
+        if left is None:
+            return self._log.count(start, stop)
+        upto = left[0].upto
+        below = left[1].number(min(stop, upto)) - left[1].number(min(start, upto))
+        return max(0, below) + self._log.count(max(start, upto), stop)
+
+    # -- entries
+
+    def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
+        at = self.normalise(at)
+        return None if at < self._upto else self._log.read_cached(at, entries_max, bytes_max)
+
+    async def read(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch:
+        at = self.normalise(at)
+        left = self._left()
+        if left is None or at >= left[0].upto:
+            return await self._log.read(at, entries_max, bytes_max)
+        compacted, index = left
+        first = index.number(at)
+        # Entries of one ledger at a time, and none of the tables behind them.
+        end = index.run_end(first)
+        found = await self._log.read_compacted(
+            compacted, first, end, min(entries_max, end - first), bytes_max
+        )
+        entries: list[Entry] = [(index.place(number)[1], messages, data) for number, messages, data in found]
+        return at[0], entries
+
+    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
+        left = self._left()
+        if left is not None:
+            low, high = 0, len(left[1])
+            while low < high:
+                middle = (low + high) // 2
+                _, entries = await self.read(left[1].place(middle), 1, 1)
+                if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low < len(left[1]):
+                return left[1].place(low)
+        return self.normalise(max(self._upto, await self._log.find_by_publish_time(publish_time_ms)))

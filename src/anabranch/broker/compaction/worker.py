@@ -1,0 +1,130 @@
+"""The process that compacts: entries in, what is left of them out, one question and one answer at a time.
+
+A process of its own, because the table of keys and the unpacking of batches would take the broker's memory and hold its
+event loop back. It knows nothing of topics or files: the broker reads the entries and writes what is left.
+
+Questions and answers are msgpack behind a length of four bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from anabranch.broker.compaction.survey import Compactor
+from anabranch.errors import AnabranchError
+from anabranch.wire.frames import Buffer
+
+# The worker must find this very package, however the broker itself was told where it is.
+_PATH: Final = os.pathsep.join(
+    filter(None, (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")))
+)
+_AS_IT_IS: Final = True
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class CompactionError(AnabranchError):
+    """Compaction has failed; the message says why, and what was left before stays."""
+
+
+class Worker:
+    """The broker's end. `compactor` as in `survey.py`, every step a coroutine."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @staticmethod
+    async def start(*, keeps_keyless: bool) -> Worker:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "anabranch.broker.compaction.worker",
+            *(["--keep-keyless"] if keeps_keyless else []),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": _PATH},
+        )
+        return Worker(process)
+
+    async def survey(self, entries: Sequence[Buffer]) -> None:
+        await self._ask("survey", entries)
+
+    async def end_pass(self) -> bool:
+        return bool(await self._ask("end_pass"))
+
+    async def compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]:
+        answers = await self._ask("compact", entries)
+        return [
+            entry if answer is _AS_IT_IS else answer for entry, answer in zip(entries, answers, strict=True)
+        ]
+
+    async def finish(self) -> int:
+        """How many messages were left out."""
+        return int(await self._ask("finish"))
+
+    async def _ask(self, what: str, entries: Sequence[Buffer] = ()) -> Any:
+        question = _encode((what, entries))
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.writelines((len(question).to_bytes(4, "big"), question))
+            await stdin.drain()
+            error, answer = _decode(
+                await stdout.readexactly(int.from_bytes(await stdout.readexactly(4), "big"))
+            )
+        except (OSError, EOFError) as error:
+            raise CompactionError("the compacting process has ended before its work was done") from error
+        if error is not None:
+            raise CompactionError(error)
+        return answer
+
+    async def close(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+
+def answer(compactor: Compactor, what: str, entries: Sequence[bytes]) -> Any:
+    if what == "survey":
+        return compactor.survey(entries)
+    if what == "end_pass":
+        return compactor.end_pass()
+    if what == "compact":
+        left = compactor.compact(entries)
+        return [_AS_IT_IS if new is old else new for new, old in zip(left, entries, strict=True)]
+    assert what == "finish"
+    compactor.finish()
+    return compactor.removed
+
+
+def serve(compactor: Compactor, questions: BinaryIO, answers: BinaryIO) -> None:
+    """Until the questions end."""
+    while len(head := questions.read(4)) == 4:
+        what, entries = _decode(questions.read(int.from_bytes(head, "big")))
+        try:
+            said = _encode((None, answer(compactor, what, entries)))
+        except AnabranchError as error:
+            said = _encode((str(error), None))
+        answers.write(len(said).to_bytes(4, "big") + said)
+        answers.flush()
+
+
+def main() -> None:
+    # Whatever else runs on this machine is more urgent.
+    os.nice(10)
+    compactor = Compactor(secret=secrets.token_bytes(32), keeps_keyless="--keep-keyless" in sys.argv[1:])
+    serve(compactor, sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

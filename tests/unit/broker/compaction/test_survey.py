@@ -1,0 +1,217 @@
+"""The core of compaction against a naive model: the latest value of each key, at the id it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.broker.compaction.entries import last_slot
+from anabranch.broker.compaction.survey import Compactor, InputChangedError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry, unpack
+from anabranch.wire.frames import Buffer
+
+SECRET = b"a secret of the test"
+
+
+@dataclass(frozen=True)
+class Sent:
+    key: str | None
+    value: bytes
+    is_null: bool = False
+
+
+@dataclass(frozen=True)
+class SentEntry:
+    """`is_batch` is false for one message on its own."""
+
+    messages: tuple[Sent, ...]
+    is_batch: bool = True
+    compression: pb.CompressionType = pb.NONE
+
+    def build(self) -> bytes:
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, compression=self.compression
+        )
+        if not self.is_batch:
+            (one,) = self.messages
+            if one.key is not None:
+                metadata.partition_key = one.key
+            if one.is_null:
+                metadata.null_value = True
+            return build_message(metadata, one.value)
+        singles = []
+        for one in self.messages:
+            single = pb.SingleMessageMetadata(payload_size=0)
+            if one.key is not None:
+                single.partition_key = one.key
+            if one.is_null:
+                single.null_value = True
+            singles.append((single, one.value))
+        return build_batch(metadata, singles)
+
+
+KEYS = st.sampled_from([None, "", "a", "b", "c", "d", "e", "schlüssel"])
+MESSAGES = st.builds(
+    lambda key, value, is_null: Sent(key, b"" if is_null else value, is_null),
+    KEYS,
+    st.sampled_from([b"", b"x", b"yy"]),
+    st.booleans(),
+)
+COMPRESSIONS = st.sampled_from([pb.NONE, pb.ZLIB, pb.LZ4, pb.ZSTD])
+ENTRIES = st.one_of(
+    st.builds(
+        lambda messages, kind: SentEntry(tuple(messages), True, kind),
+        st.lists(MESSAGES, min_size=1, max_size=5),
+        COMPRESSIONS,
+    ),
+    st.builds(lambda message, kind: SentEntry((message,), False, kind), MESSAGES, COMPRESSIONS),
+)
+
+
+def compacted(
+    entries: list[Buffer], *, keys_max: int = 1000, keeps_keyless: bool = False
+) -> list[Buffer | None]:
+    compactor = Compactor(secret=SECRET, keys_max=keys_max, keeps_keyless=keeps_keyless)
+    while True:
+        for entry in entries:
+            compactor.survey([entry])
+        if compactor.end_pass():
+            break
+    left = compactor.compact(entries)
+    compactor.finish()
+    return left
+
+
+def seen(entry: Buffer | None) -> dict[int, tuple[str | None, bytes]]:
+    """Key and value by place in the batch, as a client sees them."""
+    if entry is None:
+        return {}
+    return {
+        place: (one.partition_key if one.HasField("partition_key") else None, bytes(value))
+        for place, (one, value) in enumerate(unpack(*open_entry(entry)))
+        if not one.compacted_out
+    }
+
+
+def model(entries: list[SentEntry], keeps_keyless: bool) -> list[dict[int, tuple[str | None, bytes]]]:
+    latest: dict[str, tuple[int, int]] = {}
+    for n, entry in enumerate(entries):
+        for place, one in enumerate(entry.messages):
+            if one.key is None:
+                continue
+            if one.value:
+                latest[one.key] = (n, place)
+            else:
+                latest.pop(one.key, None)
+    return [
+        {
+            place: (one.key, one.value)
+            for place, one in enumerate(entry.messages)
+            if (keeps_keyless if one.key is None else latest.get(one.key) == (n, place))
+        }
+        for n, entry in enumerate(entries)
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ENTRIES, max_size=12), st.sampled_from([1, 2, 3, 1000]), st.booleans())
+def test_what_is_left_is_the_latest_value_of_each_key_whatever_the_room(
+    sent: list[SentEntry], keys_max: int, keeps_keyless: bool
+) -> None:
+    entries: list[Buffer] = [one.build() for one in sent]
+    left = compacted(entries, keys_max=keys_max, keeps_keyless=keeps_keyless)
+    assert [seen(entry) for entry in left] == model(sent, keeps_keyless)
+    for old, new in zip(entries, left, strict=True):
+        # Nothing is built again of which everything is left, and nothing is kept of which nothing is.
+        assert new is None or seen(new)
+        assert (new is old) == (bool(seen(old)) and seen(new) == seen(old))
+        if new is not None:
+            kept = max(seen(new)) if any(entry.is_batch and entry.build() == old for entry in sent) else -1
+            assert last_slot(new) == kept
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ENTRIES, max_size=8), st.lists(ENTRIES, max_size=8))
+def test_compacting_what_was_compacted_and_more_is_as_compacting_all(
+    early: list[SentEntry], late: list[SentEntry]
+) -> None:
+    old: list[Buffer] = [one.build() for one in early]
+    new: list[Buffer] = [one.build() for one in late]
+    first = compacted(old)
+    kept = [entry for entry in first if entry is not None]
+    twice = compacted([*kept, *new])
+    places = [n for n, entry in enumerate(first) if entry is not None] + [
+        len(old) + n for n in range(len(new))
+    ]
+    found = {place: seen(entry) for place, entry in zip(places, twice, strict=True) if entry is not None}
+    assert found == {n: left for n, left in enumerate(model([*early, *late], False)) if left}
+
+
+def test_more_keys_than_there_is_room_for_take_more_passes_and_the_same_is_left() -> None:
+    sent = [SentEntry((Sent(f"k{n % 300}", b"%d" % n),), False) for n in range(1000)]
+    entries: list[Buffer] = [one.build() for one in sent]
+    compactor = Compactor(secret=SECRET, keys_max=50)
+    while True:
+        compactor.survey(entries)
+        if compactor.end_pass():
+            break
+    assert 6 <= compactor.passes <= 20
+    left = compactor.compact(entries)
+    compactor.finish()
+    assert [entry is not None for entry in left] == [n >= 700 for n in range(1000)]
+    assert compactor.removed == 700
+
+
+def test_an_encrypted_batch_is_kept_and_an_encrypted_message_goes_by_its_key() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    batch = build_entry(metadata, b"not to be read")
+    single = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="a")
+    single.encryption_keys.add(key="k", value=b"v")
+    old, new = build_entry(single, b"old, unreadable"), build_entry(single, b"new, unreadable")
+    assert compacted([batch, old, new]) == [batch, None, new]
+
+
+def test_a_batch_that_cannot_be_read_is_kept() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=9)
+    torn = build_entry(metadata, b"\x00\x00\x00\x63nonsense")
+    assert compacted([torn]) == [torn]
+
+
+def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
+    def piece(uuid: str, number: int, of: int, key: str = "a") -> bytes:
+        metadata = pb.MessageMetadata(
+            producer_name="p",
+            sequence_id=1,
+            publish_time=1,
+            partition_key=key,
+            uuid=uuid,
+            chunk_id=number,
+            num_chunks_from_msg=of,
+            total_chunk_msg_size=10,
+        )
+        return build_entry(metadata, b"piece")
+
+    old = [piece("one", 0, 2), piece("one", 1, 2)]
+    new = [piece("two", 0, 3), piece("two", 1, 3), piece("two", 2, 3)]
+    torn = [piece("three", 0, 2)]
+    assert compacted([*old, *new, *torn]) == [None, None, *new, *torn]
+    # A message whose pieces are mixed with others' is whole all the same.
+    mixed = [new[0], old[0], new[1], old[1], new[2]]
+    assert compacted([*mixed]) == [new[0], None, new[1], None, new[2]]
+    gone = SentEntry((Sent("a", b""),), False).build()
+    assert compacted([*new, gone]) == [None] * 4
+
+
+def test_passes_that_see_other_messages_are_noticed() -> None:
+    entry = SentEntry((Sent("a", b"x"),), False).build()
+    compactor = Compactor(secret=SECRET)
+    compactor.survey([entry, entry])
+    assert compactor.end_pass()
+    compactor.compact([entry])
+    with pytest.raises(InputChangedError, match="changed meanwhile"):
+        compactor.finish()
