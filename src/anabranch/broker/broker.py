@@ -165,6 +165,7 @@ class Broker:
         self._keep_up(self._every(interval, self._check_compaction))
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._until_done(self.write_upkeep.follow))
+        self._keep_up(self._until_done(self.requests.topic_lists.follow))
         self._keep_up(self._every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look))
         self._keep_up(self._every(SWEEP_S, self.write_upkeep.sweep))
         self._keep_up(self._every(self.recorder.interval_s, self.recorder.sample))

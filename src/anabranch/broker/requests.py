@@ -6,7 +6,6 @@ session. A command this broker does not support gets an error answer that says s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.scalable import naming
 from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
+from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
-from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.topic_hash import topic_hash
+from anabranch.model.names import Domain, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
@@ -40,6 +39,7 @@ class Requests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.scalable = ScalableCommands(broker)
+        self.topic_lists = TopicLists(broker)
         self._handlers: dict[int, tuple[str, Handler]] = {
             C.CONNECT: ("connect", self._connect),
             C.AUTH_RESPONSE: ("authResponse", self._broker.sign_in.answer),
@@ -56,7 +56,9 @@ class Requests:
             C.SEEK: ("seek", self._waits(self._seek)),
             C.CONSUMER_STATS: ("consumerStats", self._consumer_stats),
             C.GET_LAST_MESSAGE_ID: ("getLastMessageId", self._waits(self._last_message_id)),
-            C.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", self._waits(self._topics_of_namespace)),
+            C.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", self._waits(self.topic_lists.list)),
+            C.WATCH_TOPIC_LIST: ("watchTopicList", self._waits(self.topic_lists.watch)),
+            C.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", self.topic_lists.close),
             C.GET_SCHEMA: ("getSchema", self._waits(self._get_schema)),
             C.GET_OR_CREATE_SCHEMA: ("getOrCreateSchema", self._waits(self._get_or_create_schema)),
             **self.scalable.handlers,
@@ -84,6 +86,8 @@ class Requests:
             return
         features = pb.FeatureFlags(
             supports_partial_producer=True,
+            supports_topic_watchers=True,
+            supports_topic_watcher_reconcile=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_scalable_topics=self._broker.config.scalable_topic_enabled or None,
             # So that V5 clients ask, and are told at once that there are no transactions; they try again and again
@@ -127,31 +131,6 @@ class Requests:
             response.response = pb.CommandLookupTopicResponse.Failed
             response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.
             response.message = str(error)
-        session.send(answer)
-
-    async def _topics_of_namespace(self, session: Session, request: pb.CommandGetTopicsOfNamespace) -> None:
-        modes = pb.CommandGetTopicsOfNamespace
-        topics: list[str] = []
-        namespace = NamespaceName.parse(request.namespace)
-        await self._broker.rights.list_topics(session.role, namespace)
-        if request.mode in (modes.PERSISTENT, modes.ALL):
-            topics = await self._broker.topics(namespace)
-        answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-        response = answer.getTopicsOfNamespaceResponse
-        response.request_id = request.request_id
-        if request.HasField("topics_pattern"):
-            try:
-                pattern = re.compile(_without_domain(request.topics_pattern))
-            except re.error:
-                # Not a pattern this language knows: the client filters by itself.
-                pass
-            else:
-                topics = [t for t in topics if pattern.fullmatch(_without_partition(_without_domain(t)))]
-                response.filtered = True
-        response.topics_hash = topic_hash(topics)
-        response.changed = response.topics_hash != request.topics_hash
-        if response.changed:
-            response.topics.extend(topics)
         session.send(answer)
 
     # -- producers
@@ -452,14 +431,6 @@ def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | Non
         answer.ackResponse.error = getattr(error, "code", None) or pb.UnknownError
         answer.ackResponse.message = str(error)
     session.send(answer)
-
-
-def _without_domain(text: str) -> str:
-    return text.split("://", 1)[-1]
-
-
-def _without_partition(text: str) -> str:
-    return re.sub(r"-partition-\d+$", "", text)
 
 
 def _signed(value: int) -> int:

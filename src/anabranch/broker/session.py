@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anabranch.broker.scalable.consumer_sessions import ConsumerSession
     from anabranch.broker.scalable.dag_watch import DagWatch
     from anabranch.broker.scalable.namespace_watch import NamespaceWatch
+    from anabranch.broker.topic_lists import TopicListWatch
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Session(asyncio.BufferedProtocol):
         self.watches: dict[int, DagWatch] = {}
         self.namespace_watches: dict[int, NamespaceWatch] = {}
         self.sessions: dict[int, ConsumerSession] = {}
+        # Lists of classic topics by pattern.
+        self.topic_watches: dict[int, TopicListWatch] = {}
         self.address = ""
         self.host = ""
         self.identity = NOBODY
@@ -133,6 +136,7 @@ class Session(asyncio.BufferedProtocol):
                 waiter.set_result(False)
         # First: whoever has closed its consumers before has left, whoever has them still will come back.
         self.broker.requests.scalable.connection_lost(self)
+        self.broker.requests.topic_lists.connection_lost(self)
         producers = [p for p in self.producers.values() if p is not None]
         consumers = [c for c in self.consumers.values() if c is not None]
         self.producers.clear()
@@ -199,6 +203,8 @@ class Session(asyncio.BufferedProtocol):
             subscription.link_writable(self)
         if self.namespace_watches:
             self.broker.requests.scalable.link_writable(self)
+        if self.topic_watches:
+            self.broker.requests.topic_lists.link_writable(self)
 
     def pause_reading(self) -> None:
         self._is_paused = True

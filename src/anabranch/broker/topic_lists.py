@@ -1,0 +1,239 @@
+"""The topics of a namespace whose names match a pattern, told once or kept fresh (commands 32 and 64 to 67).
+
+What consumers by pattern ask for. A watch is told the whole list first and what came and went from then on, gathered
+over a short window. The store's own watch says what to look at: one for the whole broker, and only names of namespaces
+that somebody watches are looked up. A client that does not read its connection is told nothing until it does, and then
+one difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.resources import MANAGED_LEDGERS
+from anabranch.metadata.port import Changes
+from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local
+from anabranch.model.topic_hash import topic_hash
+from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.session import Session
+
+WINDOW_S: Final = 0.05
+# A pattern runs on the event loop for each name: Pulsar's limit for what a broker looks at.
+PATTERN_CHARS_MAX: Final = 256
+WATCHES_MAX: Final = 1_000
+NAMES_PER_UPDATE: Final = 10_000
+
+C = pb.BaseCommand
+
+
+class Pattern:
+    """A pattern for names without their domain and without the suffix of a partition."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > PATTERN_CHARS_MAX:
+            raise InvalidName(f"a pattern of {len(text)} characters, the limit is {PATTERN_CHARS_MAX}")
+        try:
+            self._regex = re.compile(_without_domain(text))
+        except re.error as error:
+            raise InvalidName(f"the pattern {text!r} cannot be read here: {error}") from None
+
+    def matching(self, topics: Iterable[str]) -> list[str]:
+        return [
+            topic for topic in topics if self._regex.fullmatch(_without_partition(_without_domain(topic)))
+        ]
+
+
+class TopicListWatch:
+    def __init__(self, lists: TopicLists, session: Session, request: pb.CommandWatchTopicList) -> None:
+        self.id = request.watcher_id
+        self.namespace = NamespaceName.parse(request.namespace)
+        self.pattern = Pattern(request.topics_pattern)
+        self._lists = lists
+        self._session = session
+        self._told: set[str] = set()
+        self._window: asyncio.TimerHandle | None = None
+        self._is_held = False
+
+    def begin(self, request_id: int, known_hash: str) -> None:
+        """Answers with the whole list, or none if it is the one that the client has."""
+        names = self.pattern.matching(self._lists.names(self.namespace))
+        self._told = set(names)
+        answer = C(type=C.WATCH_TOPIC_LIST_SUCCESS)
+        success = answer.watchTopicListSuccess
+        success.request_id, success.watcher_id = request_id, self.id
+        success.topics_hash = topic_hash(names)
+        if success.topics_hash != known_hash:
+            success.topic.extend(names)
+        self._session.send(answer)
+
+    def changed(self) -> None:
+        if self._window is None and not self._is_held:
+            self._window = self._lists.loop.call_later(WINDOW_S, self._tell)
+
+    def writable(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._tell()
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._window.cancel()
+            self._window = None
+
+    def _tell(self) -> None:
+        self._window = None
+        if not self._session.is_writable:
+            self._is_held = True
+            return
+        now = set(self.pattern.matching(self._lists.names(self.namespace)))
+        added, removed = sorted(now - self._told), sorted(self._told - now)
+        while added or removed:
+            update = C(type=C.WATCH_TOPIC_UPDATE)
+            body = update.watchTopicUpdate
+            body.watcher_id = self.id
+            body.deleted_topics.extend(removed[:NAMES_PER_UPDATE])
+            body.new_topics.extend(added[:NAMES_PER_UPDATE])
+            self._told = (self._told | set(body.new_topics)) - set(body.deleted_topics)
+            body.topics_hash = topic_hash(self._told)
+            self._session.send(update)
+            added, removed = added[NAMES_PER_UPDATE:], removed[NAMES_PER_UPDATE:]
+
+
+class TopicLists:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.loop = broker.loop
+        self._names: dict[NamespaceName, set[str]] = {}
+        self._watches: dict[NamespaceName, list[TopicListWatch]] = {}
+        # What is read later is newer.
+        self._reading = asyncio.Lock()
+
+    def names(self, namespace: NamespaceName) -> Iterable[str]:
+        """Of a namespace that is watched."""
+        return self._names.get(namespace, ())
+
+    # -- commands
+
+    async def list(self, session: Session, request: pb.CommandGetTopicsOfNamespace) -> None:
+        """GET_TOPICS_OF_NAMESPACE."""
+        modes = pb.CommandGetTopicsOfNamespace
+        topics: list[str] = []
+        namespace = NamespaceName.parse(request.namespace)
+        await self._broker.rights.list_topics(session.role, namespace)
+        if request.mode in (modes.PERSISTENT, modes.ALL):
+            topics = await self._broker.topics(namespace)
+        answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        response = answer.getTopicsOfNamespaceResponse
+        response.request_id = request.request_id
+        if request.HasField("topics_pattern"):
+            try:
+                topics = Pattern(request.topics_pattern).matching(topics)
+                response.filtered = True
+            except InvalidName:
+                # Not a pattern this language knows: the client filters by itself.
+                pass
+        response.topics_hash = topic_hash(topics)
+        response.changed = response.topics_hash != request.topics_hash
+        if response.changed:
+            response.topics.extend(topics)
+        session.send(answer)
+
+    async def watch(self, session: Session, request: pb.CommandWatchTopicList) -> None:
+        """WATCH_TOPIC_LIST; again with the same id: the list as it is now."""
+        watch = session.topic_watches.get(request.watcher_id)
+        if watch is None:
+            if len(session.topic_watches) >= WATCHES_MAX:
+                raise NotAllowedError(f"a connection may have {WATCHES_MAX} topic list watches")
+            watch = TopicListWatch(self, session, request)
+            await self._broker.rights.list_topics(session.role, watch.namespace)
+            await self._broker.resources.policies(watch.namespace)
+            self._watches.setdefault(watch.namespace, []).append(watch)
+            session.topic_watches[watch.id] = watch
+        try:
+            async with self._reading:
+                await self._read_all(watch.namespace)
+        except BaseException:
+            self._drop(session, watch)
+            raise
+        watch.begin(request.request_id, request.topics_hash)
+
+    def close(self, session: Session, request: pb.CommandWatchTopicListClose) -> None:
+        """WATCH_TOPIC_LIST_CLOSE."""
+        if (watch := session.topic_watches.get(request.watcher_id)) is not None:
+            self._drop(session, watch)
+        session.send_success(request.request_id)
+
+    def connection_lost(self, session: Session) -> None:
+        for watch in list(session.topic_watches.values()):
+            self._drop(session, watch)
+
+    def link_writable(self, session: Session) -> None:
+        for watch in list(session.topic_watches.values()):
+            watch.writable()
+
+    def _drop(self, session: Session, watch: TopicListWatch) -> None:
+        watch.close()
+        session.topic_watches.pop(watch.id, None)
+        watches = self._watches.get(watch.namespace, [])
+        if watch in watches:
+            watches.remove(watch)
+        if not watches:
+            self._watches.pop(watch.namespace, None)
+            self._names.pop(watch.namespace, None)
+
+    # -- what there is
+
+    async def follow(self) -> None:
+        """Until the store is closed."""
+        with self._broker.metadata.watch(MANAGED_LEDGERS) as changes:
+            async for change in changes:
+                if self._watches:
+                    async with self._reading:
+                        await self._look(change)
+
+    async def _look(self, change: Changes) -> None:
+        if change.everything:
+            for namespace in list(self._watches):
+                await self._read_all(namespace)
+            return
+        for path in change.paths:
+            name = _topic_at(path)
+            if name is None or (names := self._names.get(name.namespace)) is None:
+                continue
+            is_there = await self._broker.resources.topic_exists(name)
+            if is_there != (str(name) in names):
+                (names.add if is_there else names.discard)(str(name))
+                self._tell(name.namespace)
+
+    async def _read_all(self, namespace: NamespaceName) -> None:
+        found = set(await self._broker.resources.topics(namespace))
+        if found != self._names.get(namespace):
+            self._names[namespace] = found
+            self._tell(namespace)
+
+    def _tell(self, namespace: NamespaceName) -> None:
+        for watch in self._watches.get(namespace, ()):
+            watch.changed()
+
+
+def _topic_at(path: str) -> TopicName | None:
+    """The persistent topic whose record lies there."""
+    parts = path.removeprefix(MANAGED_LEDGERS + "/").split("/")
+    if len(parts) != 4 or parts[2] != Domain.PERSISTENT.value:
+        return None
+    return TopicName(Domain.PERSISTENT, NamespaceName(parts[0], parts[1]), decode_local(parts[3]))
+
+
+def _without_domain(text: str) -> str:
+    return text.split("://", 1)[-1]
+
+
+def _without_partition(text: str) -> str:
+    return re.sub(r"-partition-\d+$", "", text)

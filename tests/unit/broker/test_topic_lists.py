@@ -1,0 +1,131 @@
+"""Lists of a namespace's topics by pattern, and watches of them, over a real broker's socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker.authorization import AllowAll
+from anabranch.broker.broker import Broker
+from anabranch.broker.topic_lists import PATTERN_CHARS_MAX, Pattern
+from anabranch.model.names import InvalidName, NamespaceName, TopicName
+from anabranch.model.topic_hash import topic_hash
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.pulsar_pb2 import BaseCommand as C
+from unit.broker.scalable.brokers import BrokerLab, Peer, broker_lab
+
+SPACE = "persistent://public/default"
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[BrokerLab]:
+    async with broker_lab() as made:
+        yield made
+
+
+@pytest.fixture
+async def broker(lab: BrokerLab) -> Broker:
+    return await lab.broker()
+
+
+@pytest.fixture
+async def peer(lab: BrokerLab, broker: Broker) -> Peer:
+    return await lab.peer(broker)
+
+
+async def watch(peer: Peer, number: int = 1, **more: Any) -> pb.BaseCommand:
+    values = {"namespace": "public/default", "topics_pattern": f"{SPACE}/a-.*", "watcher_id": number, **more}
+    return await peer.ask(C.WATCH_TOPIC_LIST, "watchTopicList", **values)
+
+
+async def update(peer: Peer) -> pb.CommandWatchTopicUpdate:
+    return (await peer.receive(C.WATCH_TOPIC_UPDATE)).watchTopicUpdate
+
+
+def name(local: str) -> TopicName:
+    return TopicName.parse(f"{SPACE}/{local}")
+
+
+async def test_a_watch_tells_what_there_is_and_what_comes_and_goes(broker: Broker, peer: Peer) -> None:
+    assert peer.connected.feature_flags.supports_topic_watchers
+    for local in ("a-1", "b-1"):
+        await broker.create_topic(name(local))
+    first = (await watch(peer)).watchTopicListSuccess
+    assert (list(first.topic), first.watcher_id) == ([f"{SPACE}/a-1"], 1)
+    assert first.topics_hash == topic_hash([f"{SPACE}/a-1"])
+    for local in ("a-2", "b-2", "a-parts-partition-0"):
+        await broker.create_topic(name(local))
+    added: set[str] = set()
+    while len(added) < 2:
+        came = await update(peer)
+        added |= set(came.new_topics)
+    assert added == {f"{SPACE}/a-2", f"{SPACE}/a-parts-partition-0"}
+    assert came.topics_hash == topic_hash([f"{SPACE}/a-1", *added])
+    await broker.delete_topic(name("a-1"))
+    gone = await update(peer)
+    assert (list(gone.new_topics), list(gone.deleted_topics)) == ([], [f"{SPACE}/a-1"])
+    # A topic made by use comes too.
+    await broker.topic(name("a-3"), create=True)
+    assert list((await update(peer)).new_topics) == [f"{SPACE}/a-3"]
+
+
+async def test_a_client_that_has_the_list_already_is_not_told_it_again(broker: Broker, peer: Peer) -> None:
+    await broker.create_topic(name("a-1"))
+    known = (await watch(peer)).watchTopicListSuccess.topics_hash
+    again = (await watch(peer, topics_hash=known)).watchTopicListSuccess
+    assert (list(again.topic), again.topics_hash) == ([], known)
+    # The same watcher asks whether it has missed something.
+    await broker.create_topic(name("a-2"))
+    later = (await watch(peer, topics_hash=known)).watchTopicListSuccess
+    assert set(later.topic) == {f"{SPACE}/a-1", f"{SPACE}/a-2"}
+
+
+async def test_a_closed_watch_is_told_nothing_and_others_are(broker: Broker, peer: Peer) -> None:
+    await watch(peer, 1)
+    await watch(peer, 2)
+    await peer.ask(C.WATCH_TOPIC_LIST_CLOSE, "watchTopicListClose", watcher_id=1)
+    await broker.create_topic(name("a-1"))
+    assert (await update(peer)).watcher_id == 2
+    assert not [one for one in await peer.settle() if one.type == C.WATCH_TOPIC_UPDATE]
+    # Closing what is not there is no error.
+    assert (await peer.ask(C.WATCH_TOPIC_LIST_CLOSE, "watchTopicListClose", watcher_id=9)).type == C.SUCCESS
+
+
+async def test_a_connection_that_is_lost_ends_its_watches(lab: BrokerLab, broker: Broker, peer: Peer) -> None:
+    await watch(peer)
+    await peer.close()
+    other = await lab.peer(broker)
+    await watch(other)
+    await broker.create_topic(name("a-1"))
+    assert list((await update(other)).new_topics) == [f"{SPACE}/a-1"]
+
+
+async def test_what_cannot_be_watched_is_refused(broker: Broker, peer: Peer) -> None:
+    assert (await watch(peer, topics_pattern="(")).error.error == pb.InvalidTopicName
+    assert (
+        await watch(peer, topics_pattern="x" * (PATTERN_CHARS_MAX + 1))
+    ).error.error == pb.InvalidTopicName
+    assert (await watch(peer, namespace="public/none")).type == C.ERROR
+    assert (await watch(peer)).type == C.WATCH_TOPIC_LIST_SUCCESS
+
+
+class NoListing(AllowAll):
+    async def may_list_topics(self, role: str, namespace: NamespaceName) -> bool:
+        return False
+
+
+async def test_a_watch_needs_the_right_to_list_topics(lab: BrokerLab) -> None:
+    peer = await lab.peer(await lab.broker(authorizer=NoListing()))
+    assert (await watch(peer)).error.error == pb.AuthorizationError
+
+
+def test_patterns_are_for_names_without_domain_and_partition() -> None:
+    pattern = Pattern("persistent://public/default/a-.")
+    assert pattern.matching([f"{SPACE}/a-1", f"{SPACE}/a-2-partition-3", f"{SPACE}/a-10", f"{SPACE}/b"]) == [
+        f"{SPACE}/a-1",
+        f"{SPACE}/a-2-partition-3",
+    ]
+    with pytest.raises(InvalidName):
+        Pattern("[")
