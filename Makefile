@@ -15,8 +15,9 @@ setup: $(STAMP)  ## make .venv with the locked packages and the anabranch comman
 $(STAMP): requirements/dev.txt pyproject.toml bin/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bin/setup
 
-demo: setup  ## start a broker, produce and consume with Pulsar's own client, show what happened
-	@$(BIN)/anabranch demo
+demo: setup  ## a million clicks on a topic that splits and merges, Spark reading it, a verified report (DEMO="--events 100000")
+	@bin/jre || echo "demo: without Java, Anabranch's own consumer reads in Spark's place"
+	@$(BIN)/anabranch demo $(DEMO)
 
 test: setup  ## format, types and tests; those of Spark too, with a Java runtime (installed where missing and possible)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .

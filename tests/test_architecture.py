@@ -44,6 +44,10 @@ PURE_MODULES = [
     "broker/dispatch/selector.py",
     "broker/retention.py",
     "broker/scalable/membership.py",
+    *(
+        f"cli/demo/{name}.py"
+        for name in ("clickstream", "colours", "past", "ran", "report", "river", "verify")
+    ),
     "client/acks.py",
     "client/checkpoint.py",
     "client/chunks.py",

@@ -133,14 +133,42 @@ def _consume(commands: Commands[argparse.ArgumentParser]) -> None:
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "demo",
-        help="watch a broker at work with Pulsar's own client",
-        description="Starts a broker in a temporary folder on free ports, produces and consumes with the pulsar-client "
-        "wheel, kills the broker with SIGKILL in the middle, and checks that nothing acknowledged was lost. Takes "
-        "some ten seconds and leaves nothing behind.",
+        help="a million clicks, a topic that splits and merges under them, Spark reading it, and a verified report",
+        description="Starts a broker in a temporary folder on free ports, sends a clickstream whose rate rises and "
+        "falls to a scalable topic that splits and merges by itself, has two Spark queries write rows and sessions to "
+        "Parquet meanwhile, kills the broker with SIGKILL once, checks that every event arrived exactly once and in "
+        "order, and writes a report. Takes about a minute; only the report stays. Without Java the project's own "
+        "consumer reads instead of Spark.",
     )
     parser.set_defaults(module="demo")
     parser.add_argument(
-        "--messages", type=int, default=1000, metavar="N", help="messages per step (default: 1000)"
+        "--events", type=int, default=1_000_000, metavar="N", help="clicks to send (default: 1000000)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=45.0, metavar="S", help="how long they flow (default: 45)"
+    )
+    parser.add_argument(
+        "--report", default="demo-report", metavar="DIR", help="folder for report.html (default: demo-report)"
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the broker running until Ctrl-C, and its data and the tables for good",
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the live page")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill the broker in the middle")
+    parser.add_argument("--no-spark", action="store_true", help="read with the project's own consumer")
+    parser.add_argument(
+        "--durability",
+        action="store_true",
+        help="the short story instead: Pulsar's own client, its subscription types, and a broker that is killed",
+    )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="with --durability: messages per step (default: 1000)",
     )
 
 

@@ -63,10 +63,11 @@ class Frame:
     y: Axis
     height: int
     back: str
+    width: int = WIDTH
 
     def svg(self, marks: str, label: str) -> str:
         return (
-            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(label)}">'
+            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{escape(label)}">'
             f"{self.back}{marks}</svg>"
         )
 
@@ -79,14 +80,15 @@ def frame(
     height: int = 320,
     told: Callable[[float], str] = short,
     x_ticks: Sequence[float] | None = None,
+    width: int = WIDTH,
 ) -> Frame:
     """Axes over those ticks: the first and the last are the ends."""
-    x = Axis(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT)
+    x = Axis(xs[0], xs[-1], _LEFT, width - _RIGHT)
     y = Axis(ys[0], ys[-1], height - _BOTTOM, _TOP)
     parts = []
     for value in ys:
         at = y(value)
-        parts.append(f'<path d="M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}" class="grid"/>')
+        parts.append(f'<path d="M{_LEFT} {at:.1f}H{width - _RIGHT}" class="grid"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" class="tick end">{short(value)}</text>')
     for value in x_ticks if x_ticks is not None else xs:
         at = x(value)
@@ -95,10 +97,10 @@ def frame(
         )
     middle = (_TOP + height - _BOTTOM) / 2
     parts.append(
-        f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2}" y="{height - 6}" class="axis mid">{escape(labels[0])}</text>'
+        f'<text x="{(_LEFT + width - _RIGHT) / 2}" y="{height - 6}" class="axis mid">{escape(labels[0])}</text>'
         f'<text transform="translate(16 {middle}) rotate(-90)" class="axis mid">{escape(labels[1])}</text>'
     )
-    return Frame(x, y, height, "".join(parts))
+    return Frame(x, y, height, "".join(parts), width)
 
 
 def scatter(points: Mapping[str, tuple[float, float]], joined: Sequence[str], labels: tuple[str, str]) -> str:
@@ -190,14 +192,34 @@ class Line:
 
 
 def lines(
-    drawn: Sequence[Line], labels: tuple[str, str], told: Callable[[float], str], *, height: int = 200
+    drawn: Sequence[Line],
+    labels: tuple[str, str],
+    told: Callable[[float], str],
+    *,
+    height: int = 200,
+    width: int = WIDTH,
+    ends: tuple[float, float] | None = None,
+    x_ticks: Sequence[float] | None = None,
+    marked: Mapping[float, str] | None = None,
 ) -> str:
+    """`ends` of the x axis are those of the lines if not given; `marked` are places with a line and a word."""
     xs = [x for line in drawn for x, _ in line.points]
     ys = ticks(0, max((y for line in drawn for _, y in line.points), default=1) or 1, 4)
+    low, high = ends or (min(xs), max(xs))
     made = frame(
-        (min(xs), max(xs)), ys, labels, height=height, told=told, x_ticks=_quarters(min(xs), max(xs))
+        (low, high),
+        ys,
+        labels,
+        height=height,
+        told=told,
+        x_ticks=x_ticks if x_ticks is not None else _quarters(low, high),
+        width=width,
     )
-    marks = []
+    marks = [
+        f'<path d="M{made.x(at):.1f} {_TOP}V{height - _BOTTOM}" class="note"/>'
+        f'<text x="{made.x(at) + 5:.1f}" y="{_TOP + 10}" class="noted">{escape(text)}</text>'
+        for at, text in (marked or {}).items()
+    ]
     for line in drawn:
         path = _path(line, made)
         if line.is_filled:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from anabranch.cli.demo import choose_reading
 from anabranch.cli.demo.account import Account, StoryEnded
+from anabranch.cli.demo.plain_reading import PlainReading
 from anabranch.cli.main import main
 
 
@@ -18,11 +20,43 @@ def test_the_demo_holds_and_leaves_nothing_behind(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = main(["demo", "--messages", "300"])
+    code = main(["demo", "--durability", "--messages", "300"])
     shown = capsys.readouterr().out
     assert code == 0, shown
     assert "All 18 checks held" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.interop
+def test_without_spark_the_main_job_holds_and_leaves_only_its_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    report = tmp_path / "report"
+    code = main(["demo", "--no-spark", "--events", "30000", "--seconds", "8", "--report", str(report)])
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    assert "30,000 raw rows for 30,000 events: each exactly once, under its key" in shown
+    assert "All 5 checks held" in shown
+    assert "all 5 checks held" in (report / "report.html").read_text(encoding="utf-8")
+    assert list(scratch.iterdir()) == []
+
+
+def test_without_java_the_demo_says_so_and_what_it_does_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/no/such/folder")
+    told, page = account()
+    chosen = choose_reading(told, is_spark=True)
+    assert isinstance(chosen, PlainReading)
+    assert "Without Spark: JAVA_HOME is /no/such/folder" in page.getvalue()
+    assert "Anabranch's own consumer in its place; sessions are left out" in page.getvalue()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--events", "10"), ("--seconds", "1"), ("--seconds", "nan")])
+def test_too_little_to_show_is_refused(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    assert main(["demo", option, value]) == 1
+    assert f"{option} must be at least" in capsys.readouterr().err
 
 
 def account() -> tuple[Account, io.StringIO]:

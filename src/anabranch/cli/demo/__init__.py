@@ -1,34 +1,104 @@
-"""`anabranch demo`: a broker at work, told step by step, every claim checked."""
+"""`anabranch demo`: a broker at work, told step by step, every claim checked.
+
+The main job is a clickstream on a topic that splits and merges, with Spark reading it; `--durability` is a shorter
+story with Pulsar's own client. Both end with what was checked, and with an exit code that says whether it held.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from anabranch.cli.options import UsageError
 
+if TYPE_CHECKING:
+    from anabranch.cli.demo.account import Account
+    from anabranch.cli.demo.reading import Reading
+
+EVENTS_MIN = 1000
+SECONDS_MIN = 5.0
+
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.messages < 100:
-        raise UsageError("--messages must be at least 100, or there would be little to see")
-    try:
-        import pulsar  # noqa: F401  # Only to know whether it is there.
-    except ImportError:
-        raise UsageError("the demo needs Pulsar's own client: pip install pulsar-client") from None
     from anabranch.cli.demo.account import Account
-    from anabranch.cli.demo.story import Story
+
+    _check(arguments)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Both signals end the demo the same way: the broker is stopped and its folder removed on the way out.
-    signal.signal(signal.SIGTERM, interrupt)
+    # Both signals end the demo the same way: what it started is stopped and its folder removed on the way out.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
     account = Account()
     try:
-        Story(account, arguments.messages).tell()
+        if arguments.durability:
+            from anabranch.cli.demo.story import Story
+
+            Story(account, arguments.messages).tell()
+        else:
+            _main_job(account, arguments)
     except KeyboardInterrupt:
-        print("anabranch: interrupted; the broker was stopped and its folder removed", file=sys.stderr)
+        print("anabranch: interrupted; everything was stopped and its folder removed", file=sys.stderr)
         return 130
     return account.conclude()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.durability:
+        if arguments.messages < 100:
+            raise UsageError("--messages must be at least 100, or there would be little to see")
+        try:
+            import pulsar  # noqa: F401  # Only to know whether it is there.
+        except ImportError:
+            raise UsageError("the demo needs Pulsar's own client: pip install pulsar-client") from None
+        return
+    if arguments.events < EVENTS_MIN:
+        raise UsageError(f"--events must be at least {EVENTS_MIN:,}, or there would be little to see")
+    if not arguments.seconds >= SECONDS_MIN:
+        raise UsageError(
+            f"--seconds must be at least {SECONDS_MIN:.0f}: a topic needs time to split and merge"
+        )
+
+
+def _main_job(account: Account, arguments: argparse.Namespace) -> None:
+    from anabranch.cli.demo.job import MainJob, Wish
+
+    wish = Wish(
+        arguments.events,
+        arguments.seconds,
+        Path(arguments.report),
+        is_kept=arguments.keep,
+        # The page forgets its hour with the broker: whoever keeps it wants to look at it.
+        is_killing=not arguments.no_kill and not arguments.keep,
+        opens_browser=not arguments.no_browser and _has_screen(),
+    )
+    MainJob(account, wish, choose_reading(account, is_spark=not arguments.no_spark)).run()
+
+
+def choose_reading(account: Account, *, is_spark: bool) -> Reading:
+    """Spark if it can run; what reads instead if not, and a sentence about it."""
+    from anabranch.cli.demo.plain_reading import PlainReading
+    from anabranch.cli.demo.spark_reading import SparkReading
+    from anabranch.pipelines.session import missing
+
+    if not is_spark:
+        return PlainReading()
+    if (why := missing()) is None:
+        return SparkReading()
+    account.say(f"Without Spark: {why}.")
+    account.say("The demo goes on with Anabranch's own consumer in its place; sessions are left out.")
+    return PlainReading()
+
+
+def _has_screen() -> bool:
+    """Whether somebody sits in front of a screen that can show a page."""
+    has_display = sys.platform == "darwin" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+    return sys.stdout.isatty() and has_display

@@ -15,8 +15,22 @@ class Account:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._checks: list[tuple[str, str, bool]] = []
+        self._notes: list[str] = []
         self._step = 0
         self._title = ""
+
+    @property
+    def console(self) -> Console:
+        return self._console
+
+    @property
+    def checked(self) -> list[tuple[str, bool]]:
+        """What was checked so far, and whether it held."""
+        return [(claim, is_true) for _, claim, is_true in self._checks]
+
+    def note(self, text: str) -> None:
+        """Something to find below the summary."""
+        self._notes.append(text)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -55,6 +69,8 @@ class Account:
             )
         self._console.print()
         self._console.print(table)
+        for note in self._notes:
+            self._console.print(f"\n{escape(note)}", soft_wrap=True)
         if failed or not self._checks:
             self._console.print(f"\n[bold red]{len(failed)} of {len(self._checks)} checks failed.[/]")
             return 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ STOP_MAX_S = 15.0
 class BrokerProcess:
     """Started by `start`, also again after `kill`; `discard` ends it and removes its folder, whatever happened."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = [f"{name}={value}" for name, value in (settings or {}).items()]
         self.folder = Path(tempfile.mkdtemp(prefix="anabranch-demo-"))
         self._port, self._http_port = _free_ports(2)
         self.service_url = f"pulsar://127.0.0.1:{self._port}"
@@ -47,6 +49,7 @@ class BrokerProcess:
                 *options,
                 "--http-port",
                 str(self._http_port),
+                *(part for setting in self._settings for part in ("--set", setting)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
@@ -81,12 +84,14 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOP_MAX_S)
 
-    def discard(self) -> None:
+    def discard(self, *, keep: bool = False) -> None:
+        """`keep` leaves the folder."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         self._output.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _last_words(self) -> str:
         lines = (self.folder / "broker.out").read_text(errors="replace").strip().splitlines()

@@ -1,0 +1,306 @@
+"""The main job of `anabranch demo`, from an empty folder to a verified report.
+
+A broker as a process of its own, a scalable topic, a clickstream whose rate rises and falls, two queries of Spark
+that read it meanwhile, one `kill -9`, and then the question whether every event is in the tables, once and in order.
+Whatever ends it, a failure or Ctrl-C, ends the processes and removes the folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.cli.demo.account import Account, StoryEnded
+from anabranch.cli.demo.clickstream import Clickstream, peak_rate
+from anabranch.cli.demo.display import Display, Reader, Snapshot
+from anabranch.cli.demo.process import BrokerProcess
+from anabranch.cli.demo.producing import Producing
+from anabranch.cli.demo.ran import Killed, Moment, Ran
+from anabranch.cli.rest import RestRefused
+
+if TYPE_CHECKING:
+    from anabranch.cli.demo.reading import Reading
+
+TOPIC: Final = "topic://public/default/clicks"
+REST: Final = "/admin/v2/scalable/public/default/clicks"
+PAGE: Final = "/ui#/topics/public/default/clicks"
+LOOK_EVERY_S: Final = 0.5
+# A broker usually looks once a minute at what happened within minutes; here all of it has to show within one.
+SETTINGS: Final = {
+    "scalableTopicAutoScaleInterval": "500ms",
+    "scalableTopicLoadReportInterval": "500ms",
+    "scalableTopicLoadReportWindow": "2s",
+}
+SPLITS_AT: Final = 1 / 5  # Of the highest rate of the stream.
+MERGES_AT: Final = 1 / 12
+# Of the time of the stream: late, since the page forgets the past with the broker, and since the store's time
+# stands still for some seconds after a crash, in which nothing is split or merged.
+KILLED_AT: Final = 0.95
+# How long the queries may take behind the stream. A machine that is busy otherwise needs a while.
+DRAIN_MAX_S: Final = 300.0
+MERGES_MAX_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asked for."""
+
+    events: int
+    seconds: float
+    report: Path
+    is_kept: bool = False
+    is_killing: bool = True
+    opens_browser: bool = False
+
+
+def policy(stream: Clickstream) -> dict[str, float]:
+    """Limits that the stream crosses on its way up and down, and waits of a second or two."""
+    peak = peak_rate(stream)
+    return {
+        "maxSegments": 16,
+        "maxDagDepth": 30,
+        "splitCooldownSeconds": 1,
+        "mergeCooldownSeconds": 1,
+        "mergeWindowSeconds": 2,
+        "splitMsgRateInThreshold": round(peak * SPLITS_AT),
+        "mergeMsgRateInThreshold": round(peak * MERGES_AT),
+    }
+
+
+class MainJob:
+    def __init__(self, account: Account, wish: Wish, reading: Reading) -> None:
+        self._tell = account
+        self._wish = wish
+        self._reading = reading
+        self._display = Display(account.console)
+        self._stream = Clickstream(wish.events, wish.seconds)
+        self._broker = BrokerProcess(SETTINGS)
+        self.ran = Ran(self._stream, policy(self._stream), readers=reading.told, software=reading.software)
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        with self._cleaned_up():
+            with suppress(StoryEnded):
+                self._story()
+            self.ran.took_s = time.monotonic() - self._began
+            if self.ran.moments:
+                # Also of a run that failed: it shows how far it came.
+                self._report()
+            if self._wish.is_kept:
+                self._stay()
+
+    def _story(self) -> None:
+        table = self._prepare()
+        producing = Producing(self._broker.service_url, TOPIC, self._stream, table)
+        try:
+            self._flow(producing)
+            self._drain(producing)
+        finally:
+            producing.stop()
+            self.ran.start_ms = self.ran.start_ms or producing.start_ms
+            self.ran.end_ms = self.ran.end_ms or _now_ms()
+        self._check(producing)
+
+    @contextmanager
+    def _cleaned_up(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.callback(self._broker.discard, keep=self._wish.is_kept)
+            stack.enter_context(self._reading)
+            yield
+
+    # -- chapters
+
+    def _prepare(self) -> Any:
+        stream = self._stream
+        with self._tell.step("Start a broker, a scalable topic and " + self._reading.told):
+            seconds = self._broker.start()
+            self._tell.say(
+                f"broker: process {self._broker.pid}, {self._broker.service_url}, ready after {seconds:.1f} s"
+            )
+            self._make_topic()
+            self._tell.say(f"live page: {self._broker.admin_url}{PAGE}")
+            self._open_browser()
+            with self._display.waiting(
+                "making the events, and compiling what moves them (once on a machine)"
+            ):
+                table = stream.table()
+                _warm_up()
+            with self._display.waiting(f"starting {self._reading.told}"):
+                self._reading.start(self._broker.service_url, TOPIC, stream, self._broker.folder)
+            name, clicks = stream.busiest()
+            self._tell.say(
+                f"{stream.events:,} clicks of {stream.visitors:,} visitors over {stream.seconds:.0f} s, up to "
+                f"{peak_rate(stream):,.0f} a second; the busiest, {name}, has {clicks:,}"
+            )
+            limits = self.ran.policy
+            self._tell.say(
+                f"a segment splits above {limits['splitMsgRateInThreshold']:,.0f} events/s, two neighbours merge "
+                f"once both were below {limits['mergeMsgRateInThreshold']:,.0f} for {limits['mergeWindowSeconds']} s"
+            )
+        return table
+
+    def _make_topic(self) -> None:
+        keep_all = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        self._broker.rest("POST", "/admin/v2/namespaces/public/default/retention", keep_all)
+        self._broker.rest("PUT", f"{REST}?numInitialSegments=1")
+        self._broker.rest("POST", f"{REST}/autoScalePolicy", self.ran.policy)
+
+    def _open_browser(self) -> None:
+        if self._wish.opens_browser:
+            import webbrowser
+
+            webbrowser.open(f"{self._broker.admin_url}{PAGE}")
+
+    def _flow(self, producing: Producing) -> None:
+        with self._tell.step(f"{self._stream.events:,} clicks flow, and the topic follows their rate"):
+            producing.start()
+            with self._display.running():
+                while not producing.is_sent.wait(LOOK_EVERY_S):
+                    self._look(producing, "clicks are flowing")
+                    if self._wish.is_killing and not self.ran.killed and self._is_time_to_kill(producing):
+                        self._kill(producing)
+                self._look(producing, "all clicks are stored")
+            if producing.error is not None:
+                raise producing.error
+            self.ran.start_ms, self.ran.end_ms = producing.start_ms, _now_ms()
+            self._tell.check(
+                producing.stored == self._stream.events,
+                f"{producing.stored:,} of {self._stream.events:,} events have a receipt: they are on disk",
+            )
+
+    def _is_time_to_kill(self, producing: Producing) -> bool:
+        offset_ms = self._stream.offsets_ms[min(producing.sent, self._stream.events - 1)]
+        return bool(offset_ms >= self._stream.seconds * 1000 * KILLED_AT)
+
+    def _kill(self, producing: Producing) -> None:
+        at_ms, stored = _now_ms(), producing.stored
+        self._broker.kill()
+        self._broker.start()
+        self.ran.killed = Killed(at_ms, _now_ms(), stored)
+        took = (self.ran.killed.back_ms - at_ms) / 1000
+        self._display.say(
+            f"{self._elapsed(at_ms, producing):5.1f} s  kill -9 of the broker after {stored:,} receipts; "
+            f"it serves again after {took:.1f} s",
+            "bold yellow",
+        )
+
+    def _drain(self, producing: Producing) -> None:
+        """The closing event goes out once all others were read: it pushes the watermark past every session."""
+        with self._tell.step(self._reading.catching_up):
+            with self._display.running():
+                deadline = time.monotonic() + DRAIN_MAX_S
+                while not self._reading.has_read(self._stream.events):
+                    self._look_until(deadline, producing, "catching up")
+                close_ms = producing.start_ms + round(self._stream.seconds * 1000) + 600_000
+                producing.close_stream(close_ms)
+                while not self._reading.has_closed(self._stream.events):
+                    self._look_until(deadline, producing, "the closing event is on its way through")
+                self.ran.done_ms = _now_ms()
+                quiet_until = time.monotonic() + MERGES_MAX_S
+                while not self.ran.past.count("merge") and time.monotonic() < quiet_until:
+                    self._look_until(deadline, producing, "the topic merges what it no longer needs")
+            producing.join(DRAIN_MAX_S)
+            if producing.error is not None:
+                raise producing.error
+            behind = (self.ran.done_ms - self.ran.end_ms) / 1000
+            self._tell.say(f"done {behind:.1f} s after the last event was stored")
+            self._reading.finish()
+            self.ran.batches = dict(self._reading.batches())
+
+    def _look_until(self, deadline: float, producing: Producing, doing: str) -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {DRAIN_MAX_S:.0f} s: {doing}")
+        time.sleep(LOOK_EVERY_S)
+        self._look(producing, doing)
+
+    def _look(self, producing: Producing, doing: str) -> None:
+        told = len(self._reading.failures())
+        self._reading.look()
+        for failure in self._reading.failures()[told:]:
+            self._display.say(f"{failure}; it goes on from its checkpoint", "bold yellow")
+        past = self.ran.past
+        fresh = []
+        with suppress(RestRefused):  # The broker may be busy, or just back.
+            fresh = past.take(
+                self._broker.rest("GET", f"/ui/api/topics/public/default/clicks?{past.question}")
+            )
+        for change in fresh:
+            where = " and ".join(map(str, change.segments))
+            self._display.say(
+                f"{self._elapsed(change.at_ms, producing):5.1f} s  {change.kind} of {where}: {change.because}"
+            )
+        rows = self._reading.rows()
+        moments = self.ran.moments
+        moments.append(Moment(_now_ms(), producing.stored, rows))
+        before = moments[max(0, len(moments) - 5)]
+        seconds = max(0.001, (moments[-1].at_ms - before.at_ms) / 1000)
+        limit = past.split_limit or 1.0
+        self._display.show(
+            Snapshot(
+                doing,
+                self._elapsed(_now_ms(), producing),
+                producing.stored,
+                self._stream.events,
+                (producing.stored - before.stored) / seconds,
+                [(one.start, one.end, one.rate / limit) for one in past.active],
+                past.count("split"),
+                past.count("merge"),
+                [
+                    Reader(name, count, max(0, producing.stored - count), self._reading.batch_count(name))
+                    for name, count in rows.items()
+                ],
+            )
+        )
+
+    def _elapsed(self, at_ms: int, producing: Producing) -> float:
+        return max(0.0, (at_ms - producing.start_ms) / 1000) if producing.start_ms else 0.0
+
+    def _check(self, producing: Producing) -> None:
+        past = self.ran.past
+        with self._tell.step("Compare what was written with what was sent"):
+            findings = self._reading.findings(self._stream, producing.start_ms)
+            self.ran.sessions = self._reading.sessions
+            for finding in findings:
+                self._tell.check(finding.is_true, finding.claim)
+            splits, merges = past.count("split"), past.count("merge")
+            most = max((count for _, count in past.active_at()), default=0)
+            self._tell.check(
+                splits > 0 and merges > 0,
+                f"the topic made {splits} splits and {merges} merges by itself, {most} segments at the most",
+            )
+            if self._wish.is_killing:
+                killed = self.ran.killed
+                told = "the broker was killed once (kill -9) in the middle, and nothing is missing for it"
+                self._tell.check(
+                    killed is not None, told if killed else "the broker was to be killed, and was not"
+                )
+
+    def _report(self) -> None:
+        from anabranch.cli.demo.report import report
+
+        self.ran.checks = self._tell.checked
+        self._wish.report.mkdir(parents=True, exist_ok=True)
+        path = self._wish.report / "report.html"
+        path.write_text(report(self.ran), encoding="utf-8")
+        self._tell.note(f"report: {path.resolve()}")
+
+    def _stay(self) -> None:
+        self._tell.say(f"the broker goes on until Ctrl-C: {self._broker.admin_url}{PAGE}")
+        self._tell.say(f"its data, the tables and the checkpoints stay in {self._broker.folder}")
+        with suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600)
+
+
+def _warm_up() -> None:
+    from anabranch.columns import warm_up
+
+    warm_up()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,104 @@
+"""Sends the clickstream in its own time, in a thread with a loop of its own.
+
+Each tick hands in the rows that are due, as a slice of one Arrow table; the client routes them, follows splits and
+merges, and sends again what a broker that died had not confirmed. A stall (a broker that is away, a machine that is
+busy) delays the stream instead of being made up for all at once: events stay about as far apart as they happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.cli.demo.clickstream import CLOSING_KEY, Clickstream, due
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TICK_S: Final = 0.05
+BEHIND_MAX_S: Final = 1.0
+
+
+class Producing(threading.Thread):
+    """`sent` are handed in, `stored` have a receipt; `error` is what ended it early, if anything did."""
+
+    def __init__(self, service_url: str, topic: str, stream: Clickstream, table: pa.Table) -> None:
+        super().__init__(name="clickstream", daemon=True)
+        self.start_ms = 0  # When the first event happens.
+        self.sent = 0
+        self.stored = 0
+        self.stalled_s = 0.0
+        self.error: BaseException | None = None
+        self.is_sent = threading.Event()  # All of the stream is stored.
+        self._close_at_ms: int | None = None
+        self._wanted = threading.Event()  # That the closing event is sent, or that all of it ends.
+        self._is_over = False
+        self._service_url = service_url
+        self._topic = topic
+        self._stream = stream
+        self._table = table
+
+    def close_stream(self, at_ms: int) -> None:
+        """Has the closing event sent, which happens then."""
+        self._close_at_ms = at_ms
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._wanted.set()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._produce())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.is_sent.set()
+
+    async def _produce(self) -> None:
+        import anabranch
+
+        client = anabranch.connect(self._service_url)
+        try:
+            async with client.producer(self._topic) as producer:
+                await self._stream_out(producer)
+                if self._is_over:
+                    return
+                await producer.flush()
+                self.is_sent.set()
+                await asyncio.to_thread(self._wanted.wait)
+                if self._close_at_ms is not None:
+                    await producer.send(b"{}", key=CLOSING_KEY, event_time=self._close_at_ms)
+        finally:
+            await client.close()
+
+    async def _stream_out(self, producer: Any) -> None:
+        table, offsets = self._with_times(), self._stream.offsets_ms
+        began = time.monotonic()
+        while self.sent < self._stream.events and not self._is_over:
+            now = time.monotonic()
+            if self.sent and (behind := now - began - offsets[self.sent] / 1000 - BEHIND_MAX_S) > 0:
+                self.stalled_s += behind
+                began += behind
+            upto = due(offsets, now - began)
+            if upto > self.sent:
+                rows = table.slice(self.sent, upto - self.sent)
+                receipt = await producer.post_batch(rows, key="key", value="value", event_time="event_time")
+                receipt.add_done_callback(self._confirmed)
+                self.sent = upto
+            await asyncio.sleep(TICK_S)
+
+    def _with_times(self) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        compute: Any = pc
+        self.start_ms = time.time_ns() // 1_000_000
+        at = compute.add(self._table.column("offset"), pa.scalar(self.start_ms))
+        return self._table.append_column("event_time", at)
+
+    def _confirmed(self, receipt: Any) -> None:
+        if not receipt.cancelled() and receipt.exception() is None:
+            self.stored += receipt.result().messages

@@ -1,0 +1,175 @@
+"""The demo's two Structured Streaming queries, and what they say about how far they are.
+
+One writes every row to Parquet, the other each visitor's sessions, once the watermark says that they are over. Both
+are plain queries as anybody would write them; nothing here knows of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.cli.demo.clickstream import Clickstream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# No later batch has rows that are older than this, so a watermark that is further behind drops none.
+SKEW: Final = "5s"
+WATERMARK_S: Final = 10
+# A busy machine may start a Python process later than Spark waits for it. What a query wrote before counts anyway.
+RESTARTS_MAX: Final = 3
+EVENT: Final = "number bigint, step bigint, page string"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One micro-batch."""
+
+    batch: int
+    at_ms: int  # When it was triggered.
+    took_ms: int
+    rows: int
+    state_rows: int
+    dropped: int
+
+
+@dataclass
+class Followed:
+    """A query and the micro-batches that it has told of."""
+
+    name: str
+    start: Callable[[], Any]
+    query: Any = None
+    progress: dict[int, Progress] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.progress.values())
+
+    @property
+    def latest(self) -> Progress | None:
+        return self.progress[max(self.progress)] if self.progress else None
+
+    def look(self) -> None:
+        """A query that failed goes on from its checkpoint; raises what ended it once it has failed too often."""
+        if (told := self.query.lastProgress) is not None:
+            known = max(self.progress, default=-1)
+            # Asking for all of them costs a call each; it is needed only where one went by unseen.
+            for one in [told] if told["batchId"] <= known + 1 else self.query.recentProgress:
+                self._take(progress_of(one))
+        if self.query.isActive:
+            return
+        error = self.query.exception()
+        why = str(error).strip().splitlines()[0] if error is not None else "it has ended by itself"
+        self.failures.append(f"query {self.name} failed: {why}")
+        if len(self.failures) > RESTARTS_MAX:
+            raise RuntimeError(self.failures[-1])
+        self.query = self.start()
+
+    def _take(self, made: Progress) -> None:
+        """An idle trigger is told of under the number of the batch that comes next, which then takes its place."""
+        before = self.progress.get(made.batch)
+        if before is None or made.rows >= before.rows:
+            self.progress[made.batch] = made
+
+
+def progress_of(told: Mapping[str, Any]) -> Progress:
+    """From what Spark tells of a micro-batch."""
+    operators = told.get("stateOperators") or []
+    at = datetime.fromisoformat(told["timestamp"])
+    return Progress(
+        batch=told["batchId"],
+        at_ms=round(at.timestamp() * 1000),
+        took_ms=int((told.get("durationMs") or {}).get("triggerExecution", 0)),
+        rows=told["numInputRows"],
+        state_rows=sum(one["numRowsTotal"] for one in operators),
+        dropped=sum(one.get("numRowsDroppedByWatermark", 0) for one in operators),
+    )
+
+
+class Job:
+    """Both queries on one topic."""
+
+    def __init__(
+        self, spark: SparkSession, service_url: str, topic: str, stream: Clickstream, folder: Path
+    ) -> None:
+        self._spark = spark
+        self._options = {"serviceUrl": service_url, "topic": topic, "start": "earliest", "maxTimeSkew": SKEW}
+        self._stream = stream
+        self._folder = folder
+        self.queries: list[Followed] = []
+
+    def table(self, name: str) -> Path:
+        return self._folder / name
+
+    def start(self) -> None:
+        self.queries = [
+            self._followed("raw", self._raw(), "1 second"),
+            self._followed("sessions", self._sessions(), "1 second"),
+        ]
+        for one in self.queries:
+            one.query = one.start()
+
+    @property
+    def raw(self) -> Followed:
+        return self.queries[0]
+
+    @property
+    def sessions(self) -> Followed:
+        return self.queries[1]
+
+    def look(self) -> None:
+        for query in self.queries:
+            query.look()
+
+    def stop(self) -> None:
+        for one in self.queries:
+            if one.query is not None:
+                one.query.stop()
+
+    @property
+    def failures(self) -> list[str]:
+        return [told for one in self.queries for told in one.failures]
+
+    def _clicks(self, subscription: str) -> Any:
+        reader = self._spark.readStream.format("anabranch").options(
+            **self._options, subscription=subscription
+        )
+        return reader.load()
+
+    def _raw(self) -> Any:
+        from pyspark.sql import functions as F
+
+        event = F.from_json(F.col("value").cast("string"), EVENT)
+        return (
+            self._clicks("raw")
+            .withColumn("event", event)
+            .select(F.col("key").cast("string"), "event.*", "event_time", "publish_time", "position")
+        )
+
+    def _sessions(self) -> Any:
+        from pyspark.sql import functions as F
+
+        gap = f"{self._stream.gap_ms} milliseconds"
+        return (
+            self._clicks("sessions")
+            .select(F.col("key").cast("string"), "event_time")
+            .withWatermark("event_time", f"{WATERMARK_S} seconds")
+            .groupBy(F.session_window("event_time", gap), "key")
+            .agg(F.count("*").alias("clicks"))
+            .selectExpr("key", "session_window.start", "session_window.end", "clicks")
+        )
+
+    def _followed(self, name: str, frame: Any, every: str) -> Followed:
+        writer = (
+            frame.writeStream.format("parquet")
+            .queryName(name)
+            .option("checkpointLocation", str(self._folder / f"{name}-checkpoint"))
+            .trigger(processingTime=every)
+        )
+        return Followed(name, lambda: writer.start(str(self.table(name))))
