@@ -25,7 +25,7 @@ from bench.spark import data, queries, report
 from bench.spark.data import DataSet
 from bench.spark.peers import Kafka, PeersMissing
 from bench.spark.queries import Done, Places
-from bench.spark.report import DEFAULT, OURS, PARQUET, TUNED, Results, Run
+from bench.spark.report import DEFAULT, OURS, PARQUET, READY, TUNED, Results, Run
 from bench.spark.session import session
 from bench.systems import ROOT, Anabranch, Settings
 
@@ -89,6 +89,7 @@ class Bench:
                 theirs[TUNED] = getattr(queries.Kafka(self._places, tuned=True), case)
         if case == "read":
             theirs[PARQUET] = queries.Parquet(self._places).read
+            theirs[READY] = queries.Ready(self._places).read
         return ours | theirs
 
     def measure(self, case: str, one: DataSet) -> None:

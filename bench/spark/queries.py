@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from bench.spark import data
 from bench.spark.data import DataSet
+from bench.spark.ready import ReadySource
 
 # Larger fetches than the defaults of Kafka's consumer: 1 MB of a partition, 500 records at once.
 TUNED = {
@@ -82,9 +84,11 @@ class Ours:
         name = f"spark-written-{next(_turns)}"
         data.create_topic(self._places.admin_url, name)
         options = {"serviceUrl": self._places.url, "topic": f"topic://public/default/{name}"}
+        start = time.perf_counter()
         _input(self._places, one).write.format("anabranch").options(**options).mode("append").save()
+        seconds = time.perf_counter() - start
         data.delete_topic(self._places.admin_url, name)
-        return Done(one.rows_written)
+        return Done(one.rows_written, seconds)
 
 
 class Kafka:
@@ -125,6 +129,19 @@ class Parquet:
 
     def read(self, one: DataSet) -> Done:
         noop(self._places.spark.read.parquet(str(one.folder(self._places.root))))
+        return Done(one.rows)
+
+
+class Ready:
+    """What a Python source could reach at most."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+
+    def read(self, one: DataSet) -> Done:
+        self._places.spark.dataSource.register(ReadySource)
+        options = {"rows": str(one.rows), "size": str(one.size), "parts": str(data.PARTS)}
+        noop(self._places.spark.read.format("ready").options(**options).load())
         return Done(one.rows)
 
 

@@ -8,8 +8,14 @@ from pathlib import Path
 from statistics import median
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-OURS, DEFAULT, TUNED, PARQUET = "anabranch", "kafka", "kafka-tuned", "parquet"
-TITLES = {OURS: "Anabranch", DEFAULT: "Kafka", TUNED: "Kafka, tuned fetches", PARQUET: "Parquet"}
+OURS, DEFAULT, TUNED, PARQUET, READY = "anabranch", "kafka", "kafka-tuned", "parquet", "ready"
+TITLES = {
+    OURS: "Anabranch",
+    DEFAULT: "Kafka",
+    TUNED: "Kafka, tuned fetches",
+    PARQUET: "Parquet",
+    READY: "ready rows from Python",
+}
 # How many times as fast as which other system ours should be, by case and data set.
 AIMS: dict[tuple[str, str], dict[str, float]] = {
     ("read", "1 KB"): {DEFAULT: 2.4, TUNED: 2.0},
