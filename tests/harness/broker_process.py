@@ -130,6 +130,10 @@ class BrokerProcess:
             process.wait()
             raise AssertionError(f"SIGTERM did not end the broker:\n{self.log[-4000:]}") from None
 
+    def wait(self) -> int:
+        """Until it ends, for whatever reason; returns the exit code."""
+        return self._taken().wait(STOP_MAX_S)
+
     def kill(self) -> None:
         """SIGKILL; does nothing if it is not running."""
         if self._process is not None:

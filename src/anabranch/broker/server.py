@@ -167,11 +167,25 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         yield broker
 
 
-async def _serve(config: BrokerConfig) -> None:
+def _on_signals(stop: asyncio.Event) -> None:
+    """The first SIGINT or SIGTERM asks for a clean end, the second ends at once, which loses nothing acknowledged."""
     loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def asked(number: int) -> None:
+        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        stop.set()
+        for other in numbers:
+            loop.remove_signal_handler(other)
+            signal.signal(other, signal.SIG_DFL)
+
+    for number in numbers:
+        loop.add_signal_handler(number, asked, number)
+
+
+async def _serve(config: BrokerConfig) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    _on_signals(stop)
     tls = server_context(config) if config.web_service_port_tls else None
     async with contextlib.AsyncExitStack() as stack:
         web = stack.enter_context(listen(config.bind_address, config.web_service_port))
@@ -191,7 +205,7 @@ async def _serve(config: BrokerConfig) -> None:
                 await stop.wait()
                 if broker.failed.done():
                     raise StartError(f"the log has ended, start again to recover: {broker.failed.result()}")
-                log.info("stopping")
+        log.info("stopped")
 
 
 def run_standalone(config: BrokerConfig) -> int:
