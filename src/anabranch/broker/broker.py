@@ -43,6 +43,7 @@ from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore, SessionState
+from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.model.scalable import scalable_name
@@ -58,6 +59,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 # Never past the keep-alive: pings, acks and flow share the socket with publishes.
 PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
+# How often the event loop's delay is measured.
+LAG_S = 0.25
 RETRY_S = 1.0
 TOPICS_PER_TURN = 500
 
@@ -120,7 +123,10 @@ class Broker:
         self.connection_limits = ConnectionLimits(
             config.broker_max_connections, config.broker_max_connections_per_ip
         )
+        self.connections_refused = 0
         self.loop_lag_s = 0.0
+        self.loop_lags = Histogram()
+        self.publish_times = Recent(log_store.histograms().get("append", Histogram()))
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._loaded: dict[TopicName, Topic] = {}  # Those of them that are open.
         self._ledger_ids = LedgerIds(metadata)
@@ -289,7 +295,7 @@ class Broker:
                 task = None
             if task is None:
                 if self._is_closing:
-                    raise TopicNotFoundError("the broker is shutting down")
+                    raise NotReadyError("this broker is shutting down: look the topic up again")
                 # Awaited by everyone who wants the topic, and kept in `_topics` as the topic's holder.
                 task = self.loop.create_task(self._open(name, create, made_for, for_deletion))
                 self._topics[name] = task
@@ -586,6 +592,7 @@ class Broker:
         return await self._ledger_ids.next(0)
 
     async def _update_rates(self) -> None:
+        self.publish_times.turn()
         async for topics in self._in_turns():
             for topic in topics:
                 topic.update_rates(RATES_SECONDS)
@@ -626,6 +633,10 @@ class Broker:
             self.loop.call_later(PAUSE_MAX_S, self._resume_all)
         self._paused[session] = None
 
+    @property
+    def paused_connections(self) -> int:
+        return len(self._paused)
+
     def progressed(self) -> None:
         """Something was confirmed: readers that waited for it may go on."""
         if self._paused and self.log.unconfirmed_bytes * 2 < self.config.max_pending_publish_bytes:
@@ -648,8 +659,9 @@ class Broker:
     async def _measure_lag(self) -> None:
         while True:
             before = self.loop.time()
-            await asyncio.sleep(0.5)
-            self.loop_lag_s = max(0.0, self.loop.time() - before - 0.5)
+            await asyncio.sleep(LAG_S)
+            self.loop_lag_s = max(0.0, self.loop.time() - before - LAG_S)
+            self.loop_lags.observe(self.loop_lag_s)
 
 
 def _opened(task: asyncio.Task[Topic]) -> Topic | None:

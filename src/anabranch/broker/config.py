@@ -202,6 +202,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
 
     # -- watching it
     expose_topic_level_metrics_in_prometheus: bool = True
+    # Producers and consumers one by one, beside their topics.
+    expose_producer_level_metrics_in_prometheus: bool = False
+    expose_consumer_level_metrics_in_prometheus: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     # One event a line in both; as JSON it is an object with its facts as fields.
     log_format: Literal["text", "json"] = "text"

@@ -1,8 +1,7 @@
 """Figures for Prometheus, computed when asked: nothing is counted twice, and a broker nobody scrapes pays nothing.
 
-Names are Pulsar's where it has one; those of our own begin with `anabranch_`. Lines of one metric stand together, as
-the text format wants. Rendering gives way to the event loop after every few topics, so that a scrape of ten thousand
-topics delays no publish.
+`metric_names.py` says what there is. Gathering and rendering give way to the event loop after every few topics, so that
+a scrape of ten thousand topics delays no publish.
 """
 
 from __future__ import annotations
@@ -11,86 +10,44 @@ import asyncio
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
+import anabranch
+from anabranch.broker.metrics_page import Page, escaped
+from anabranch.model.histogram import Histogram
 from anabranch.model.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.subscription import Subscription
     from anabranch.broker.topic import Topic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_PER_TURN = 50
-
-_COUNTERS = frozenset({"anabranch_log_commits", "anabranch_log_syncs", "process_cpu_seconds_total"})
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-class Page:
-    """The lines of one scrape, gathered metric by metric."""
-
-    def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {}
-
-    def add(self, name: str, labels: str, value: float) -> None:
-        shown = repr(value) if isinstance(value, float) else str(int(value))
-        self._lines.setdefault(name, []).append(f"{name}{{{labels}}} {shown}\n")
-
-    def add_all(self, labels: str, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            self.add(name, labels, value)
-
-    def parts(self) -> Iterator[bytes]:
-        """One metric at a time."""
-        for name, lines in self._lines.items():
-            kind = "counter" if name in _COUNTERS or name.endswith("_total") else "gauge"
-            yield f"# TYPE {name} {kind}\n{''.join(lines)}".encode()
+QUANTILES = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
 async def render(broker: Broker) -> AsyncIterator[bytes]:
     """The page in pieces, giving way to the event loop between them."""
-    for part in (await _gather(broker)).parts():
-        yield part
+    for piece in (await _gather(broker)).pieces():
+        yield piece
         await asyncio.sleep(0)
 
 
 async def _gather(broker: Broker) -> Page:
     page = Page()
-    cluster = f'cluster="{_escaped(broker.config.cluster_name)}"'
-    per_topic = broker.config.expose_topic_level_metrics_in_prometheus
-    sums: dict[NamespaceName, dict[str, float]] = {}
-    total: dict[str, float] = dict.fromkeys(_BROKER_NAMES.values(), 0)
-    for number, (name, topic) in enumerate(broker.loaded().items()):
-        figures = _topic_figures(topic)
-        labels = f'{cluster},namespace="{name.namespace}"'
-        if per_topic:
-            page.add_all(f'{labels},topic="{_escaped(str(name))}"', figures)
-            _add_subscriptions(page, labels, name, topic)
-        namespace = sums.setdefault(name.namespace, {"pulsar_topics_count": 0, **dict.fromkeys(figures, 0)})
-        namespace["pulsar_topics_count"] += 1
-        total["pulsar_broker_topics_count"] += 1
-        for key, value in figures.items():
-            namespace[key] += value
-            if key in _BROKER_NAMES:
-                total[_BROKER_NAMES[key]] += value
-        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-            await asyncio.sleep(0)
-    for ns, figures in sums.items():
-        # With topics shown one by one their sums would count twice in a query over all lines.
-        shown = {"pulsar_topics_count": figures["pulsar_topics_count"]} if per_topic else figures
-        page.add_all(f'{cluster},namespace="{ns}"', shown)
-    page.add_all(cluster, total)
+    cluster = f'cluster="{escaped(broker.config.cluster_name)}"'
+    await _add_topics(page, cluster, broker)
     await _add_scalable(page, cluster, broker)
     _add_broker(page, cluster, broker)
+    _add_log(page, cluster, broker)
     return page
 
 
+# -- topics
+
 _BROKER_NAMES = {
-    "pulsar_topics_count": "pulsar_broker_topics_count",
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
     "pulsar_producers_count": "pulsar_broker_producers_count",
     "pulsar_consumers_count": "pulsar_broker_consumers_count",
@@ -98,52 +55,159 @@ _BROKER_NAMES = {
     "pulsar_rate_out": "pulsar_broker_rate_out",
     "pulsar_throughput_in": "pulsar_broker_throughput_in",
     "pulsar_throughput_out": "pulsar_broker_throughput_out",
+    "pulsar_in_bytes_total": "pulsar_broker_in_bytes_total",
+    "pulsar_out_bytes_total": "pulsar_broker_out_bytes_total",
     "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
     "pulsar_storage_size": "pulsar_broker_storage_size",
+    "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
 }
+
+
+async def _add_topics(page: Page, cluster: str, broker: Broker) -> None:
+    per_topic = broker.config.expose_topic_level_metrics_in_prometheus
+    add_clients = _client_lines(page, broker)
+    sums: dict[NamespaceName, dict[str, float]] = {}
+    counts: dict[NamespaceName, int] = {}
+    for number, (name, topic) in enumerate(broker.loaded().items()):
+        figures = _topic_figures(topic)
+        namespace = name.namespace
+        if per_topic:
+            labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(name))}"'
+            page.add_all(labels, figures)
+            for subscription in topic.subscriptions.values():
+                subscribed = f'{labels},subscription="{escaped(subscription.name)}"'
+                page.add_all(subscribed, _subscription_figures(subscription))
+            add_clients(labels, topic)
+        summed = sums.get(namespace)
+        if summed is None:
+            sums[namespace] = dict(figures)
+        else:
+            for key, value in figures.items():
+                summed[key] += value
+        counts[namespace] = counts.get(namespace, 0) + 1
+        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    total: dict[str, float] = dict.fromkeys(_BROKER_NAMES.values(), 0)
+    for namespace, figures in sums.items():
+        labels = f'{cluster},namespace="{namespace}"'
+        page.add("pulsar_topics_count", labels, counts[namespace])
+        if not per_topic:
+            # With topics shown one by one their sums would count twice in a query over all lines.
+            rate = figures["pulsar_rate_in"]
+            figures["pulsar_average_msg_size"] = figures["pulsar_throughput_in"] / rate if rate else 0.0
+            page.add_all(labels, figures)
+        for key, name_of_sum in _BROKER_NAMES.items():
+            total[name_of_sum] += figures[key]
+    page.add_all(cluster, {"pulsar_broker_topics_count": sum(counts.values()), **total})
 
 
 def _topic_figures(topic: Topic) -> dict[str, float]:
     messages_in, bytes_in, messages_out, bytes_out = topic.counters
-    subscriptions = list(topic.subscriptions.values())
-    consumers = [consumer for s in subscriptions for consumer in s.consumers]
+    rate_in, throughput_in = topic.rates_in
+    log = topic.log
+    size = log.size_bytes
+    producers, backlog, most, rate_out, throughput_out, consumers = len(topic.producers), 0, 0, 0.0, 0.0, 0
+    for subscription in topic.subscriptions.values():
+        behind = subscription.backlog()
+        backlog += behind
+        most = max(most, behind)
+        for consumer in subscription.consumers:
+            consumers += 1
+            rate_out += consumer.rates[0]
+            throughput_out += consumer.rates[1]
     return {
-        "pulsar_subscriptions_count": len(subscriptions),
-        "pulsar_producers_count": len(topic.producers),
-        "pulsar_consumers_count": len(consumers),
-        "pulsar_rate_in": topic.rates_in[0],
-        "pulsar_throughput_in": topic.rates_in[1],
-        "pulsar_rate_out": sum(consumer.rates[0] for consumer in consumers),
-        "pulsar_throughput_out": sum(consumer.rates[1] for consumer in consumers),
+        "pulsar_subscriptions_count": len(topic.subscriptions),
+        "pulsar_producers_count": producers,
+        "pulsar_consumers_count": consumers,
+        "pulsar_rate_in": rate_in,
+        "pulsar_rate_out": rate_out,
+        "pulsar_throughput_in": throughput_in,
+        "pulsar_throughput_out": throughput_out,
+        "pulsar_average_msg_size": throughput_in / rate_in if rate_in else 0.0,
         "pulsar_in_messages_total": messages_in,
         "pulsar_in_bytes_total": bytes_in,
         "pulsar_out_messages_total": messages_out,
         "pulsar_out_bytes_total": bytes_out,
-        "pulsar_msg_backlog": sum(s.backlog() for s in subscriptions),
-        "pulsar_storage_size": topic.log.size_bytes,
-        "pulsar_storage_logical_size": topic.log.size_bytes,
+        "pulsar_msg_backlog": backlog,
+        "pulsar_storage_size": size,
+        "pulsar_storage_logical_size": size,
+        # Entries of a topic differ in size; their mean is what is known without reading them.
+        "pulsar_storage_backlog_size": size * most // log.entries if most else 0,
     }
 
 
-def _add_subscriptions(page: Page, labels: str, name: TopicName, topic: Topic) -> None:
-    for subscription in topic.subscriptions.values():
-        consumers = subscription.consumers
-        figures: dict[str, float] = {
-            "pulsar_subscription_back_log": subscription.backlog(),
-            "pulsar_subscription_unacked_messages": sum(c.unacked for c in consumers),
-            "pulsar_subscription_consumers_count": len(consumers),
-            "pulsar_subscription_msg_rate_out": sum(c.rates[0] for c in consumers),
-            "pulsar_subscription_msg_throughput_out": sum(c.rates[1] for c in consumers),
-            "pulsar_subscription_msg_rate_redeliver": sum(c.rates[2] for c in consumers),
-            "pulsar_subscription_msg_ack_rate": sum(c.rates[3] for c in consumers),
-            "pulsar_subscription_total_msg_expired": subscription.messages_expired,
-            "pulsar_subscription_last_acked_timestamp": max((c.last_acked_ms for c in consumers), default=0),
-            "pulsar_subscription_last_consumed_timestamp": max(
-                (c.last_sent_ms for c in consumers), default=0
-            ),
-        }
-        subscribed = f'{labels},topic="{_escaped(str(name))}",subscription="{_escaped(subscription.name)}"'
-        page.add_all(subscribed, figures)
+def _subscription_figures(subscription: Subscription) -> dict[str, float]:
+    consumers = subscription.consumers
+    backlog = subscription.backlog()
+    rate = throughput = redelivered = acked = 0.0
+    unacked = acked_ms = sent_ms = flow_ms = 0
+    for consumer in consumers:
+        rates = consumer.rates
+        rate += rates[0]
+        throughput += rates[1]
+        redelivered += rates[2]
+        acked += rates[3]
+        unacked += consumer.unacked
+        acked_ms = max(acked_ms, consumer.last_acked_ms)
+        sent_ms = max(sent_ms, consumer.last_sent_ms)
+        flow_ms = max(flow_ms, consumer.last_flow_ms)
+    dispatched = subscription.dispatcher.stats() if consumers and subscription.dispatcher is not None else {}
+    delayed = dispatched.get("msgDelayed", 0)
+    return {
+        "pulsar_subscription_back_log": backlog,
+        "pulsar_subscription_back_log_no_delayed": max(0, backlog - delayed),
+        "pulsar_subscription_delayed": delayed,
+        "pulsar_subscription_in_replay": dispatched.get("msgInReplay", 0),
+        "pulsar_subscription_unacked_messages": unacked,
+        "pulsar_subscription_blocked_on_unacked_messages": int(
+            dispatched.get("blockedSubscriptionOnUnackedMsgs", False)
+        ),
+        "pulsar_subscription_consumers_count": len(consumers),
+        "pulsar_subscription_msg_rate_out": rate,
+        "pulsar_subscription_msg_throughput_out": throughput,
+        "pulsar_subscription_msg_rate_redeliver": redelivered,
+        "pulsar_subscription_msg_ack_rate": acked,
+        "pulsar_out_messages_total": subscription.messages_out,
+        "pulsar_out_bytes_total": subscription.bytes_out,
+        "pulsar_subscription_total_msg_expired": subscription.messages_expired,
+        "pulsar_subscription_last_expire_timestamp": subscription.last_expired_ms,
+        "pulsar_subscription_last_acked_timestamp": acked_ms,
+        "pulsar_subscription_last_consumed_timestamp": sent_ms,
+        "pulsar_subscription_last_consumed_flow_timestamp": flow_ms,
+        "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.last_advanced_ms,
+    }
+
+
+def _client_lines(page: Page, broker: Broker) -> Callable[[str, Topic], None]:
+    """What adds a topic's producers and consumers one by one, where the settings ask for that."""
+    per_producer = broker.config.expose_producer_level_metrics_in_prometheus
+    per_consumer = broker.config.expose_consumer_level_metrics_in_prometheus
+
+    def add(labels: str, topic: Topic) -> None:
+        for producer in topic.producers.values() if per_producer else ():
+            page.add_all(
+                f'{labels},producer_name="{escaped(producer.name)}",producer_id="{producer.id}"',
+                {
+                    "pulsar_producer_msg_rate_in": producer.rates_in[0],
+                    "pulsar_producer_msg_throughput_in": producer.rates_in[1],
+                },
+            )
+        for subscription in topic.subscriptions.values() if per_consumer else ():
+            subscribed = f'{labels},subscription="{escaped(subscription.name)}"'
+            for consumer in subscription.consumers:
+                page.add_all(
+                    f'{subscribed},consumer_name="{escaped(consumer.name)}",consumer_id="{consumer.id}"',
+                    {
+                        "pulsar_consumer_msg_rate_out": consumer.rates[0],
+                        "pulsar_consumer_msg_throughput_out": consumer.rates[1],
+                        "pulsar_consumer_msg_rate_redeliver": consumer.rates[2],
+                        "pulsar_consumer_unacked_messages": consumer.unacked,
+                        "pulsar_consumer_available_permits": consumer.permits,
+                        "pulsar_consumer_blocked_on_unacked_messages": int(consumer.is_blocked),
+                    },
+                )
+
+    return add
 
 
 async def _add_scalable(page: Page, cluster: str, broker: Broker) -> None:
@@ -162,9 +226,9 @@ async def _add_scalable(page: Page, cluster: str, broker: Broker) -> None:
             # Topics that are left alone because their policy contradicts itself.
             "anabranch_scalable_topic_policy_invalid": int(bool(topic.problems)),
         }
-        name = topic.topic
+        name: TopicName = topic.topic
         if per_topic:
-            page.add_all(f'{cluster},namespace="{name.namespace}",topic="{_escaped(str(name))}"', figures)
+            page.add_all(f'{cluster},namespace="{name.namespace}",topic="{escaped(str(name))}"', figures)
         else:
             namespace = sums.setdefault(name.namespace, dict.fromkeys(figures, 0))
             for key, value in figures.items():
@@ -179,23 +243,65 @@ async def _add_scalable(page: Page, cluster: str, broker: Broker) -> None:
             page.add("anabranch_scalable_topic_decisions_total", labels, count)
 
 
+# -- the broker and its log
+
+
 def _add_broker(page: Page, cluster: str, broker: Broker) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    created, refused = broker.connections_total, broker.connections_refused
     page.add_all(
         cluster,
         {
             "pulsar_active_connections": len(broker.sessions),
-            "pulsar_connection_created_total_count": broker.connections_total,
-            "anabranch_event_loop_lag_seconds": broker.loop_lag_s,
-            "anabranch_log_unconfirmed_bytes": broker.log.unconfirmed_bytes,
-            "anabranch_log_accepting": int(broker.log.is_accepting),
+            "pulsar_connection_created_total_count": created,
+            "pulsar_connection_create_success_count": created - refused,
+            "pulsar_connection_create_fail_count": refused,
+            "pulsar_connection_closed_total_count": created - len(broker.sessions),
+            "pulsar_broker_throttled_connections": broker.paused_connections,
             "process_resident_memory_bytes": resident_bytes(),
             "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
             "process_start_time_seconds": broker.started_ms / 1000,
+            "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            **_open_files(),
         },
     )
+    page.add("pulsar_version_info", f'{cluster},version="{escaped(anabranch.__version__)}"', 1)
+    page.add_histogram("anabranch_event_loop_lag_seconds", cluster, broker.loop_lags)
+    appended = broker.log.histograms().get("append", Histogram())
+    quantiles = {q: broker.publish_times.quantile(q) * 1000 for q in QUANTILES}
+    page.add_summary("pulsar_broker_publish_latency", cluster, quantiles, appended.sum * 1000, appended.count)
+
+
+# What the log calls its figures, where metrics are called otherwise.
+_LOG_NAMES = {
+    "commits": "anabranch_log_commits_total",
+    "confirmed_bytes": "anabranch_log_confirmed_bytes_total",
+    "removed_files": "anabranch_log_removed_files_total",
+    "rewritten_bytes": "anabranch_log_rewritten_bytes_total",
+    "cache_bytes": "anabranch_cache_bytes",
+    "cache_hits": "anabranch_cache_hits_total",
+    "cache_misses": "anabranch_cache_misses_total",
+}
+_HISTOGRAMS = {
+    "append": "anabranch_log_append_latency_seconds",
+    "sync": "anabranch_log_sync_duration_seconds",
+}
+
+
+def _add_log(page: Page, cluster: str, broker: Broker) -> None:
+    page.add("anabranch_log_accepting", cluster, int(broker.log.is_accepting))
+    page.add("anabranch_cache_bytes_max", cluster, broker.config.log_cache_bytes)
     for name, value in broker.log.stats().items():
-        page.add(f"anabranch_log_{name}", cluster, value)
+        page.add(_LOG_NAMES.get(name, f"anabranch_log_{name}"), cluster, value)
+    for name, histogram in broker.log.histograms().items():
+        page.add_histogram(_HISTOGRAMS[name], cluster, histogram)
+
+
+def _open_files() -> dict[str, float]:
+    try:
+        return {"process_open_fds": len(os.listdir("/proc/self/fd"))}
+    except OSError:
+        return {}
 
 
 def resident_bytes() -> int:

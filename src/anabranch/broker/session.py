@@ -225,7 +225,9 @@ class Session(asyncio.BufferedProtocol):
 
     def refuse(self, error: AnabranchError) -> None:
         """The peer broke the protocol: it is told why if it can still listen, and disconnected."""
-        log.warning("closing connection from %s: %s", self.address, error)
+        log.warning("closing connection from %s: %s", self.address, error, extra={"client": self.address})
+        if self.connection.state in (State.START, State.HANDSHAKE):
+            self.broker.connections_refused += 1
         if self.is_open and self.connection.state is not State.CLOSED:
             self._transport.write(self.connection.refuse(error.code or pb.UnknownError, str(error)))
             self.close()
@@ -256,7 +258,11 @@ class Session(asyncio.BufferedProtocol):
 
     def _check_unread(self) -> None:
         if self.is_open and self._transport.get_write_buffer_size() > self._unread_bytes_max:
-            log.warning("closing connection from %s: it does not read what it is sent", self.address)
+            log.warning(
+                "closing connection from %s: it does not read what it is sent",
+                self.address,
+                extra={"client": self.address},
+            )
             self.abort()
 
     def send_error(self, request_id: int, error: BaseException) -> None:
@@ -327,7 +333,8 @@ class Session(asyncio.BufferedProtocol):
         try:
             await work
         except AnabranchError as error:
-            log.info("request %s from %s refused: %s", request_id, self.address, error)
+            client = {"client": self.address}
+            log.info("request %s from %s refused: %s", request_id, self.address, error, extra=client)
             self.send_error(request_id, error)
         except Exception as error:
             log.exception("request %s from %s failed", request_id, self.address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Protocol
 
 from crc32c import crc32c
@@ -56,10 +57,11 @@ class Run:
 class Commit:
     """A commit being filled, then written, then confirmed."""
 
-    __slots__ = ("at", "file", "flags", "number", "parts", "runs", "size")
+    __slots__ = ("at", "began", "file", "flags", "number", "parts", "runs", "size")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.began = perf_counter()
         # Checkpoint parts: encoded records, written behind all runs because they describe what is in them.
         self.parts: list[bytes] = []
         # Bytes of the runs.

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import fences, takeover
 from anabranch.storage.cache import EntryCache
@@ -90,6 +91,10 @@ class FileLogStore:
         self._folder = root / "wal" / self._incarnation
         self._catalog = Catalog()
         self._cache = EntryCache(cache_bytes)
+        # Reads of the newest ledgers, each of many entries, that the cache could answer, or not.
+        self._cache_hits = 0
+        self._cache_misses = 0
+        self._free_bytes = 0  # As of the last look.
         self._live = Liveness(self._incarnation)
         self._reader = Reader(self._files, self._catalog)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
@@ -257,7 +262,7 @@ class FileLogStore:
                 log.warning("giving disk back failed, and is tried again: %s", error)
 
     async def _check_space(self) -> None:
-        free = await self._in_reader(self._files.free_bytes, self._root)
+        free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
         was = self.is_accepting
         now = self._space.is_accepting(free=free, used=self._disk_bytes(), was_accepting=was)
         if now != was:
@@ -405,7 +410,12 @@ class FileLogStore:
             return None
         if first >= writer.entries_end:
             return []
-        return self._cache.read(ledger, first, writer.entries_end, entries_max, bytes_max)
+        found = self._cache.read(ledger, first, writer.entries_end, entries_max, bytes_max)
+        if found is None:
+            self._cache_misses += 1
+        else:
+            self._cache_hits += 1
+        return found
 
     async def read(
         self,
@@ -470,7 +480,6 @@ class FileLogStore:
         await self._check_space()
 
     def stats(self) -> Mapping[str, float]:
-        syncs, seconds = self._wal.sync_figures
         files = list(self._catalog.files.values())
         return {
             "files": len(files),
@@ -478,9 +487,14 @@ class FileLogStore:
             "live_bytes": self._reclaimer.live_bytes(),
             "removed_files": self._reclaimer.removed_files,
             "rewritten_bytes": self._reclaimer.rewritten_bytes,
+            "disk_free_bytes": self._free_bytes,
             "cache_bytes": self._cache.bytes,
+            "cache_hits": self._cache_hits,
+            "cache_misses": self._cache_misses,
             "unconfirmed_bytes": self._wal.unconfirmed_bytes,
+            "confirmed_bytes": self._wal.confirmed_bytes,
             "commits": self._wal.commits,
-            "syncs": syncs,
-            "sync_seconds": seconds,
         }
+
+    def histograms(self) -> Mapping[str, Histogram]:
+        return {"append": self._wal.append_times, "sync": self._wal.sync_times}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from anabranch.errors import AnabranchError
+from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 
 Buffer = bytes | bytearray | memoryview
@@ -253,4 +254,8 @@ class LogStore(Protocol):
         """Runs one pass of deletion and rewriting to its end now (it also happens by itself in the background)."""
 
     def stats(self) -> Mapping[str, float]:
-        """Figures for metrics: bytes on disk, live bytes, files, cache bytes, commits, sync seconds …"""
+        """Figures for metrics: bytes on disk, live bytes, files, cache bytes, commits …"""
+        ...
+
+    def histograms(self) -> Mapping[str, Histogram]:
+        """Seconds that things took: `append`, an entry until it is confirmed; `sync`, a write to disk."""

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from anabranch.model.histogram import Histogram
 from anabranch.storage import format as fmt
 from anabranch.storage.catalog import LogFile
 from anabranch.storage.commit import Commit
@@ -55,8 +56,7 @@ class SyncThread:
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         # What is synced: file number and offset.
         self._synced = (0, 0)
-        self.syncs = 0
-        self.sync_seconds = 0.0
+        self.sync_times = Histogram()
         self._thread = threading.Thread(target=self._work, name="anabranch-sync", daemon=True)
 
     def start(self) -> None:
@@ -118,8 +118,7 @@ class SyncThread:
         started = time.perf_counter()
         self._files.write(fd, buffers, batch[0].at)
         self._files.sync(fd)
-        self.sync_seconds += time.perf_counter() - started
-        self.syncs += 1
+        self.sync_times.observe(time.perf_counter() - started)
         self._synced = (file.number, batch[-1].end)
 
     def _header(self, commit: Commit, file: WalFile) -> bytes:

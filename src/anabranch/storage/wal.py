@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
+from time import perf_counter
 
+from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import format as fmt
 from anabranch.storage.cache import EntryCache
@@ -80,6 +82,8 @@ class WriteAheadLog:
         self.writers: dict[LedgerId, FileLedgerWriter] = {}
         self.error: LogError | None = None
         self.commits = 0
+        self.confirmed_bytes = 0
+        self.append_times = Histogram()
         self._confirmed_number = 0
         self._flying_bytes = 0
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -166,9 +170,9 @@ class WriteAheadLog:
         return self._flying_bytes + (self.filling.size if self.filling is not None else 0)
 
     @property
-    def sync_figures(self) -> tuple[int, float]:
-        """How many syncs, and the seconds spent in them."""
-        return self._sync.syncs, self._sync.sync_seconds
+    def sync_times(self) -> Histogram:
+        """Seconds that writing and syncing took, one by one."""
+        return self._sync.sync_times
 
     @property
     def open_number(self) -> int:
@@ -357,8 +361,13 @@ class WriteAheadLog:
             self._meet_fences()
         if self.error is not None:
             return
+        now = perf_counter()
         for commit in batch:
             self._flying_bytes -= commit.size
+            self.confirmed_bytes += commit.size
+            if entries := sum([len(run.offsets) for run in commit.runs]):
+                # From the first append to the commit: each entry of it has waited at most so long.
+                self.append_times.observe(now - commit.began, entries)
         if self.filling is not None and not self._sync.has_waiting:
             self._seal()
         runs = [run for commit in batch for run in self._confirm_runs(commit)]

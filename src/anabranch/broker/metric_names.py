@@ -1,0 +1,154 @@
+"""Every metric on `/metrics`: its kind, and what it says. Pulsar's names where it has one, `anabranch_` for ours."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+
+class Metric(NamedTuple):
+    kind: Literal["gauge", "counter", "histogram", "summary", "untyped"]
+    help: str
+
+
+def _gauge(help: str) -> Metric:
+    return Metric("gauge", help)
+
+
+def _counter(help: str) -> Metric:
+    return Metric("counter", help)
+
+
+# Of topics, or of namespaces where topics are not told one by one.
+_TOPICS: Final = {
+    "pulsar_topics_count": _gauge("Open topics"),
+    "pulsar_subscriptions_count": _gauge("Subscriptions"),
+    "pulsar_producers_count": _gauge("Connected producers"),
+    "pulsar_consumers_count": _gauge("Connected consumers"),
+    "pulsar_rate_in": _gauge("Messages published a second, over ten seconds"),
+    "pulsar_rate_out": _gauge("Messages sent to consumers a second, over ten seconds"),
+    "pulsar_throughput_in": _gauge("Bytes published a second, over ten seconds"),
+    "pulsar_throughput_out": _gauge("Bytes sent to consumers a second, over ten seconds"),
+    "pulsar_average_msg_size": _gauge("Mean bytes of a message published lately"),
+    "pulsar_in_messages_total": _counter("Messages published since the topic was opened"),
+    "pulsar_in_bytes_total": _counter("Bytes published since the topic was opened"),
+    "pulsar_out_messages_total": _counter(
+        "Messages sent to consumers, of all subscriptions or of the one named"
+    ),
+    "pulsar_out_bytes_total": _counter("Bytes sent to consumers, of all subscriptions or of the one named"),
+    "pulsar_msg_backlog": _gauge("Entries not acknowledged, summed over subscriptions"),
+    "pulsar_storage_size": _gauge("Bytes stored"),
+    "pulsar_storage_logical_size": _gauge("Bytes stored, counted once however often they are kept"),
+    "pulsar_storage_backlog_size": _gauge(
+        "Bytes that the slowest subscription has not acknowledged, by mean size"
+    ),
+}
+
+_SUBSCRIPTIONS: Final = {
+    "pulsar_subscription_back_log": _gauge("Entries not acknowledged"),
+    "pulsar_subscription_back_log_no_delayed": _gauge("Entries not acknowledged that are not delayed"),
+    "pulsar_subscription_delayed": _gauge("Entries to be delivered later"),
+    "pulsar_subscription_in_replay": _gauge("Entries waiting to be delivered again"),
+    "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged"),
+    "pulsar_subscription_blocked_on_unacked_messages": _gauge("1 while it waits for acknowledgements"),
+    "pulsar_subscription_consumers_count": _gauge("Connected consumers"),
+    "pulsar_subscription_msg_rate_out": _gauge("Messages sent to consumers a second"),
+    "pulsar_subscription_msg_throughput_out": _gauge("Bytes sent to consumers a second"),
+    "pulsar_subscription_msg_rate_redeliver": _gauge("Messages sent again a second"),
+    "pulsar_subscription_msg_ack_rate": _gauge("Messages acknowledged a second"),
+    "pulsar_subscription_total_msg_expired": _gauge("Messages expired since the topic was opened"),
+    "pulsar_subscription_last_expire_timestamp": _gauge("When messages last expired, in ms since 1970"),
+    "pulsar_subscription_last_acked_timestamp": _gauge(
+        "When a message was last acknowledged, in ms since 1970"
+    ),
+    "pulsar_subscription_last_consumed_timestamp": _gauge("When a message was last sent, in ms since 1970"),
+    "pulsar_subscription_last_consumed_flow_timestamp": _gauge(
+        "When messages were last asked for, in ms since 1970"
+    ),
+    "pulsar_subscription_last_mark_delete_advanced_timestamp": _gauge(
+        "When it last got on, in ms since 1970"
+    ),
+}
+
+_CLIENTS: Final = {
+    "pulsar_producer_msg_rate_in": _gauge("Messages published a second by one producer"),
+    "pulsar_producer_msg_throughput_in": _gauge("Bytes published a second by one producer"),
+    "pulsar_consumer_msg_rate_out": _gauge("Messages sent a second to one consumer"),
+    "pulsar_consumer_msg_throughput_out": _gauge("Bytes sent a second to one consumer"),
+    "pulsar_consumer_msg_rate_redeliver": _gauge("Messages sent a second again to one consumer"),
+    "pulsar_consumer_unacked_messages": _gauge("Messages that one consumer holds unacknowledged"),
+    "pulsar_consumer_available_permits": _gauge("Messages that one consumer has asked for"),
+    "pulsar_consumer_blocked_on_unacked_messages": _gauge("1 while one consumer has to acknowledge first"),
+}
+
+_BROKER: Final = {
+    "pulsar_broker_topics_count": _gauge("Open topics of this broker"),
+    "pulsar_broker_subscriptions_count": _gauge("Subscriptions of this broker"),
+    "pulsar_broker_producers_count": _gauge("Producers of this broker"),
+    "pulsar_broker_consumers_count": _gauge("Consumers of this broker"),
+    "pulsar_broker_rate_in": _gauge("Messages published a second"),
+    "pulsar_broker_rate_out": _gauge("Messages sent to consumers a second"),
+    "pulsar_broker_throughput_in": _gauge("Bytes published a second"),
+    "pulsar_broker_throughput_out": _gauge("Bytes sent to consumers a second"),
+    "pulsar_broker_in_bytes_total": _counter("Bytes published to the topics that are open now"),
+    "pulsar_broker_out_bytes_total": _counter("Bytes sent to consumers of the topics that are open now"),
+    "pulsar_broker_msg_backlog": _gauge("Entries not acknowledged, of all subscriptions"),
+    "pulsar_broker_storage_size": _gauge("Bytes stored by open topics"),
+    "pulsar_broker_storage_logical_size": _gauge("Bytes stored by open topics, counted once"),
+    "pulsar_broker_publish_latency": Metric(
+        "summary", "Milliseconds from an entry's arrival to its receipt, over the last minute"
+    ),
+    "pulsar_broker_throttled_connections": _gauge(
+        "Connections that are not read until the disk has caught up"
+    ),
+    "pulsar_active_connections": _gauge("Connections of clients"),
+    "pulsar_connection_created_total_count": _counter("Connections since the start"),
+    "pulsar_connection_create_success_count": _counter("Connections that were not refused"),
+    "pulsar_connection_create_fail_count": _counter("Connections refused before they were signed in"),
+    "pulsar_connection_closed_total_count": _counter("Connections that have ended"),
+    "pulsar_version_info": _gauge("1; the version is a label"),
+    "anabranch_event_loop_lag_seconds": Metric(
+        "histogram", "How late the event loop is, measured all the time"
+    ),
+    "process_resident_memory_bytes": _gauge("Memory of the process"),
+    "process_cpu_seconds_total": _counter("Processor time of the process"),
+    "process_start_time_seconds": _gauge("When the process started, in seconds since 1970"),
+    "process_open_fds": _gauge("Open files and sockets"),
+    "process_max_fds": _gauge("How many files and sockets may be open"),
+}
+
+_LOG: Final = {
+    "anabranch_log_accepting": _gauge("0 while only the disk reserve is left and nothing can be published"),
+    "anabranch_log_files": _gauge("Files of the log"),
+    "anabranch_log_disk_bytes": _gauge("Bytes of the log on disk"),
+    "anabranch_log_disk_free_bytes": _gauge("Bytes free on the disk"),
+    "anabranch_log_live_bytes": _gauge("Bytes in the log that somebody may still read"),
+    "anabranch_log_unconfirmed_bytes": _gauge("Bytes that are not yet on disk"),
+    "anabranch_log_confirmed_bytes_total": _counter("Bytes written and synced"),
+    "anabranch_log_commits_total": _counter("Commits written and synced"),
+    "anabranch_log_removed_files_total": _counter("Files given back to the disk"),
+    "anabranch_log_rewritten_bytes_total": _counter("Bytes copied to give the space around them back"),
+    "anabranch_log_sync_duration_seconds": Metric("histogram", "Writing and syncing to disk, each time"),
+    "anabranch_log_append_latency_seconds": Metric("histogram", "An entry until it is on disk and confirmed"),
+    "anabranch_cache_bytes": _gauge("Bytes of recent entries in memory"),
+    "anabranch_cache_bytes_max": _gauge("How many bytes of them there may be"),
+    "anabranch_cache_hits_total": _counter("Reads of recent entries answered from memory"),
+    "anabranch_cache_misses_total": _counter("Reads that had to go to the disk"),
+}
+
+_SCALABLE: Final = {
+    "pulsar_scalable_topic_active_segments": _gauge("Active segments"),
+    "pulsar_scalable_topic_auto_splits_total": _counter("Automatic splits"),
+    "pulsar_scalable_topic_auto_merges_total": _counter("Automatic merges"),
+    "pulsar_scalable_topic_split_suppressed_max_segments_total": _counter(
+        "Splits left out: too many segments"
+    ),
+    "pulsar_scalable_topic_merge_suppressed_max_depth_total": _counter(
+        "Merges left out: too many behind them"
+    ),
+    "anabranch_scalable_topic_policy_invalid": _gauge("1 for a topic whose policy contradicts itself"),
+    "anabranch_scalable_topic_decisions_total": _counter(
+        "Decisions about splits and merges, by their reason"
+    ),
+}
+
+METRICS: Final = {**_TOPICS, **_SUBSCRIPTIONS, **_CLIENTS, **_BROKER, **_LOG, **_SCALABLE}

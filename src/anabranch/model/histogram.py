@@ -1,0 +1,64 @@
+"""How often something took how long: counts between bounds. Data plane: one addition an event, nothing kept of it.
+
+One thread adds; others may read at any time and see some earlier moment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+# From a tenth of a millisecond to ten seconds, in seconds.
+LATENCIES: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+class Histogram:
+    """`counts[i]` events were at most `bounds[i]` and above the bound before; the last count is of those above all."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float] = LATENCIES) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Recent:
+    """What a histogram has counted lately: since the oldest of the last few calls of `turn`."""
+
+    def __init__(self, histogram: Histogram, turns: int = 6) -> None:
+        self._histogram = histogram
+        self._before: deque[list[int]] = deque([list(histogram.counts)], maxlen=turns)
+
+    def turn(self) -> None:
+        self._before.append(list(self._histogram.counts))
+
+    def quantile(self, share: float) -> float:
+        """Below which this share of the recent events lies: about so, as events are taken for evenly spread between
+        two bounds. NaN if there were none."""
+        counts = [now - then for now, then in zip(self._histogram.counts, self._before[0], strict=True)]
+        return quantile(self._histogram.bounds, counts, share)
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
+    wanted = share * sum(counts)
+    below, low = 0, 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if count and below + count >= wanted:
+            return low + (bound - low) * max(0.0, wanted - below) / count
+        below += count
+        low = bound
+    return bounds[-1] if sum(counts) else float("nan")

@@ -1,0 +1,125 @@
+"""`/metrics`: a page that Prometheus reads, with the names that are declared, and boards that ask for nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.metric_names import METRICS
+from anabranch.metadata.memory import MemoryMetadata
+from unit.broker.admin.conftest import NOW_MS, Rest, serving
+
+DEPLOY = Path(__file__).parents[4] / "deploy"
+PARTS = ("_bucket", "_sum", "_count")
+
+
+async def page(rest: Rest) -> dict[str, Any]:
+    """Families by their name; the reader of the format refuses what is not of it."""
+    text = (await rest.call("GET", "/metrics")).text
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def declared(name: str) -> str:
+    """The reader takes the end off the names of counters."""
+    return name if name in METRICS else f"{name}_total"
+
+
+async def test_every_metric_is_declared_and_has_the_kind_it_says() -> None:
+    config = BrokerConfig(
+        expose_producer_level_metrics_in_prometheus=True, expose_consumer_level_metrics_in_prometheus=True
+    )
+    async with serving(MemoryMetadata(clock_ms=lambda: NOW_MS), config) as rest:
+        producer = await rest.client.producer("t")
+        await (await producer.send(b"x"))
+        await rest.client.consumer("t", "s")
+        found = await page(rest)
+    assert [name for name in found if declared(name) not in METRICS] == []
+    for name, family in found.items():
+        assert family.type == METRICS[declared(name)].kind, name
+        assert family.documentation == METRICS[declared(name)].help
+    # Logs of files are looked at with a process of its own, and scalable topics show once they were judged.
+    elsewhere = re.compile("anabranch_(log|cache)_|.*_scalable_topic_")
+    missing = set(METRICS) - {declared(name) for name in found}
+    assert {name for name in missing if not elsewhere.match(name)} == set()
+
+
+async def test_namespaces_stand_in_for_topics_where_those_are_not_told() -> None:
+    config = BrokerConfig(expose_topic_level_metrics_in_prometheus=False)
+    async with serving(MemoryMetadata(clock_ms=lambda: NOW_MS), config) as rest:
+        await rest.publish("a", b"12345")
+        await rest.publish("b", b"12345")
+        found = await page(rest)
+    (sample,) = found["pulsar_in_messages"].samples
+    assert sample.labels == {"cluster": "standalone", "namespace": "public/default"}
+    assert sample.value == 2
+    assert "pulsar_subscription_back_log" not in found
+
+
+async def test_names_with_quotes_are_read_back(rest: Rest) -> None:
+    await rest.publish('odd"\\name', b"x")
+    found = await page(rest)
+    assert 'persistent://public/default/odd"\\name' in {
+        sample.labels["topic"] for sample in found["pulsar_in_messages"].samples
+    }
+
+
+# -- what is deployed beside it
+
+
+def used(text: str) -> set[str]:
+    """Names of metrics in an expression, without the ends of histograms."""
+    names = set(re.findall(r"\b(?:pulsar|anabranch|process)_\w+", text))
+    return {
+        next((name.removesuffix(end) for end in PARTS if name.removesuffix(end) in METRICS), name)
+        for name in names
+    }
+
+
+def expressions(board: Path) -> list[str]:
+    found = json.loads(board.read_text())
+    panels = [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
+    return panels + [one["definition"] for one in found["templating"]["list"] if "definition" in one]
+
+
+@pytest.mark.parametrize("board", sorted((DEPLOY / "grafana").glob("*.json")), ids=lambda path: path.stem)
+def test_boards_ask_for_metrics_that_exist(board: Path) -> None:
+    asked = {name for text in expressions(board) for name in used(text)}
+    assert asked
+    assert asked - set(METRICS) == set()
+
+
+@pytest.mark.parametrize("board", sorted((DEPLOY / "grafana").glob("*.json")), ids=lambda path: path.stem)
+def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
+    panels = json.loads(board.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_metric_of_a_topic_or_a_log_is_on_a_board_or_said_not_to_be() -> None:
+    shown = {
+        name
+        for board in (DEPLOY / "grafana").glob("*.json")
+        for text in expressions(board)
+        for name in used(text)
+    }
+    left_out = {name for name in METRICS if name.startswith(("anabranch_log_", "anabranch_cache_"))} - shown
+    assert left_out == set()
+
+
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    text = (DEPLOY / "alerts.yml").read_text()
+    asked = {name for line in text.splitlines() if "expr:" in line for name in used(line)}
+    assert asked
+    assert asked - set(METRICS) == set()
