@@ -346,5 +346,5 @@ def test_a_message_of_a_transaction_is_refused_and_the_connection_lives(peer: Pe
 
 
 def test_a_topic_of_another_kind_is_refused_clearly(peer: Peer) -> None:
-    answer = peer.produce_to("non-persistent://public/default/t")
+    answer = peer.produce_to("topic://public/default/t")
     assert answer.error.error == pb.NotAllowedError

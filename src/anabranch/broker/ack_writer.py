@@ -9,13 +9,11 @@ nothing is written, and everybody is told at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from anabranch.broker import state
-from anabranch.broker.ports import Journal
+from anabranch.broker.ports import Done, Journal
 from anabranch.model.position import Position
-
-Done = Callable[[Exception | None], None]
 
 
 class AckWriter:

@@ -13,11 +13,11 @@ from anabranch.broker.producer import Admission, Producer, Verdict
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from anabranch.broker.topic import Topic
+    from anabranch.broker.ports import Publishable
 
 
 class Attached:
-    def __init__(self, topic: Topic, epoch: int | None) -> None:
+    def __init__(self, topic: Publishable, epoch: int | None) -> None:
         self._topic = topic
         self._admission = Admission(epoch)
         # The request that each waiting producer's second answer belongs to.
@@ -89,7 +89,7 @@ class Attached:
             if error is None and not producer.is_closed:
                 self._answer(producer, request_id, is_ready=True)
 
-        self._topic.log.store_snapshot(stored)
+        self._topic.store_epoch(stored)
 
     def answer_again(self, producer: Producer, request_id: int) -> None:
         """The same request again: the same answer."""

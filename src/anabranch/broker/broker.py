@@ -19,6 +19,8 @@ from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.non_persistent.topic import NonPersistentTopic
+from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
@@ -115,6 +117,7 @@ class Broker:
         self.registration = (
             Registration(metadata, self.scalable.feed, self.segments) if self.scalable is not None else None
         )
+        self.non_persistent = NonPersistentTopics(self)
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.loop = asyncio.get_running_loop()
         self.requests = Requests(self)
@@ -206,6 +209,7 @@ class Broker:
             await self.scalable.close()
         for topic in list(self.loaded().values()):
             await topic.close()
+        self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
         await self.registry.close()
@@ -313,6 +317,17 @@ class Broker:
             if not topic.is_closed:
                 return topic
             await topic.wait_closed()
+
+    async def attachable(self, name: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
+        """What producers and consumers of that name attach to."""
+        if name.domain is Domain.NON_PERSISTENT:
+            return await self.non_persistent.open(name, create=create)
+        return await self.topic(name, create=create)
+
+    async def topic_exists(self, name: TopicName) -> bool:
+        if name.domain is Domain.NON_PERSISTENT:
+            return self.non_persistent.opened(name) is not None
+        return await self.resources.topic_exists(name)
 
     async def _open(self, name: TopicName, create: bool, made_for: int | None, for_deletion: bool) -> Topic:
         if not self.owners.is_mine(name):
@@ -491,7 +506,7 @@ class Broker:
         if name.is_partition:
             return 0
         partitions = await self.resources.partitions(name)
-        if partitions or await self.resources.topic_exists(name):
+        if partitions or await self.topic_exists(name):
             return partitions
         if name.domain is Domain.SEGMENT:
             raise TopicNotFoundError(f"{name} does not exist")
@@ -525,12 +540,15 @@ class Broker:
                     topic.apply_policies(policies)
             if not self.rights.are_open and not self._is_closing:
                 self._keep_up(take_back(self, namespace))
+        else:
+            self.non_persistent.close_those(namespace)
 
     def _owners_changed(self) -> None:
         """Closes what this broker does not own any more; its clients look it up again."""
         for name, topic in self.loaded().items():
             if not self.owners.is_mine(name):
                 self._keep_up(topic.close())
+        self.non_persistent.owners_changed()
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -596,6 +614,7 @@ class Broker:
         async for topics in self._in_turns():
             for topic in topics:
                 topic.update_rates(RATES_SECONDS)
+        self.non_persistent.update_rates(RATES_SECONDS)
 
     # -- connections
 

@@ -124,6 +124,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     dispatcher_max_read_batch_size: int = 1000
     active_consumer_failover_delay_time_millis: int = 1000
 
+    # -- topics that keep nothing
+    enable_non_persistent_topics: bool = True
+
     # -- keyed compaction
     # A topic that has more than this to compact is compacted by itself; 0: only when somebody asks.
     broker_service_compaction_threshold_in_bytes: int = 0

@@ -7,6 +7,7 @@ acknowledged. The last entry sent may take permits below zero, since entries are
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,8 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_message_header
 
 if TYPE_CHECKING:
-    from anabranch.broker.subscription import Subscription
+    from anabranch.broker.ports import Subscribed
+    from anabranch.broker.session import Session
 
 EXCLUSIVE: Final = pb.CommandSubscribe.Exclusive
 SHARED: Final = pb.CommandSubscribe.Shared
@@ -109,7 +111,7 @@ class Consumer:
         self.address = address
         self.client_version = client_version
         self.connected_ms = connected_ms
-        self.subscription: Subscription
+        self.subscription: Subscribed
         self.is_open = True
         # Set once the client has been told that it subscribed: nothing else may be sent before that.
         self.is_ready = False
@@ -135,6 +137,26 @@ class Consumer:
         self.last_acked_ms = 0
         self.start_of_rates: tuple[int, int, int, int] = (0, 0, 0, 0)
         self.rates: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    @classmethod
+    def asked_for(
+        cls, request: pb.CommandSubscribe, session: Session, partition: int, now_ms: int
+    ) -> Consumer:
+        """As a client asks for it."""
+        return cls(
+            request.consumer_id,
+            request.consumer_name or secrets.token_hex(5),
+            session,
+            kind=request.subType,
+            priority=request.priority_level,
+            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            partition=partition,
+            metadata={item.key: item.value for item in request.metadata},
+            key_shared=request.keySharedMeta if request.HasField("keySharedMeta") else None,
+            address=session.address,
+            client_version=session.client_version,
+            connected_ms=now_ms,
+        )
 
     @property
     def unacked_messages(self) -> int:

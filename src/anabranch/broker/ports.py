@@ -14,7 +14,14 @@ from anabranch.storage.port import Buffer, Entry
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
+    from anabranch.broker.attached import Attached
     from anabranch.broker.consumer import Consumer
+    from anabranch.broker.producer import Producer
+    from anabranch.model.names import TopicName
+    from anabranch.wire.frames import Frame
+
+# Told that something is durable, or why it will never be.
+Done = Callable[[Exception | None], None]
 
 # Consecutive entries of one ledger.
 EntryBatch = tuple[int, list[Entry]]
@@ -59,6 +66,70 @@ class LogReader(Protocol):
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """The first entry whose publish time is at or after the given one, or `end`."""
+
+
+class Subscribed(Protocol):
+    """A subscription as its consumers' connections see it; of a topic that keeps messages, or of one that does not."""
+
+    name: str
+    topic: str
+
+    @property
+    def type_name(self) -> str: ...
+
+    @property
+    def topic_log(self) -> LogReader:
+        """NotAllowedError where nothing is kept."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    def backlog(self) -> int: ...
+
+    def consumer_ready(self, consumer: Consumer) -> None: ...
+
+    def remove_consumer(self, consumer: Consumer) -> None: ...
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None: ...
+
+    def flow(self, consumer: Consumer, permits: int) -> None: ...
+
+    def link_writable(self, link: ConsumerLink) -> None: ...
+
+    def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None: ...
+
+    def when_stored(self, done: Done) -> None: ...
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None: ...
+
+    async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None: ...
+
+    async def seek_to_time(self, publish_time_ms: int) -> None: ...
+
+
+class Publishable(Protocol):
+    """A topic as its producers' connections see it."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def attached(self) -> Attached: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def publish(self) -> Callable[[Producer, Sequence[Frame]], None]: ...
+
+    def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None: ...
+
+    def last_sequence_id(self, producer: str) -> int: ...
+
+    def store_epoch(self, done: Done) -> None:
+        """Makes it durable that a producer got the topic to itself, as far as the topic itself is."""
 
 
 class Journal(Protocol):

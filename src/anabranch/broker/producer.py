@@ -11,7 +11,7 @@ from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from anabranch.broker.topic import Topic
+    from anabranch.broker.ports import Publishable
 
 
 class ProducerLink(Protocol):
@@ -60,7 +60,7 @@ class Producer:
     attempt: str | None = None
     created_ms: int = 0
     is_closed: bool = False
-    topic: Topic | None = None
+    topic: Publishable | None = None
     messages_in: int = 0
     bytes_in: int = 0
     rates_in: tuple[float, float] = (0.0, 0.0)

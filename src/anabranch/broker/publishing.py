@@ -132,7 +132,7 @@ class Publishing:
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
         if self.is_stopped:
             return
-        refusal = self._refusal(flags)
+        refusal = refusal_of(flags, is_sealed=self.is_sealed)
         is_last = False
         if refusal is None and self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
@@ -159,7 +159,7 @@ class Publishing:
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
         if self.is_stopped:
             return
-        refusal = self._refusal(flags)
+        refusal = refusal_of(flags, is_sealed=self.is_sealed)
         if refusal is None and _attempt_in(entry) != attempt:
             refusal = (
                 pb.NotAllowedError,
@@ -177,15 +177,6 @@ class Publishing:
         self._on_hidden(attempt, self._log.ledger, number)
         self._answers.append((number, producer, [(sequence_id, highest_id)], None))
         self._count(producer, 1, messages, len(entry))
-
-    def _refusal(self, flags: int) -> tuple[int, str] | None:
-        if flags & BAD_CHECKSUM:
-            return (pb.ChecksumError, "the message's checksum does not match its bytes")
-        if flags & EXTENDED:
-            return (pb.NotAllowedError, "transactions are not supported by this broker")
-        if self.is_sealed:
-            return (pb.TopicTerminatedError, "the topic was already terminated")
-        return None
 
     def _refuse(self, producer: Producer, ids: tuple[int, int], refusal: tuple[int, str]) -> None:
         self._answers.append((self._log.next_entry - 1, producer, [ids], refusal))
@@ -215,12 +206,23 @@ class Publishing:
             elif refusal is _DUPLICATE:
                 frames.append(encode_receipts(producer.id, [(*ids[0], -1, -1)]))
             else:
-                frames.append(_send_error(producer.id, ids[0][0], *refusal))
+                frames.append(send_error(producer.id, ids[0][0], *refusal))
         _write(current, frames)
 
     def abandon(self) -> None:
         """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
         self._answers.clear()
+
+
+def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None:
+    """Why an entry is not taken, if it is not: an error code and a message."""
+    if flags & BAD_CHECKSUM:
+        return (pb.ChecksumError, "the message's checksum does not match its bytes")
+    if flags & EXTENDED:
+        return (pb.NotAllowedError, "transactions are not supported by this broker")
+    if is_sealed:
+        return (pb.TopicTerminatedError, "the topic was already terminated")
+    return None
 
 
 def _attempt_in(entry: Buffer) -> str | None:
@@ -238,7 +240,7 @@ def _write(producer: Producer | None, frames: list[bytes]) -> None:
         producer.link.write(frames)
 
 
-def _send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
+def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
     command.send_error.producer_id = producer_id
     command.send_error.sequence_id = sequence_id

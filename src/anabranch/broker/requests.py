@@ -13,10 +13,12 @@ from anabranch.broker import schemas
 from anabranch.broker.compaction.entries import last_slot
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, NotAllowedError, NotReadyError
+from anabranch.broker.ports import Publishable
 from anabranch.broker.producer import Producer
 from anabranch.broker.scalable import naming
 from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
+from anabranch.broker.topic import Topic
 from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
@@ -26,7 +28,7 @@ from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.topic import Topic
+    from anabranch.broker.non_persistent.topic import NonPersistentTopic
 
 # Acknowledgements kept for one consumer that is still being made.
 EARLY_ACKS_MAX = 1_000
@@ -154,7 +156,7 @@ class Requests:
             await broker.rights.produce(session.role, name)
             if request.initial_subscription_name:
                 await broker.rights.consume(session.role, name, request.initial_subscription_name)
-            topic = await broker.topic(name, create=True)
+            topic = await broker.attachable(name, create=True)
             if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
                 self._tell_sequence_id(session, request, topic)
                 return
@@ -166,7 +168,7 @@ class Requests:
             version = await self._producer_schema(
                 name, request.schema if request.HasField("schema") else None
             )
-            if request.initial_subscription_name:
+            if request.initial_subscription_name and isinstance(topic, Topic):
                 await topic.create_initial_subscription(request.initial_subscription_name)
             producer = Producer(
                 id=request.producer_id,
@@ -186,7 +188,7 @@ class Requests:
                 session.producers.pop(request.producer_id, None)
             raise
 
-    def _tell_sequence_id(self, session: Session, request: pb.CommandProducer, topic: Topic) -> None:
+    def _tell_sequence_id(self, session: Session, request: pb.CommandProducer, topic: Publishable) -> None:
         """What is stored of a producer with that name, also in a sealed segment; nobody is attached."""
         session.producers.pop(request.producer_id, None)
         answer = C(type=C.PRODUCER_SUCCESS)
@@ -227,7 +229,7 @@ class Requests:
         try:
             name = naming.servable(broker, request.topic)
             await broker.rights.consume(session.role, name, request.subscription)
-            topic = await broker.topic(name, create=request.force_topic_creation)
+            topic = await broker.attachable(name, create=request.force_topic_creation)
             if request.HasField("schema"):
                 await self._consumer_schema(topic, request.schema)
             consumer = await topic.subscribe(session, request)
@@ -367,7 +369,7 @@ class Requests:
         number = await broker.schemas.add(name, schemas.from_wire(schema, broker.now_ms()), policies)
         return b"" if number is None else schemas.version_bytes(number)
 
-    async def _consumer_schema(self, topic: Topic, schema: pb.Schema) -> None:
+    async def _consumer_schema(self, topic: Topic | NonPersistentTopic, schema: pb.Schema) -> None:
         """A consumer must be able to read what is there; on a topic that nobody uses yet it brings the schema."""
         if schema.type == pb.Schema.AutoConsume:
             return
@@ -405,7 +407,7 @@ class Requests:
             if name.domain is Domain.TOPIC:
                 await self._broker.check_scalable(name)
             else:
-                await self._broker.topic(name, create=True)
+                await self._broker.attachable(name, create=True)
             response.schema_version = await self._producer_schema(name, request.schema)
         except AnabranchError as error:
             response.error_code = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.

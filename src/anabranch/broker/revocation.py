@@ -24,6 +24,7 @@ async def take_back(broker: Broker, namespace: NamespaceName) -> None:
         await _producers(broker, session, namespace)
         await _consumers(broker, session, namespace)
         await _watches(broker, session, namespace)
+        await broker.requests.topic_lists.take_back(session, namespace)
 
 
 async def _producers(broker: Broker, session: Session, namespace: NamespaceName) -> None:

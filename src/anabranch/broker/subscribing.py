@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import owed
@@ -164,20 +163,8 @@ class Subscribing:
         existing.read_from(log)
         if existing.is_durable and existing.note_compacted():
             await self._topic.stored_in_full()
-        consumer = Consumer(
-            request.consumer_id,
-            request.consumer_name or secrets.token_hex(5),
-            session,
-            kind=request.subType,
-            priority=request.priority_level,
-            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
-            partition=self._topic.name.partition_index,
-            metadata={item.key: item.value for item in request.metadata},
-            key_shared=request.keySharedMeta if request.HasField("keySharedMeta") else None,
-            address=session.address,
-            client_version=session.client_version,
-            connected_ms=self._topic.broker.now_ms(),
-        )
+        topic = self._topic
+        consumer = Consumer.asked_for(request, session, topic.name.partition_index, topic.broker.now_ms())
         try:
             existing.add_consumer(consumer)
         except ConsumerBusyError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from anabranch.broker import state
-from anabranch.broker.ack_writer import AckWriter, Done
+from anabranch.broker.ack_writer import AckWriter
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.cursor import Cursor, bits_of_words
 from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits
@@ -21,7 +21,7 @@ from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
 from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
-from anabranch.broker.ports import ConsumerLink, Journal, LogReader
+from anabranch.broker.ports import ConsumerLink, Done, Journal, LogReader
 from anabranch.broker.subscription_stats import subscription_stats
 from anabranch.model.position import Position
 from anabranch.storage.port import Entry

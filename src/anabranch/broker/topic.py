@@ -227,6 +227,9 @@ class Topic:
         is_known = self._publishing.is_deduplicating or self._publishing.is_sealed
         return self._publishing.dedup.last_confirmed(producer) if is_known else -1
 
+    def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
+        self.log.store_snapshot(done)
+
     def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None:
         """The client is done: answered once everything it sent is."""
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.resources import MANAGED_LEDGERS
 from anabranch.metadata.port import Changes
@@ -129,6 +130,8 @@ class TopicLists:
         await self._broker.rights.list_topics(session.role, namespace)
         if request.mode in (modes.PERSISTENT, modes.ALL):
             topics = await self._broker.topics(namespace)
+        if request.mode in (modes.NON_PERSISTENT, modes.ALL):
+            topics = [*topics, *map(str, self._broker.non_persistent.names(namespace))]
         answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         response = answer.getTopicsOfNamespaceResponse
         response.request_id = request.request_id
@@ -169,6 +172,14 @@ class TopicLists:
         if (watch := session.topic_watches.get(request.watcher_id)) is not None:
             self._drop(session, watch)
         session.send_success(request.request_id)
+
+    async def take_back(self, session: Session, namespace: NamespaceName) -> None:
+        """Ends watches of a namespace that the client may not look into any more. The protocol has no word for it."""
+        for watch in [one for one in session.topic_watches.values() if one.namespace == namespace]:
+            try:
+                await self._broker.rights.list_topics(session.role, namespace)
+            except NotAuthorizedError:
+                self._drop(session, watch)
 
     def connection_lost(self, session: Session) -> None:
         for watch in list(session.topic_watches.values()):

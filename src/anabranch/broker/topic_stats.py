@@ -7,9 +7,28 @@ from typing import TYPE_CHECKING, Any
 from anabranch.model.position import Position
 
 if TYPE_CHECKING:
+    from anabranch.broker.producer import Producer
     from anabranch.broker.topic import Topic
 
 _ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+
+
+def publisher_stats(producer: Producer) -> dict[str, Any]:
+    """Pulsar's PublisherStats JSON."""
+    rate, throughput = producer.rates_in
+    return {
+        "accessMode": _ACCESS_MODES[producer.access_mode],
+        "producerId": producer.id,
+        "producerName": producer.name,
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": throughput / rate if rate else 0.0,
+        "chunkedMessageRate": 0.0,
+        "address": producer.link.address,
+        "connectedSince": producer.created_ms,
+        "clientVersion": producer.link.client_version,
+        "metadata": producer.metadata,
+    }
 
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
@@ -36,24 +55,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "storageSize": size,
         "backlogSize": backlog_bytes,
         "offloadedStorageSize": 0,
-        "publishers": [
-            {
-                "accessMode": _ACCESS_MODES[producer.access_mode],
-                "producerId": producer.id,
-                "producerName": producer.name,
-                "msgRateIn": producer.rates_in[0],
-                "msgThroughputIn": producer.rates_in[1],
-                "averageMsgSize": producer.rates_in[1] / producer.rates_in[0]
-                if producer.rates_in[0]
-                else 0.0,
-                "chunkedMessageRate": 0.0,
-                "address": producer.link.address,
-                "connectedSince": producer.created_ms,
-                "clientVersion": producer.link.client_version,
-                "metadata": producer.metadata,
-            }
-            for producer in topic.producers.values()
-        ],
+        "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
         "waitingPublishers": topic.attached.waiting,
         "subscriptions": subscriptions,
         "replication": {},

@@ -20,6 +20,7 @@ from anabranch.broker.admin import (
     lookup,
     messages,
     namespaces,
+    non_persistent,
     permissions,
     read_plans,
     scalable,
@@ -81,6 +82,12 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
     app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
+    app.include_router(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
+    app.include_router(
+        non_persistent.router,
+        prefix="/admin/v2/non-persistent/{tenant}/{namespace}/{topic}",
+        tags=["non-persistent topics"],
+    )
     for router in (
         topics.router,
         compaction.router,

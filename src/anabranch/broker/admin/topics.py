@@ -45,14 +45,6 @@ async def list_partitioned(
     return shown([str(name) for name in names], includeSystemTopic)
 
 
-@listing.get("/non-persistent/{tenant}/{namespace}")
-@listing.get("/non-persistent/{tenant}/{namespace}/partitioned")
-async def list_non_persistent(broker: BrokerDep, namespace: NamespaceDep) -> list[str]:
-    """Always none: this broker serves persistent topics."""
-    await broker.resources.policies(namespace)
-    return []
-
-
 # -- one topic
 
 
@@ -144,11 +136,16 @@ class _Partitioned(msgspec.Struct):
 @router.put("/partitions", status_code=204)
 async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     """The body is a number, or an object with `partitions` and `properties`."""
+    count, properties = await partitions_wanted(broker, request)
+    await broker.resources.create_partitioned(topic, count, properties)
+    await _create_partitions(broker, topic, range(count))
+
+
+async def partitions_wanted(broker: Broker, request: Request) -> tuple[int, dict[str, str]]:
     asked: int | _Partitioned = await body_of(request, int | _Partitioned)
     wanted = asked if isinstance(asked, _Partitioned) else _Partitioned(asked)
     _check_count(broker, wanted.partitions, 406)
-    await broker.resources.create_partitioned(topic, wanted.partitions, wanted.properties)
-    await _create_partitions(broker, topic, range(wanted.partitions))
+    return wanted.partitions, wanted.properties
 
 
 async def _create_partitions(broker: Broker, topic: TopicName, indexes: range) -> None:
@@ -214,7 +211,7 @@ async def delete_partitioned(broker: BrokerDep, topic: TopicDep, force: bool = F
     # By force or not at all: a partition with clients is found before the first one is deleted.
     if not force:
         for part in await each_existing(broker, topic, count):
-            if part.producers or part.subscriptions:
+            if part.producers or part.subscriptions.keys() - {COMPACTION}:
                 raise RestError(412, "Topic has active producers/subscriptions")
     for part in await each_existing(broker, topic, count):
         await _delete(broker, part.name, force)

@@ -52,7 +52,7 @@ def servable(broker: Broker, text: str) -> TopicName:
     if name.domain is Domain.TOPIC:
         raise classic_use(name)
     if name.domain is Domain.NON_PERSISTENT:
-        raise NotAllowedError(f"{name}: only persistent:// topics are served")
+        broker.non_persistent.check_enabled(name)
     return name
 
 

@@ -130,10 +130,6 @@ async def test_http_lookups_may_create_what_policy_says(rest: Rest) -> None:
     assert (await rest.get(f"{T}/partitions?checkAllowAutoCreation=true"))["partitions"] == 3
 
 
-async def test_what_is_not_there_yet_says_so(rest: Rest) -> None:
-    assert await rest.get(f"{V2}/non-persistent/public/default") == []
-
-
 async def test_schemas_are_versioned(rest: Rest) -> None:
     path = f"{V2}/schemas/public/default/t/schema"
     await rest.refused("GET", path, 404)

@@ -1,0 +1,311 @@
+"""Data plane. A subscription of a non-persistent topic: which consumer gets what is published now, if any has room.
+
+There is no cursor and no backlog, so nothing is sent again and acknowledgements mean nothing: they are taken and
+forgotten. What finds no consumer with permits and room in its socket is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
+from anabranch.broker.dispatch.selector import HashRing, KeyRanges, Selector, pick_failover
+from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
+from anabranch.broker.ports import ConsumerLink, Done, LogReader
+from anabranch.broker.subscription import NotConnectedError
+from anabranch.model.position import Position
+from anabranch.storage.port import Buffer
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.encode import encode_message_header
+from anabranch.wire.entry import parse_metadata
+from anabranch.wire.extensions import OTHER_TYPE
+
+# What every message of a non-persistent topic is called: there is nothing that it could be told from others by later.
+NOWHERE: Final = (0, 0)
+
+# How many messages an entry has, and its bytes.
+Published = tuple[int, bytes]
+
+
+class NonPersistentSubscription:
+    """`ended` is called when it is gone: deleted, or a reader's whose reader has left."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        *,
+        now_ms: Callable[[], int],
+        ended: Callable[[NonPersistentSubscription], None],
+        is_durable: bool = True,
+        consumers_max: int = 0,
+        partition: int = -1,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        # Whether it outlives its consumers; it keeps nothing for them.
+        self.is_durable = is_durable
+        self.kind = -1
+        self.consumers: list[Consumer] = []
+        self.active: Consumer | None = None
+        self.properties = properties or {}
+        self.is_closed = False
+        self.messages_dropped = 0
+        self.drop_rate = 0.0
+        self.messages_out_before = 0
+        self.bytes_out_before = 0
+        self._dropped_before = 0
+        self._now_ms = now_ms
+        self._ended = ended
+        self._consumers_max = consumers_max
+        self._partition = partition
+        # Of Key_Shared, and of an Exclusive consumer that wants some keys only.
+        self._selector: Selector | None = None
+        self._turn = 0
+
+    # -- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        if self.is_closed:
+            raise NotReadyError(f"subscription {self.name} is closing")
+        if self.consumers and self.kind != consumer.kind:
+            raise SubscriptionBusyError(
+                f"{OTHER_TYPE}. {self.name} is {TYPE_NAMES[self.kind]} and has consumers; "
+                f"a {TYPE_NAMES[consumer.kind]} consumer cannot join"
+            )
+        if self.consumers and consumer.kind == EXCLUSIVE:
+            raise ConsumerBusyError(
+                f"the exclusive subscription {self.name} has a consumer already: {self.consumers[0].name}"
+            )
+        if consumer.kind not in TYPE_NAMES:
+            raise NotAllowedError(f"unknown subscription type {consumer.kind}")
+        if self._consumers_max and len(self.consumers) >= self._consumers_max:
+            raise SubscriptionBusyError(f"subscription {self.name} has its maximum of consumers")
+        if not self.consumers:
+            self._selector = _selector_for(consumer)
+        if self._selector is not None:
+            self._selector.add(consumer)
+        self.kind = consumer.kind
+        self.consumers.append(consumer)
+        consumer.subscription = self
+        consumer.is_open = True
+        if consumer.kind in (EXCLUSIVE, FAILOVER):
+            self._choose()
+
+    def _choose(self) -> None:
+        last, self.active = self.active, None
+        if self.consumers:
+            is_failover = self.kind == FAILOVER
+            self.active = (
+                pick_failover(self.consumers, self.topic, self._partition)
+                if is_failover
+                else self.consumers[0]
+            )
+            if is_failover and self.active is not last:
+                for consumer in self.consumers:
+                    if consumer.is_ready:
+                        consumer.send_active_change(consumer is self.active)
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        consumer.is_ready = True
+        if self.kind == FAILOVER:
+            consumer.send_active_change(consumer is self.active)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        if not consumer.is_open:
+            return
+        self._take_out(consumer)
+        if not self.consumers and not self.is_durable:
+            self._end()
+
+    def _take_out(self, consumer: Consumer) -> None:
+        consumer.is_open = False
+        self.consumers.remove(consumer)
+        if self._selector is not None:
+            self._selector.remove(consumer)
+        self.messages_out_before += consumer.messages_out
+        self.bytes_out_before += consumer.bytes_out
+        if self.kind in (EXCLUSIVE, FAILOVER):
+            self._choose()
+
+    def close(self) -> None:
+        """Consumers are told, and may come back."""
+        for consumer in list(self.consumers):
+            self._take_out(consumer)
+            consumer.link.consumer_closed(consumer)
+        self._end()
+
+    def _end(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._ended(self)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        if not consumer.is_open:
+            raise NotConnectedError("the consumer is not connected")
+        if not force and self.consumers != [consumer]:
+            raise NotConnectedError(
+                f"subscription {self.name} has other consumers: they must leave first, or force it"
+            )
+        self._take_out(consumer)
+        self.close()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        if consumer.is_open:
+            consumer.flow(permits, self._now_ms())
+
+    def link_writable(self, link: ConsumerLink) -> None:
+        """Nothing waits for that."""
+
+    # -- what is published
+
+    def dispatch(self, entries: Sequence[Published]) -> None:
+        if not self.consumers:
+            self.messages_dropped += sum(messages for messages, _ in entries)
+        elif self.kind in (EXCLUSIVE, FAILOVER) and self._selector is None:
+            self._send_all(self.active, entries)
+        elif self.kind == SHARED:
+            self._share(entries)
+        else:
+            self._send_by_key(entries)
+
+    def _send_all(self, consumer: Consumer | None, entries: Sequence[Published]) -> None:
+        """To that consumer, as far as its permits go."""
+        if consumer is None or not consumer.is_ready or not consumer.link.is_writable:
+            self.messages_dropped += sum(messages for messages, _ in entries)
+            return
+        pieces: list[Buffer] = []
+        sent = messages = size = 0
+        ledger, entry = NOWHERE
+        for count, data in entries:
+            if messages >= consumer.permits:
+                self.messages_dropped += count
+                continue
+            pieces += (
+                encode_message_header(
+                    consumer.id, ledger, entry, 0, consumer.partition, None, consumer.epoch, len(data)
+                ),
+                data,
+            )
+            sent += 1
+            messages += count
+            size += len(data)
+        if sent:
+            consumer.permits -= messages
+            consumer.write(pieces, sent, messages, size, self._now_ms())
+
+    def _share(self, entries: Sequence[Published]) -> None:
+        """In turn, to those of the highest priority that have room."""
+        parts: dict[Consumer, list[Published]] = {}
+        left = {one: one.permits for one in self.consumers if one.is_ready and one.has_room}
+        for published in entries:
+            free = [one for one in self.consumers if left.get(one, 0) > 0]
+            if not free:
+                self.messages_dropped += published[0]
+                continue
+            highest = min(one.priority for one in free)
+            candidates = [one for one in free if one.priority == highest]
+            self._turn += 1
+            chosen = candidates[self._turn % len(candidates)]
+            left[chosen] -= published[0]
+            parts.setdefault(chosen, []).append(published)
+        for consumer, part in parts.items():
+            self._send_all(consumer, part)
+
+    def _send_by_key(self, entries: Sequence[Published]) -> None:
+        assert self._selector is not None
+        parts: dict[Consumer, list[Published]] = {}
+        for published in entries:
+            chosen = self._selector.select(self._selector.hash_of(parse_metadata(published[1])))
+            if chosen is not None:
+                parts.setdefault(chosen, []).append(published)
+            elif self.kind == KEY_SHARED:
+                self.messages_dropped += published[0]
+        for consumer, part in parts.items():
+            self._send_all(consumer, part)
+
+    # -- what means nothing here
+
+    def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None:
+        consumer.last_acked_ms = self._now_ms()
+        consumer.messages_acked += len(command.message_id)
+        if done is not None:
+            done(None)
+
+    def when_stored(self, done: Done) -> None:
+        done(None)
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        """Nothing is there to be sent again; what is sent from now on carries the new epoch."""
+        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+            consumer.epoch = epoch
+
+    async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
+        raise NotAllowedError(f"{self.topic} keeps no messages: seek is only possible on persistent topics")
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        await self.seek(NOWHERE)
+
+    @property
+    def topic_log(self) -> LogReader:
+        raise NotAllowedError(f"{self.topic} keeps no messages: it has no last one")
+
+    @property
+    def mark_delete(self) -> Position:
+        return NOWHERE
+
+    def backlog(self) -> int:
+        return 0
+
+    # -- figures
+
+    @property
+    def type_name(self) -> str:
+        return TYPE_NAMES.get(self.kind, "None")
+
+    @property
+    def messages_out(self) -> int:
+        return self.messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
+
+    @property
+    def bytes_out(self) -> int:
+        return self.bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+
+    def update_rates(self, seconds: float) -> None:
+        self.drop_rate = (self.messages_dropped - self._dropped_before) / seconds
+        self._dropped_before = self.messages_dropped
+        for consumer in self.consumers:
+            consumer.update_rates(seconds)
+
+    def stats(self) -> dict[str, Any]:
+        """Pulsar's NonPersistentSubscriptionStats JSON."""
+        consumers = [consumer.stats() for consumer in self.consumers]
+        return {
+            "msgRateOut": sum(one["msgRateOut"] for one in consumers),
+            "msgThroughputOut": sum(one["msgThroughputOut"] for one in consumers),
+            "bytesOutCounter": self.bytes_out,
+            "msgOutCounter": self.messages_out,
+            "msgDropRate": self.drop_rate,
+            # Not a field of Pulsar's.
+            "msgDropCounter": self.messages_dropped,
+            "msgBacklog": 0,
+            "type": self.type_name,
+            "activeConsumerName": self.active.name if self.active is not None else "",
+            "consumers": consumers,
+            "isDurable": self.is_durable,
+            "subscriptionProperties": self.properties,
+        }
+
+
+def _selector_for(consumer: Consumer) -> Selector | None:
+    wanted = consumer.key_shared
+    if consumer.kind == KEY_SHARED:
+        is_sticky = wanted is not None and wanted.keySharedMode == pb.STICKY
+        return KeyRanges() if is_sticky else HashRing()
+    if consumer.kind == EXCLUSIVE and wanted is not None and wanted.hashRanges:
+        return KeyRanges()
+    return None
