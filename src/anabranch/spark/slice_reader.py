@@ -18,7 +18,6 @@ from typing import Any, Final
 from anabranch.client.read_plans import NoPlanError, PlanRefusedError
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import Position
-from anabranch.spark import broker_reader
 from anabranch.spark.direct_reader import DirectReader
 from anabranch.spark.task import Task
 from anabranch.storage.direct import FilesUnreachableError, NeedsClientError, PlanOutdatedError
@@ -50,7 +49,7 @@ def read(task: Task) -> Iterator[Any]:
 
 def _batches(task: Task) -> Iterator[Any]:
     if task.read_mode == "broker" or (task.read_mode == "auto" and not task.admin_url):
-        yield from broker_reader.read(task)
+        yield from _through_broker(task)
         return
     if not task.admin_url:
         raise _not_direct(task, "no broker has told where it answers admin requests: set adminUrl")
@@ -68,15 +67,28 @@ def _batches(task: Task) -> Iterator[Any]:
             ledger, entry = error.position
             until, stretch = (ledger, entry + stretch, 0), stretch * GROWTH
         except _OTHERWISE as error:
-            if task.read_mode == "direct" and not broker_reader.is_gone(task):
+            if task.read_mode == "direct" and not _is_gone(task):
                 raise _not_direct(task, str(error)) from error
             log.info("%s is read through its broker: %s", task.segment_topic, error)
         end = _first(until, task.slice.end)
         rest = replace(task.slice, start=files.at, end=end, chunks_from=chunks_from)
-        yield from broker_reader.read(replace(task, slice=rest))
+        yield from _through_broker(replace(task, slice=rest))
         if end == task.slice.end:
             return
         start, chunks_from = end, None
+
+
+def _through_broker(task: Task) -> Iterator[Any]:
+    # Most tasks need no client, and start the sooner without.
+    from anabranch.spark import broker_reader
+
+    return broker_reader.read(task)
+
+
+def _is_gone(task: Task) -> bool:
+    from anabranch.spark import broker_reader
+
+    return broker_reader.is_gone(task)
 
 
 def _first(one: Position | None, other: Position | None) -> Position | None:

@@ -1,7 +1,7 @@
 """The data source `anabranch`: what Spark calls, handed on.
 
-Light to import: Spark loads it in every process that plans or reads. Options are checked when Spark asks for the
-schema, that is when the query is analysed.
+Light to import, as Spark loads it in every process that plans or reads: what only one of them needs is imported there.
+Options are checked when Spark asks for the schema, that is when the query is analysed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from anabranch.spark.driver import Driver
-from anabranch.spark.loop_thread import LoopThread
 from anabranch.spark.offsets import Offset, check_is_of, initial
 from anabranch.spark.options import COLUMNS, Options, parse
-from anabranch.spark.sink import BatchWriter, StreamWriter, plan_of
-from anabranch.spark.slice_reader import read
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import Task
-from anabranch.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from anabranch.spark.declared import Declared
+    from anabranch.spark.driver import Driver
+    from anabranch.spark.loop_thread import LoopThread
+    from anabranch.spark.sink import BatchWriter, StreamWriter
+    from anabranch.wire import pulsar_pb2 as pb
 
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
@@ -97,13 +96,19 @@ class AnabranchSource(DataSource):
         return StreamReader(options, self._found_schema(options))
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        from anabranch.spark.sink import BatchWriter, plan_of
+
         return BatchWriter(plan_of(self._given, schema, overwrite, "batch"))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        from anabranch.spark.sink import StreamWriter, plan_of
+
         return StreamWriter(plan_of(self._given, schema, overwrite, "stream"))
 
 
 def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
+    from anabranch.spark.slice_reader import read
+
     if declared is None:
         return read(task)
     from anabranch.spark.declared import fetched
@@ -121,6 +126,8 @@ class BatchReader(DataSourceReader):
         self._declared = declared
 
     def partitions(self) -> Sequence[InputPartition]:
+        from anabranch.spark.loop_thread import LoopThread
+
         loop = LoopThread()
         try:
             return [SlicePartition(task) for task in loop.call(self._plan())]
@@ -128,6 +135,8 @@ class BatchReader(DataSourceReader):
             loop.stop()
 
     async def _plan(self) -> list[Task]:
+        from anabranch.spark.driver import Driver
+
         driver = Driver(self._options)
         try:
             await driver.open()
@@ -165,6 +174,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> tuple[LoopThread, Driver]:
         if self._loop is None or self._driver is None:
+            from anabranch.spark.driver import Driver
+            from anabranch.spark.loop_thread import LoopThread
+
             loop, driver = LoopThread(), Driver(self._options)
             try:
                 loop.call(driver.open())
