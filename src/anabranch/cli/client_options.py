@@ -128,6 +128,10 @@ def declare_consume(parser: argparse.ArgumentParser) -> None:
 
 def _common(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
+    declare_service_url(parser)
+
+
+def declare_service_url(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--service-url",
         default=os.environ.get("ANABRANCH_SERVICE_URL", SERVICE_URL),

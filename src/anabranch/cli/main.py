@@ -16,7 +16,7 @@ from typing import Final
 import anabranch
 from anabranch.cli.broker_options import declare_broker
 from anabranch.cli.client_options import declare_consume, declare_produce
-from anabranch.cli.pipeline_options import declare_backtest
+from anabranch.cli.pipeline_options import declare_backtest, declare_to_parquet
 
 # The module that declares each of these, its function, and what the command is for.
 ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -202,7 +202,7 @@ def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
 def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "pipeline",
-        help="jobs on Spark: which policy of splits and merges costs what",
+        help="jobs on Spark: topics as tables, and which policy of splits and merges costs what",
         description="Jobs that run on Spark: on this machine, or on the cluster that --master names.",
     )
     pipelines = parser.add_subparsers(title="pipelines", metavar="PIPELINE", required=True)
@@ -213,6 +213,17 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
             description="Replays topics, recorded or made up, through the code that decides about splits and merges "
             "in a live broker, under several policies side by side. Says what each policy costs in segments, overload "
             "and restlessness, and which one suits which topics.",
+        )
+    )
+    declare_to_parquet(
+        pipelines.add_parser(
+            "to-parquet",
+            help="write topics to tables partitioned by day; run again, it goes on where it stopped",
+            description="Writes the messages of topics to a table that Spark, pandas, Arrow and DuckDB read, a folder "
+            "for each day. Every message gets there exactly once, however often the job is stopped, killed or run "
+            "again; late ones go to the folder of their own day. Small files of days that are over are made into "
+            "large ones.",
+            epilog="Give the same --output the next time, and the job goes on from where it was.",
         )
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from anabranch.cli.client_options import declare_service_url
+
 
 def declare_backtest(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(module="pipeline", pipeline="backtest")
@@ -68,4 +70,122 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="a setting of Spark; may be repeated",
+    )
+
+
+def declare_to_parquet(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(module="pipeline", pipeline="to_parquet")
+    what = parser.add_argument_group("which topics")
+    what.add_argument("topic", nargs="*", help="topics, each as topic://tenant/namespace/name")
+    what.add_argument(
+        "--namespace",
+        metavar="NS",
+        help="all scalable topics of tenant/namespace, also those that join later",
+    )
+    what.add_argument("--pattern", metavar="NS/REGEX", help="those of them whose names match")
+    what.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only topics with that property (with --namespace or --pattern); may be repeated",
+    )
+    what.add_argument(
+        "--start",
+        metavar="WHERE",
+        help="where the first run begins: earliest, latest, a time with a zone, a checkpoint (default: earliest)",
+    )
+    what.add_argument(
+        "-s",
+        "--subscription",
+        metavar="SUB",
+        help="one that keeps what is not in the table yet, and follows it (default: none, retention decides)",
+    )
+    what.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the Spark source, as docs/spark.md lists them (authToken, tlsTrustCertsFile, keys, "
+        "columns, decodeErrors, …); may be repeated",
+    )
+    declare_service_url(what)
+    table = parser.add_argument_group("what the table is like")
+    table.add_argument(
+        "--output", required=True, metavar="DIR", help="its folder; or a URL that Spark can write to"
+    )
+    table.add_argument("--decode", action="store_true", help="the fields of the topic's schema as columns")
+    table.add_argument(
+        "--table-per-topic",
+        action="store_true",
+        help="a table for each topic, in DIR/tenant/namespace/name (default: one for all, with a column `topic`)",
+    )
+    table.add_argument(
+        "--time",
+        default="publish",
+        metavar="TIME",
+        help="whose day a row belongs to, in UTC: publish (default), event, or any column with a time",
+    )
+    table.add_argument(
+        "--date-column", default="date", metavar="NAME", help="name of the column of days (default: date)"
+    )
+    table.add_argument(
+        "--format",
+        choices=("parquet", "delta", "iceberg"),
+        default="parquet",
+        help="of the table (default: parquet); the others need their --packages",
+    )
+    table.add_argument(
+        "--compression",
+        choices=("zstd", "snappy", "gzip", "lz4_raw", "none"),
+        default="zstd",
+        help="of Parquet files (default: zstd)",
+    )
+    table.add_argument(
+        "--file-size",
+        default="128MB",
+        metavar="SIZE",
+        help="about how large files may become (default: 128MB)",
+    )
+    when = parser.add_argument_group("when")
+    mode = when.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="write what is there now, then end (the default)")
+    mode.add_argument(
+        "--follow", action="store_true", help="go on until Ctrl-C, which ends it behind a batch"
+    )
+    mode.add_argument(
+        "--compact", action="store_true", help="read nothing, only make few files of many small ones"
+    )
+    when.add_argument(
+        "--every", default="60s", metavar="TIME", help="with --follow: how often (default: 60s)"
+    )
+    when.add_argument(
+        "--batch-size",
+        default="1GB",
+        metavar="SIZE",
+        help="how much is read and written at a time (default: 1GB)",
+    )
+    when.add_argument(
+        "--no-compact", action="store_true", help="leave small files of days that are over as they are"
+    )
+    when.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="where the job keeps its place (default: beside the table, as _NAME.anabranch)",
+    )
+    when.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
+    declare_spark(parser.add_argument_group("where"))
+
+
+def declare_spark(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument("--master", metavar="URL", help="of Spark (default: all cores of this machine)")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be repeated",
+    )
+    parser.add_argument(
+        "--packages", metavar="LIST", help="packages that Spark is to fetch, as group:name:version,…"
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.progress import is_terminal
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
 REDRAWN_EVERY_S: Final = 0.5
@@ -38,6 +39,18 @@ def progress(spark: SparkSession, doing: str) -> Iterator[None]:
             context.setLocalProperty(name, None)
 
 
+def tasks(tracker: StatusTracker, jobs: Iterable[int]) -> tuple[int, int]:
+    """How many are done, and how many are known of."""
+    done = known = 0
+    for job in jobs:
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            if (found := tracker.getStageInfo(stage)) is not None:
+                done += found.numCompletedTasks
+                known += found.numTasks
+    return done, known
+
+
 class _Watch(threading.Thread):
     def __init__(self, spark: SparkSession, group: str, doing: str) -> None:
         super().__init__(name="progress", daemon=True)
@@ -54,15 +67,7 @@ class _Watch(threading.Thread):
             self._tell()
 
     def _tasks(self) -> tuple[int, int]:
-        """How many are done, and how many are known of."""
-        done = known = 0
-        for job in self._tracker.getJobIdsForGroup(self._group):
-            info = self._tracker.getJobInfo(job)
-            for stage in info.stageIds if info else ():
-                if (found := self._tracker.getStageInfo(stage)) is not None:
-                    done += found.numCompletedTasks
-                    known += found.numTasks
-        return done, known
+        return tasks(self._tracker, self._tracker.getJobIdsForGroup(self._group))
 
     def _draw(self) -> None:
         from rich.console import Console

@@ -1,0 +1,397 @@
+"""`anabranch pipeline to-parquet`: topics as tables, partitioned by day; run again, it goes on where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.cli.options import UsageError, pairs
+from anabranch.cli.spark_errors import JobFailed, told
+from anabranch.cli.table_progress import TableProgress
+from anabranch.errors import AnabranchError
+from anabranch.pipelines.session import session
+from anabranch.pipelines.table_formats import FormatTable, check, settings_for
+from anabranch.pipelines.table_log import TableLog
+from anabranch.pipelines.table_names import beside, folder_of
+from anabranch.pipelines.to_parquet import ParquetTable, Plan, Sink, Written, dated
+from anabranch.pipelines.topic_names import topic_names
+from anabranch.spark.option_values import duration_ms
+from anabranch.spark.options import Options, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCH_BYTES: Final = 1 << 30
+LOOKED_EVERY_S: Final = 0.5
+TIMES: Final = {"publish": "publish_time", "event": "event_time"}
+# Batches of a topic are larger than the rows of other pipelines.
+_SETTINGS: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10000"}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line, read."""
+
+    source: Mapping[str, str]
+    parsed: Options
+    plan: Plan
+    output: str
+    work: str
+    format: str
+    is_split_up: bool  # A table for each topic.
+    every_ms: int | None  # None: what is there now, once.
+    compacts: bool
+    only_compacts: bool
+    is_quiet: bool
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Everything that can be wrong with the question is said before Spark is started."""
+    asked = read(arguments)
+    settings = {**_SETTINGS, **settings_for(asked.format, asked.output), **pairs(arguments.conf, "--conf")}
+    if arguments.packages:
+        settings["spark.jars.packages"] = arguments.packages
+    topics = [] if asked.only_compacts and not asked.is_split_up else topic_names(asked.parsed)
+    if asked.is_split_up and not topics:
+        raise UsageError(f"{asked.parsed.choice}: there are none")
+    with ExitStack() as stack:
+        with _without_interrupts():
+            spark = stack.enter_context(session("anabranch to-parquet", arguments.master, settings))
+        check(spark, asked.format)
+        return _Run(spark, asked, topics).run()
+
+
+# -- what is asked
+
+
+def read(arguments: argparse.Namespace) -> Asked:
+    source = _source(arguments)
+    output = _place(arguments.output)
+    if arguments.decode and not arguments.table_per_topic and {"namespace", "topicsPattern"} & source.keys():
+        raise UsageError(
+            "--decode: topics of a namespace may each have a schema of their own: give --table-per-topic with it, or "
+            "name the topics"
+        )
+    plan = Plan(
+        time=TIMES.get(arguments.time, arguments.time),
+        date=_column(arguments.date_column),
+        compression=arguments.compression,
+        file_bytes=_bytes(arguments.file_size, "--file-size"),
+    )
+    if arguments.table_per_topic:
+        # The columns of each are found out when it is its turn.
+        parsed = parse(
+            {name: value for name, value in source.items() if not name.startswith("decode")}, "stream"
+        )
+    else:
+        parsed = parse(source, "stream")
+    return Asked(
+        source,
+        parsed,
+        plan,
+        output,
+        beside(output) if arguments.checkpoint is None else _place(arguments.checkpoint),
+        arguments.format,
+        arguments.table_per_topic,
+        _milliseconds(arguments.every) if arguments.follow else None,
+        not arguments.no_compact,
+        arguments.compact,
+        arguments.quiet,
+    )
+
+
+def _source(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the source: what the command line says, and what suits tables where it says nothing."""
+    source = pairs(arguments.option, "--option")
+    given = {name.lower() for name in source}
+    chosen = {
+        "topic" if len(arguments.topic) == 1 else "topics": ",".join(arguments.topic),
+        "topicsPattern": arguments.pattern,
+        "namespace": arguments.namespace,
+        "propertyFilters": ",".join(arguments.filter),
+        "serviceUrl": arguments.service_url,
+        "subscription": arguments.subscription,
+        "start": arguments.start,
+        "decode": "true" if arguments.decode else None,
+    }
+    for name, value in chosen.items():
+        if value:
+            if name.lower() in given and name != "serviceUrl":
+                raise UsageError(
+                    f"--option {name}=… is given twice: it has an option of its own here, see --help"
+                )
+            source.setdefault(name, value)
+    if not {"topic", "topics", "topicspattern", "namespace"} & {name.lower() for name in source}:
+        raise UsageError(
+            "which topics? name some, or give --namespace tenant/namespace or --pattern tenant/namespace/REGEX"
+        )
+    defaults = {"start": "earliest", "ordering": "none"}
+    if not {"maxrowspertrigger", "maxbytespertrigger"} & given:
+        defaults["maxBytesPerTrigger"] = str(_bytes(arguments.batch_size, "--batch-size"))
+    for name, value in defaults.items():
+        if name.lower() not in given:
+            source.setdefault(name, value)
+    return source
+
+
+def _place(text: str) -> str:
+    """Paths of this machine as they are wherever the job's processes are started; URLs as they are."""
+    return text.rstrip("/") if "://" in text else str(Path(text).absolute())
+
+
+def _column(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise UsageError(f"--date-column {name}: give a name of letters, digits and _, with a letter first")
+    return name
+
+
+def _bytes(text: str, option: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    count = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
+    if count < 1:
+        raise UsageError(f"{option} {text}: give a size such as 64MB or 1GB")
+    return count
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"--every {text}: give {error}") from None
+
+
+# -- doing it
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes that are started within do not hear of Ctrl-C, which a terminal sends to all: tasks are to finish."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Stopping:
+    """A context. Within it the first SIGINT or SIGTERM is noted, and a second one has its usual effect at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> Stopping:
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._is_main:
+            for one, before in self._before.items():
+                signal.signal(one, before)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.number = number
+        for one in self._before:
+            signal.signal(one, signal.SIG_DFL)
+
+
+class _Run:
+    def __init__(self, spark: SparkSession, asked: Asked, topics: list[str]) -> None:
+        self._spark = spark
+        self._asked = asked
+        self._topics = topics
+        what = topics[0] if len(topics) == 1 else str(asked.parsed.choice)
+        self._progress = TableProgress(spark, what, is_quiet=asked.is_quiet)
+
+    def run(self) -> int:
+        asked = self._asked
+        with self._progress, Stopping() as stopping:
+            if asked.only_compacts:
+                for table in self._tables():
+                    table.only_compact()
+            elif asked.every_ms is None:
+                self._once(stopping)
+            else:
+                self._follow(stopping)
+        if not asked.is_quiet:
+            print(f"{asked.output}: {self._progress.summary()}")
+        if stopping.number and asked.every_ms is None:
+            self._progress.say("stopped; the same command goes on from here")
+        return 128 + stopping.number if stopping.number and asked.every_ms is None else 0
+
+    def _tables(self) -> list[_Table]:
+        return (
+            [self._table(topic) for topic in self._topics] if self._asked.is_split_up else [self._table(None)]
+        )
+
+    def _table(self, topic: str | None) -> _Table:
+        asked = self._asked
+        if topic is None:
+            return _Table(self._spark, asked, self._progress)
+        choices = {"topic", "topics", "topicspattern", "namespace", "propertyfilters"}
+        source = {name: value for name, value in asked.source.items() if name.lower() not in choices}
+        folder = folder_of(topic)
+        own = replace(
+            asked,
+            source={**source, "topic": topic},
+            output=f"{asked.output}/{folder}",
+            work=f"{asked.work}/{folder}",
+        )
+        return _Table(self._spark, own, self._progress)
+
+    def _once(self, stopping: Stopping) -> None:
+        for table in self._tables():
+            if stopping.number:
+                return
+            with table.running() as query:
+                table.wait(query, stopping)
+            if self._asked.compacts and not stopping.number:
+                table.compact()
+
+    def _follow(self, stopping: Stopping) -> None:
+        """Several queries at once, if each topic has its table; topics that join get theirs."""
+        asked = self._asked
+        assert asked.every_ms is not None
+        with ExitStack() as stack:
+            running: dict[str | None, tuple[_Table, StreamingQuery]] = {}
+            looked_at = time.monotonic()
+            wanted: list[str | None] = [*self._topics] if asked.is_split_up else [None]
+            while True:
+                for topic in wanted:
+                    if topic not in running:
+                        table = self._table(topic)
+                        running[topic] = table, stack.enter_context(table.running())
+                if stopping.number:
+                    return
+                for table, query in running.values():
+                    table.wait(query, stopping, at_most_s=LOOKED_EVERY_S / len(running))
+                if asked.is_split_up and time.monotonic() - looked_at > max(asked.every_ms / 1000, 10):
+                    looked_at = time.monotonic()
+                    wanted = [*topic_names(asked.parsed)]
+
+
+class _Table:
+    """One table and the query that fills it."""
+
+    def __init__(self, spark: SparkSession, asked: Asked, progress: TableProgress) -> None:
+        from anabranch.pipelines.hadoop_files import files_for
+
+        self._spark = spark
+        self._asked = asked
+        self._progress = progress
+        self._files = files_for(spark, asked.output)
+        self._log = TableLog(self._files, asked.output, asked.work)
+        self._parquet = ParquetTable(spark, self._files, self._log, asked.plan)
+        self._sink = Sink(self._parquet, compacts=asked.compacts, told=progress.told)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._asked.format == "parquet"
+
+    @contextmanager
+    def running(self) -> Iterator[StreamingQuery]:
+        """The query; it ends behind the batch it is at when the block does."""
+        with self._files.locked(f"{self._asked.work}/lock"):
+            query = self._started()
+            try:
+                yield query
+            finally:
+                self._end(query)
+
+    def _started(self) -> StreamingQuery:
+        asked = self._asked
+        try:
+            rows = self._spark.readStream.format("anabranch").options(**asked.source).load()
+        except Exception as error:
+            raise _failed(error) from error
+        frame = dated(rows, asked.plan)
+        settings = {"format": asked.format, "time": asked.plan.time, "date-column": asked.plan.date}
+        if self._is_plain:
+            self._parquet.check_shared()
+            self._parquet.open(settings, json.loads(frame.schema.json()))
+            writer: Any = frame.writeStream.foreachBatch(self._sink)
+        else:
+            writer = self._format_table().writer(frame)
+        every = asked.every_ms
+        trigger = {"availableNow": True} if every is None else {"processingTime": f"{every} milliseconds"}
+        query: StreamingQuery = (
+            writer.option("checkpointLocation", self._log.checkpoint).trigger(**trigger).start()
+        )
+        return query
+
+    def wait(self, query: StreamingQuery, stopping: Stopping, at_most_s: float | None = None) -> None:
+        """Until it has ended, or is to end. JobFailed, or what our own code says, if it fails."""
+        until = None if at_most_s is None else time.monotonic() + at_most_s
+        try:
+            waiting: Any = query  # Spark's own hint says int.
+            while not waiting.awaitTermination(LOOKED_EVERY_S if at_most_s is None else at_most_s):
+                if stopping.number or (until is not None and time.monotonic() >= until):
+                    return
+        except Exception as error:
+            raise _failed(self._sink.error or error) from error
+
+    def _end(self, query: StreamingQuery) -> None:
+        if query.isActive:
+            if self._is_plain:
+                self._sink.finish()
+                _until(lambda: _is_seen(query, self._sink.batch), 10)
+            else:
+                _until(lambda: not query.status["isTriggerActive"], 60)
+            query.stop()
+        if not self._is_plain:
+            for one in query.recentProgress:
+                rows = int(one["numInputRows"])
+                if rows:
+                    self._progress.told(Written(int(one["batchId"]), rows, 0, 0, ()))
+
+    # -- compaction
+
+    def compact(self) -> None:
+        with self._files.locked(f"{self._asked.work}/lock"):
+            if self._is_plain:
+                self._parquet.compact(self._progress.told)
+            else:
+                self._format_table().compact(datetime.now(UTC).date().isoformat())
+
+    def only_compact(self) -> None:
+        if self._is_plain:
+            if not self._files.exists(self._asked.output):
+                raise UsageError(f"there is no table at {self._asked.output}")
+            with self._files.locked(f"{self._asked.work}/lock"):
+                self._parquet.open({})
+        self.compact()
+
+    def _format_table(self) -> FormatTable:
+        asked = self._asked
+        name = re.sub(r"\W", "_", asked.output.rpartition("/")[2])
+        return FormatTable(self._spark, asked.format, asked.output, name, asked.plan)
+
+
+def _is_seen(query: StreamingQuery, batch: int) -> bool:
+    """Whether Spark has noted that a batch is done: then the next run does not begin with it again."""
+    last = query.lastProgress
+    return batch < 0 or not query.isActive or (last is not None and int(last["batchId"]) >= batch)
+
+
+def _until(met: Any, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _failed(error: BaseException) -> AnabranchError:
+    return error if isinstance(error, AnabranchError) else JobFailed(told(error))

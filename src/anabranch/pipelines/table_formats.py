@@ -1,0 +1,98 @@
+"""Delta and Iceberg tables, by those formats' own streaming sinks, which write each batch once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from anabranch.errors import AnabranchError
+from anabranch.pipelines.to_parquet import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG: Final = "anabranch"
+_CLASSES: Final = {
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg.spark.SparkCatalog",
+}
+
+
+class NoFormat(AnabranchError):
+    """The session lacks the jars of a table format; the message says which package to give."""
+
+
+def settings_for(kind: str, output: str) -> Mapping[str, str]:
+    """What a session has to be started with."""
+    if kind == "delta":
+        return {
+            "spark.sql.extensions": _CLASSES["delta"],
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        }
+    if kind == "iceberg":
+        return {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            f"spark.sql.catalog.{CATALOG}": _CLASSES["iceberg"],
+            f"spark.sql.catalog.{CATALOG}.type": "hadoop",
+            f"spark.sql.catalog.{CATALOG}.warehouse": output,
+        }
+    return {}
+
+
+def package_for(kind: str, spark_version: str) -> str:
+    release = ".".join(spark_version.split(".")[:2])
+    if kind == "delta":
+        return f"io.delta:delta-spark_{release}_2.13:VERSION"
+    return f"org.apache.iceberg:iceberg-spark-runtime-{release}_2.13:VERSION"
+
+
+def check(spark: SparkSession, kind: str) -> None:
+    """NoFormat if the session cannot write such tables."""
+    if kind not in _CLASSES:
+        return
+    jvm: Any = spark.sparkContext
+    try:
+        jvm._jvm.org.apache.spark.util.Utils.classForName(_CLASSES[kind], True, False)
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        raise NoFormat(
+            f"{kind.capitalize()} is not on this Spark session: give --packages {package_for(kind, spark.version)}, in "
+            f"a version that is made for Spark {spark.version}; or leave out --format for plain Parquet"
+        ) from None
+
+
+class FormatTable:
+    """A table of such a format, at a path (Delta) or in a catalog of folders (Iceberg)."""
+
+    def __init__(self, spark: SparkSession, kind: str, path: str, name: str, plan: Plan) -> None:
+        self._spark = spark
+        self._kind = kind
+        self._path = path
+        self._name = f"{CATALOG}.{name}"
+        self._plan = plan
+
+    def writer(self, frame: DataFrame) -> Any:
+        """The stream's writer, which needs a checkpoint and a trigger yet."""
+        if self._kind == "delta":
+            made = frame.writeStream.format("delta").option("path", self._path)
+            # Columns that a topic's schema has got since.
+            return made.option("mergeSchema", "true").partitionBy(self._plan.date)
+        if not self._spark.catalog.tableExists(self._name):
+            from pyspark.sql import functions as f
+
+            empty = self._spark.createDataFrame([], frame.schema)
+            writing = empty.writeTo(self._name).using("iceberg").partitionedBy(f.col(self._plan.date))
+            writing.tableProperty("write.spark.accept-any-schema", "true").create()
+        made = frame.writeStream.format("iceberg").option("path", self._name)
+        return made.option("fanout-enabled", "true").option("mergeSchema", "true")
+
+    def compact(self, today: str) -> None:
+        """The files of days that are over."""
+        day = self._plan.date
+        if self._kind == "delta":
+            self._spark.sql(f"OPTIMIZE delta.`{self._path}` WHERE `{day}` < '{today}'").collect()
+            return
+        self._spark.sql(
+            f"CALL {CATALOG}.system.rewrite_data_files(table => '{self._name}', where => '{day} < \"{today}\"')"
+        ).collect()
