@@ -18,7 +18,7 @@ from anabranch.errors import AnabranchError
 ENVIRONMENT_PREFIXES = ("PULSAR_PREFIX_", "ANABRANCH_")
 
 # The variables that the command line reads itself; they are no settings of a broker.
-_NOT_SETTINGS = frozenset({"serviceurl", "adminurl", "token", "tlstrustcertsfilepath"})
+_NOT_SETTINGS = frozenset({"serviceurl", "adminurl", "token", "password", "trustcertsfile"})
 
 
 class ConfigError(AnabranchError):

@@ -119,7 +119,7 @@ def authentication(config: BrokerConfig) -> Authentication:
 
 def _text(name: str, place: str) -> str:
     try:
-        return _read(name, place).decode()
+        return read_secret(name, place).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{name} is no text: give a file as `htpasswd` makes it") from None
 
@@ -128,7 +128,7 @@ def _tokens(config: BrokerConfig) -> Tokens | None:
     if bool(config.token_audience_claim) != bool(config.token_audience):
         raise ConfigError("tokenAudienceClaim and tokenAudience belong together: set both")
     if config.token_secret_key:
-        secret = _read("tokenSecretKey", config.token_secret_key)
+        secret = read_secret("tokenSecretKey", config.token_secret_key)
         if len(secret) < SECRET_BYTES_MIN:
             raise ConfigError(
                 f"tokenSecretKey has {len(secret)} bytes: it must have at least {SECRET_BYTES_MIN}; make one with "
@@ -140,7 +140,7 @@ def _tokens(config: BrokerConfig) -> Tokens | None:
             raise ConfigError(
                 f"tokenPublicAlg = {config.token_public_alg!r}: give one of {', '.join(_PUBLIC_ALGORITHMS)}"
             )
-        return _reader(config, _public_key(config.token_public_key), [config.token_public_alg])
+        return _reader(config, public_key(config.token_public_key), [config.token_public_alg])
     return None
 
 
@@ -150,7 +150,7 @@ def _reader(config: BrokerConfig, key: Any, algorithms: Sequence[str]) -> Tokens
     )
 
 
-def _read(name: str, place: str) -> bytes:
+def read_secret(name: str, place: str) -> bytes:
     """`file:///path`, `data:;base64,…`, a path, or the bytes themselves in base64, as Pulsar takes them."""
     try:
         if place.startswith("data:"):
@@ -167,9 +167,9 @@ def _read(name: str, place: str) -> bytes:
         ) from None
 
 
-def _public_key(place: str) -> Any:
-    data = _read("tokenPublicKey", place)
+def public_key(place: str, name: str = "tokenPublicKey") -> Any:
+    data = read_secret(name, place)
     try:
         return load_pem_public_key(data) if b"-----BEGIN" in data else load_der_public_key(data)
     except ValueError as error:
-        raise ConfigError(f"tokenPublicKey is no public key in PEM or DER: {error}") from None
+        raise ConfigError(f"{name} is no public key in PEM or DER: {error}") from None

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from anabranch.cli.access import declare_access
+
 ADMIN_URL: Final = "http://127.0.0.1:8080"
 
 Actions = argparse._SubParsersAction  # argparse has no public name for what `add_subparsers` returns.
@@ -27,6 +29,7 @@ def declare_reach(parser: argparse.ArgumentParser, *, is_inner: bool) -> None:
         help=f"the admin REST (default: $ANABRANCH_ADMIN_URL or {ADMIN_URL})",
     )
     how.add_argument("--json", action="store_true", default=default(False), help="print JSON")
+    declare_access(parser, is_inner=is_inner)
 
 
 def declare_group(parser: argparse.ArgumentParser) -> Callable[[str, str], argparse.ArgumentParser]:

@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import Final
 
+from anabranch.cli.access import declare_access
+
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 TOPIC: Final = "`t` is short for persistent://public/default/t; scalable ones are topic://public/default/t"
 
@@ -68,6 +70,7 @@ def declare_produce(parser: argparse.ArgumentParser) -> None:
         help="give up when the broker does not confirm a message for S seconds; 0: never (default: 30)",
     )
     _common(how)
+    declare_access(parser)
 
 
 def declare_consume(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +127,7 @@ def declare_consume(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--key-separator", metavar="TEXT", help=r"print KEY TEXT VALUE: '\t', for instance")
     _common(how)
+    declare_access(parser)
 
 
 def _common(parser: argparse._ArgumentGroup) -> None:

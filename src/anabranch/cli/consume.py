@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
+from anabranch.cli.access import connect_options, security_of
 from anabranch.cli.checkpoint_file import CheckpointFile
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.printing import Printer, printer
@@ -82,10 +83,10 @@ async def _consume(arguments: argparse.Namespace) -> int:
     found: Found | None = None
     with Stopping() as stopping:
         if arguments.topic is not None:
-            found = await find(arguments.service_url, arguments.topic)
+            found = await find(arguments.service_url, arguments.topic, security=security_of(arguments))
         else:
-            await check_reachable(arguments.service_url)
-        async with connect(arguments.service_url) as client:
+            await check_reachable(arguments.service_url, security_of(arguments))
+        async with connect(arguments.service_url, **connect_options(arguments)) as client:
             consumer = await _opened(arguments, client, start)
             receiving = Receiving(
                 consumer,

@@ -36,6 +36,7 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "brokers": ("admin_tables", "declare_brokers", "list brokers, and ask one how it is"),
     "schemas": ("admin_tables", "declare_schemas", "show, add, check and delete schemas of topics"),
     "stats": ("stats_options", "declare_stats", "what flows through the busiest topics, live with --watch"),
+    "tokens": ("tokens", "declare", "make keys and tokens, and look into them"),
     "config": ("config", "declare", "show a broker's settings, and where each comes from"),
     "completion": ("completion", "declare", "print a script that completes commands in a shell"),
 }
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         command = importlib.import_module(f"anabranch.cli.{arguments.module}")
+        if hasattr(arguments, "admin_url"):
+            _say_who(arguments)
         code: int = command.run(arguments)
         sys.stdout.flush()
         return code
@@ -67,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"anabranch: {error}", file=sys.stderr)
         return 1
+
+
+def _say_who(arguments: argparse.Namespace) -> None:
+    from anabranch.cli import access, rest
+
+    rest.ask_as(access.security_of(arguments))
 
 
 def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse.ArgumentParser:

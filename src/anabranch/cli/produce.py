@@ -7,6 +7,7 @@ import asyncio
 import sys
 from typing import Final
 
+from anabranch.cli.access import connect_options, security_of
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.progress import Bar, is_terminal, plural, summary
 from anabranch.cli.reach import find
@@ -60,8 +61,10 @@ async def _produce(arguments: argparse.Namespace) -> int:
         "send_timeout_s": arguments.timeout or None,
     }
     with opened(arguments) as source, Stopping() as stopping:
-        await find(arguments.service_url, arguments.topic, for_producing=True)
-        async with connect(arguments.service_url) as client:
+        await find(
+            arguments.service_url, arguments.topic, for_producing=True, security=security_of(arguments)
+        )
+        async with connect(arguments.service_url, **connect_options(arguments)) as client:
             producer = await client.producer(arguments.topic, **options)
             sending = Sending(producer, source, properties or None, arguments.rate, stopping)
             sending.is_tabling = _is_tabling(arguments, source)

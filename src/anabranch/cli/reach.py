@@ -15,6 +15,7 @@ from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.errors import ConnectionLost, RequestRefused, TimedOut, Unsupported
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.options import check_service_url
+from anabranch.client.security import NOBODY, Security
 from anabranch.model.names import Domain, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -33,19 +34,21 @@ class Found:
         return self.name.domain is Domain.PERSISTENT
 
 
-async def check_reachable(service_url: str) -> None:
+async def check_reachable(service_url: str, security: Security | None = None) -> None:
     """ConnectionLost, with the reason, if no broker answers."""
-    connections = Connections(_checked(service_url))
+    connections = Connections(_checked(service_url), security or NOBODY)
     try:
         await _service(connections, service_url)
     finally:
         await connections.close()
 
 
-async def find(service_url: str, topic: str, *, for_producing: bool = False) -> Found:
+async def find(
+    service_url: str, topic: str, *, for_producing: bool = False, security: Security | None = None
+) -> Found:
     """Finds a topic, or makes it. Refuses one that takes no more messages, if some are to be produced."""
     asked = TopicName.parse(topic)
-    connections = Connections(_checked(service_url))
+    connections = Connections(_checked(service_url), security or NOBODY)
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
     try:
         await _service(connections, service_url)

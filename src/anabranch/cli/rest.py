@@ -9,12 +9,25 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import AnabranchError
 
+if TYPE_CHECKING:
+    from anabranch.client.security import Security
+
 ANSWER_MAX_S = 60.0
 REDIRECTS_MAX = 5
+
+
+# Who asks. Of a process that runs one command there is one.
+_asking: Security | None = None
+
+
+def ask_as(security: Security | None) -> None:
+    """Every call from now on says who it is from, and trusts whom it should."""
+    global _asking
+    _asking = security
 
 
 class RestRefused(AnabranchError):
@@ -44,9 +57,11 @@ def fetch(
     data = None if body is None else json.dumps(body).encode()
     url = base.rstrip("/") + path
     for _ in range(REDIRECTS_MAX):
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        headers = {"Content-Type": "application/json"} | (_asking.headers() if _asking is not None else {})
+        request = urllib.request.Request(url, data, headers, method=method)
+        tls = _asking.tls() if _asking is not None and url.startswith("https:") else None
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=timeout, context=tls) as answer:
                 return answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             # The library follows redirects of GET only; a broker redirects whatever another broker has to do.

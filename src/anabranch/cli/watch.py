@@ -19,11 +19,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, TextIO
 
 from anabranch.cli import dag_view
+from anabranch.cli.access import security_of
 from anabranch.cli.options import UsageError
 from anabranch.cli.rest import RestRefused
 from anabranch.cli.scalable import glyphs_for, stats
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.security import NOBODY, Security
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 
@@ -67,7 +69,7 @@ async def _watch(arguments: argparse.Namespace, topic: TopicName, first: dict[st
     view = view_for(sys.stdout, topic)
     deleted = False
     try:
-        async with _layout_changes(first["controller"], topic, changed) as layouts:
+        async with _layout_changes(first["controller"], topic, changed, security_of(arguments)) as layouts:
             view.show(first)
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -95,13 +97,13 @@ async def _watch(arguments: argparse.Namespace, topic: TopicName, first: dict[st
 
 @contextlib.asynccontextmanager
 async def _layout_changes(
-    service_url: str, topic: TopicName, changed: asyncio.Event
+    service_url: str, topic: TopicName, changed: asyncio.Event, security: Security | None
 ) -> AsyncIterator[LayoutWatch | None]:
     """Sets `changed` at every change of the layout. Without a broker to watch, the interval has to do."""
     if not service_url:
         yield None
         return
-    connections = Connections(service_url)
+    connections = Connections(service_url, security or NOBODY)
     watch = LayoutWatch(connections, str(topic), Backoff(random.Random()))
     watch.listen(changed.set)
 

@@ -111,6 +111,8 @@ def connect(
     operation_timeout_s: float = OPERATION_TIMEOUT_S,
     tracing: OpenTelemetry | None = None,
     token: Token | None = None,
+    username: str | None = None,
+    password: str | None = None,
     tls_trust_certs_file: str | None = None,
     tls_certificate_file: str | None = None,
     tls_key_file: str | None = None,
@@ -128,12 +130,15 @@ def connect(
     - `operation_timeout_s`: for opening a producer or consumer.
     - `tracing`: `OpenTelemetry()` makes a span for each message sent and received.
     - `token`: proves who the client is: the token itself, `file://…`, read for each connection, or a function.
+    - `username`, `password`: prove it instead, on brokers that know users.
     - `tls_trust_certs_file`: the authorities that are trusted, in PEM; else the system's.
     - `tls_certificate_file`, `tls_key_file`: the client's own certificate, for brokers that want one.
     - `tls_allow_insecure`: trust any broker; `tls_check_host_name`: its certificate must be for the name in the URL.
     """
     security = Security(
         token=token,
+        username=username,
+        password=password,
         tls_trust_certs_file=tls_trust_certs_file,
         tls_certificate_file=tls_certificate_file,
         tls_key_file=tls_key_file,

@@ -2,11 +2,13 @@
 
 Security(token="eyJhbGciOi…")                       # or "file:///run/secrets/token", read anew for each connection
 Security(tls_trust_certs_file="ca.pem")             # for pulsar+ssl:// addresses; without it the system's authorities
+Security(username="ann", password="…")
 Security(tls_certificate_file="me.pem", tls_key_file="me.key")      # proves who it is by certificate
 """
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ Token = str | Callable[[], str]
 class Security:
     # The token, "token:…", "file://…", or what is called for one. Not shown: it is a secret.
     token: Token | None = field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
     tls_trust_certs_file: str | None = None
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
@@ -35,6 +39,10 @@ class Security:
     def __post_init__(self) -> None:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise BadArgument("tls_certificate_file and tls_key_file belong together: give both")
+        if (self.username is None) != (self.password is None):
+            raise BadArgument("username and password belong together: give both")
+        if self.username is not None and self.token is not None:
+            raise BadArgument("token and username are two ways to say who you are: give one")
         if isinstance(self.token, str) and not self.token.strip():
             raise BadArgument("token is empty: leave it out, or give one")
 
@@ -43,10 +51,14 @@ class Security:
         """Its name on the wire."""
         if self.token is not None:
             return "token"
+        if self.username is not None:
+            return "basic"
         return "tls" if self.tls_certificate_file is not None else "none"
 
     def proof(self) -> bytes:
         """What is sent with CONNECT, and when a broker asks again. AccessFailed if a file cannot be read."""
+        if self.username is not None:
+            return f"{self.username}:{self.password}".encode()
         if self.token is None:
             return b""
         token = self.token if isinstance(self.token, str) else self.token()
@@ -56,6 +68,8 @@ class Security:
 
     def headers(self) -> dict[str, str]:
         """The same for the admin REST."""
+        if self.username is not None:
+            return {"Authorization": f"Basic {base64.b64encode(self.proof()).decode()}"}
         return {} if self.token is None else {"Authorization": f"Bearer {self.proof().decode()}"}
 
     def tls(self) -> ssl.SSLContext:

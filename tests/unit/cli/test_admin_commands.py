@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import jwt
 import pytest
 
 from anabranch.cli.completion import tree
@@ -17,6 +18,11 @@ Capture = pytest.CaptureFixture[str]
 
 # A life of a tenant, a namespace and their topics. {} is a folder with files to read.
 STORY = """
+tokens create-secret-key -o {}/new.key
+tokens create-key-pair --output-private-key {}/private.key --output-public-key {}/public.key -a ES256
+tokens create -sk file://{}/secret.key -s ann -e 1h
+tokens show file://{}/token
+tokens validate -sk file://{}/secret.key file://{}/token
 tenants list
 tenants create walk --admin-roles joe,ann
 tenants get walk
@@ -179,6 +185,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "one.avsc").write_text(record)
     (tmp_path / "whole.json").write_text(json.dumps({"type": "AVRO", "schema": record, "properties": {}}))
     (tmp_path / "broker.conf").write_text("maxMessageSize=4096\n")
+    (tmp_path / "secret.key").write_bytes(bytes(range(32)))
+    (tmp_path / "token").write_text(jwt.encode({"sub": "ann"}, bytes(range(32)), "HS256"))
     return tmp_path
 
 
@@ -186,7 +194,7 @@ def told(broker: BrokerProcess, folder: Path, words: list[str], *more: str) -> i
     words = [word.replace("{}", str(folder)) for word in words]
     if words[0] == "PRODUCE":
         return main(["produce", *words[1:], "-q", "--service-url", broker.service_url])
-    reach = [] if words[0] == "config" else ["--admin-url", broker.admin_url]
+    reach = [] if words[0] in ("config", "tokens") else ["--admin-url", broker.admin_url]
     return main([*words, *reach, *more])
 
 
