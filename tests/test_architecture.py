@@ -43,6 +43,7 @@ PURE_MODULES = [
     "broker/state.py",
     "broker/dispatch/selector.py",
     "broker/retention.py",
+    "broker/scalable/history_records.py",
     "broker/scalable/membership.py",
     *(
         f"cli/demo/{name}.py"

@@ -65,6 +65,26 @@ class Policy:
         value[DEPTH_WINDOW] = _seconds(self.merge_depth_window_ms)
         return value
 
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> Policy:
+        """What `to_json` has made. KeyError for anything else."""
+
+        def limits(kind: str) -> Load:
+            return Load(*(float(value[_threshold(kind, name)]) for name in RATES))
+
+        return Policy(
+            enabled=value["enabled"],
+            max_segments=value["maxSegments"],
+            min_segments=value["minSegments"],
+            max_dag_depth=value["maxDagDepth"],
+            split_cooldown_ms=round(value["splitCooldownSeconds"] * 1000),
+            merge_cooldown_ms=round(value["mergeCooldownSeconds"] * 1000),
+            merge_window_ms=round(value["mergeWindowSeconds"] * 1000),
+            split=limits("split"),
+            merge=limits("merge"),
+            merge_depth_window_ms=round(value[DEPTH_WINDOW] * 1000),
+        )
+
 
 DEPTH_WINDOW: Final = "mergeDepthWindowSeconds"
 

@@ -27,6 +27,7 @@ from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, NotFound, Resources, topic_record_path
 from anabranch.broker.revocation import take_back
 from anabranch.broker.scalable.classic import scalable_topics
+from anabranch.broker.scalable.history_topic import history_keep
 from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
 from anabranch.broker.scalable.records import GENERATION, generation_of, segment_named
@@ -349,6 +350,7 @@ class Broker:
         if is_segment and generation_of(opened.topic_record.properties) != generation:
             raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
         topic = await Topic.open(self, name, opened, policies)
+        topic.upkeep.own_keep = history_keep(self.config, name)
         if not self.owners.is_mine(name):
             await topic.close()
             raise NotReadyError(f"{name} has moved to another broker: look it up again")

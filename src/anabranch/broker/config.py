@@ -189,6 +189,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     scalable_topic_load_report_rate_change_threshold: float = 0.25
     scalable_topic_load_report_window: float = 60.0
 
+    # -- load history: what flowed through segments, what was decided and how many consumers there were, published to
+    # persistent://pulsar/system/__load_history. Durations are in seconds.
+    load_history_enabled: bool = True
+    # What the topic keeps, whoever subscribes to it; 0: no limit.
+    load_history_retention: float = 7 * 86_400.0
+    load_history_retention_bytes: int = 512 * MIB
+    # Samples of a segment that differ by less are told together, for a heartbeat's time at most.
+    load_history_rate_change_threshold: float = 0.05
+    load_history_heartbeat_interval: float = 60.0
+
     # -- our log
     log_file_bytes: int = 64 * MIB
     log_cache_bytes: int = 64 * MIB
@@ -248,6 +258,8 @@ _DURATIONS = (
     "scalableTopicMergeWindow",
     "scalableTopicLoadReportInterval",
     "scalableTopicLoadReportWindow",
+    "loadHistoryRetention",
+    "loadHistoryHeartbeatInterval",
 )
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(_DURATIONS, units.seconds),
@@ -258,6 +270,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     },
     "scalableTopicLoadReportRateChangeThreshold": units.fraction,
     **dict.fromkeys(("authenticationProviders", "superUserRoles", "proxyRoles"), units.names),
+    "loadHistoryRateChangeThreshold": units.fraction,
 }
 # Pulsar's own names of durations say their unit.
 _ALIASES |= {f"{name}Seconds".lower(): name for name in _DURATIONS}
@@ -283,6 +296,7 @@ _AT_LEAST: Mapping[str, float] = {
     "scalableTopicAutoScaleInterval": 0.05,
     "scalableTopicLoadReportInterval": 0.05,
     "scalableTopicLoadReportWindow": 0.05,
+    "loadHistoryHeartbeatInterval": 0.05,
     "scalableTopicMaxSegments": 1,
     "scalableTopicMinSegments": 1,
     "defaultRetentionTimeInMinutes": -1,

@@ -146,6 +146,8 @@ _SCALABLE: Final = {
         "Merges left out: too many behind them"
     ),
     "anabranch_scalable_topic_policy_invalid": _gauge("1 for a topic whose policy contradicts itself"),
+    "anabranch_load_history_records_total": _counter("Records published to the topic of load history"),
+    "anabranch_load_history_dropped_total": _counter("Records of load history that were not published"),
     "anabranch_scalable_topic_decisions_total": _counter(
         "Decisions about splits and merges, by their reason"
     ),

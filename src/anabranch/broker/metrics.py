@@ -237,6 +237,9 @@ async def _add_scalable(page: Page, cluster: str, broker: Broker) -> None:
             await asyncio.sleep(0)
     for ns, summed in sums.items():
         page.add_all(f'{cluster},namespace="{ns}"', summed)
+    if (history := broker.scaling.history) is not None:
+        page.add("anabranch_load_history_records_total", cluster, history.published)
+        page.add("anabranch_load_history_dropped_total", cluster, history.dropped)
     for ns, reasons in scaler.reasons.items():
         for (operation, reason), count in sorted(reasons.items()):
             labels = f'{cluster},namespace="{ns}",operation="{operation}",reason="{reason}"'

@@ -128,6 +128,15 @@ class Publishing:
         producer.messages_in += messages
         producer.bytes_in += size
 
+    def publish_own(self, entry: bytes, messages: int) -> None:
+        """An entry of the broker itself, for which nobody waits. LogError if it is not taken."""
+        if self.is_sealed or self.is_stopped:
+            raise LogError("the topic takes no more messages")
+        self._log.append(entry, messages)
+        self.entries_in += 1
+        self.messages_in += messages
+        self.bytes_in += len(entry)
+
     def _publish_judged(self, producer: Producer, send: Frame) -> None:
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
         if self.is_stopped:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.authorization import NotAuthorizedError
@@ -125,11 +125,12 @@ class TopicLists:
     async def list(self, session: Session, request: pb.CommandGetTopicsOfNamespace) -> None:
         """GET_TOPICS_OF_NAMESPACE."""
         modes = pb.CommandGetTopicsOfNamespace
-        topics: list[str] = []
+        topics: Sequence[str] = []
         namespace = NamespaceName.parse(request.namespace)
         await self._broker.rights.list_topics(session.role, namespace)
         if request.mode in (modes.PERSISTENT, modes.ALL):
-            topics = await self._broker.topics(namespace)
+            await self._broker.resources.policies(namespace)
+            topics = await self._listed(namespace)
         if request.mode in (modes.NON_PERSISTENT, modes.ALL):
             topics = [*topics, *map(str, self._broker.non_persistent.names(namespace))]
         answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
@@ -216,15 +217,20 @@ class TopicLists:
             return
         for path in change.paths:
             name = _topic_at(path)
-            if name is None or (names := self._names.get(name.namespace)) is None:
+            if name is None or name.is_system or (names := self._names.get(name.namespace)) is None:
                 continue
             is_there = await self._broker.resources.topic_exists(name)
             if is_there != (str(name) in names):
                 (names.add if is_there else names.discard)(str(name))
                 self._tell(name.namespace)
 
+    async def _listed(self, namespace: NamespaceName) -> Sequence[str]:
+        """Without the brokers' own: who consumes by pattern does not mean those."""
+        names = await self._broker.resources.topic_names(namespace)
+        return [str(name) for name in names if not name.is_system]
+
     async def _read_all(self, namespace: NamespaceName) -> None:
-        found = set(await self._broker.resources.topics(namespace))
+        found = set(await self._listed(namespace))
         if found != self._names.get(namespace):
             self._names[namespace] = found
             self._tell(namespace)

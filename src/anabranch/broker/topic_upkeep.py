@@ -18,6 +18,8 @@ class TopicUpkeep:
         self._topic = topic
         self._policies = Policies()
         self._bare_at = -1
+        # What stays of a topic of the broker's own, whatever policies say and subscriptions hold.
+        self.own_keep: Keep | None = None
 
     def apply_policies(self, policies: Policies) -> None:
         config = self._topic.broker.config
@@ -58,6 +60,11 @@ class TopicUpkeep:
                 # What is not compacted yet is not compaction's to expire.
                 if subscription.is_durable and subscription.name != COMPACTION:
                     await subscription.expire_before(topic.broker.now_ms() - ttl * 1000)
+        if self.own_keep is not None:
+            least = await trim_target(log, log.end, self.own_keep, topic.broker.now_ms())
+            for subscription in topic.subscriptions.values():
+                if subscription.is_durable:
+                    await subscription.skip_below(least)
         consumed = min(
             (s.next for s in topic.subscriptions.values() if s.is_durable),
             default=log.end,
@@ -69,7 +76,7 @@ class TopicUpkeep:
         megabytes = config.default_retention_size_in_mb if retention is None else retention.megabytes
         is_low = not topic.broker.log.is_accepting
         linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
-        keep = keep_of(minutes, megabytes, linger)
+        keep = self.own_keep or keep_of(minutes, megabytes, linger)
         target = await trim_target(log, consumed, keep, topic.broker.now_ms())
         late = owed.behind(topic.subscriptions.values(), target)
         await log.trim(target)

@@ -10,12 +10,12 @@ import argparse
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.autoscale.policy import Policy
-from anabranch.cli.backtest_policies import policies
+from anabranch.cli.backtest_policies import policies, recorded_names
 from anabranch.cli.options import UsageError, pairs
 from anabranch.pipelines.backtest import (
     Plan,
@@ -27,12 +27,13 @@ from anabranch.pipelines.backtest import (
     summary,
 )
 from anabranch.pipelines.backtest_report import Example, Told, report
+from anabranch.pipelines.load_history import Recorded, read_history
 from anabranch.pipelines.load_history_schema import trace_of
 from anabranch.pipelines.outcomes import Weights, front, recommend
 from anabranch.pipelines.replay import replay
 from anabranch.pipelines.session import session
 from anabranch.pipelines.synthetic import Fleet, make
-from anabranch.pipelines.trace import BadTrace, Trace
+from anabranch.pipelines.trace import STEP_MS, BadTrace, Trace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +45,9 @@ EXAMPLES: Final = 4
 def run(arguments: argparse.Namespace) -> int:
     """Everything that can be wrong with the question is said before Spark is started."""
     plan = Plan(policies(arguments.policy, arguments.policies))
+    live = recorded_names(arguments.policy)
+    if live and arguments.history is None:
+        raise UsageError(f"--policy {live[0]}:recorded is that of the brokers of --history; give that too")
     weights = Weights.of(
         {name: _number(name, text) for name, text in pairs(arguments.cost, "--cost").items()}
     )
@@ -52,13 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     if _is_here(output) and Path(output).exists():
         raise UsageError(f"{output} exists already; give --output a folder that does not, or remove it")
     fleet = _fleet(arguments)
-    history = arguments.history
-    if history is not None and _is_here(history) and not Path(history).exists():
-        raise UsageError(f"there is no load history at {history}")
+    place = arguments.history
+    if place is not None and _is_here(place) and not Path(place).exists():
+        raise UsageError(f"there is no load history at {place}")
     began = time.monotonic()
     with session("anabranch backtest", arguments.master, settings) as spark:
         try:
-            _Run(spark, plan, weights, fleet, arguments).run(began)
+            history = None if arguments.history is None else read_history(spark, arguments.history)
+            _Run(spark, _settled(plan, live, history), weights, fleet, history, arguments).run(began)
         except BaseException as error:
             # Half of the tables would only be in the way of the next try.
             if _is_here(output):
@@ -67,6 +72,20 @@ def run(arguments: argparse.Namespace) -> int:
                 raise UsageError(why) from error
             raise
     return 0
+
+
+def _settled(plan: Plan, live: list[str], history: Recorded | None) -> Plan:
+    """With what the history says of its brokers' settings."""
+    if history is None:
+        return plan
+    known = dict(plan.policies)
+    for name in live:
+        if history.policy is None:
+            raise UsageError(
+                f"--policy {name}:recorded: this history does not say what policy its brokers had"
+            )
+        known[name] = history.policy
+    return replace(plan, policies=known, timing=history.timing or plan.timing)
 
 
 def _is_here(place: str) -> bool:
@@ -94,7 +113,7 @@ def _fleet(arguments: argparse.Namespace) -> Fleet | None:
         return Fleet(topics, arguments.days, arguments.seed, arguments.kind)
     if arguments.topics is not None or arguments.kind is not None:
         raise UsageError("--history brings its own topics; leave out --topics and --kind")
-    if not arguments.sample > 0:
+    if arguments.sample is not None and not arguments.sample > 0:
         raise UsageError(f"--sample {arguments.sample:g}: expected seconds, above 0")
     return None
 
@@ -106,11 +125,17 @@ class _Run:
         plan: Plan,
         weights: Weights,
         fleet: Fleet | None,
+        history: Recorded | None,
         arguments: argparse.Namespace,
     ) -> None:
         self._spark, self._plan, self._weights, self._fleet = spark, plan, weights, fleet
         self._history: str | None = arguments.history
-        self._step_ms = round(arguments.sample * 1000)
+        self._recorded = history
+        self._step_ms = STEP_MS
+        if arguments.sample is not None:
+            self._step_ms = round(arguments.sample * 1000)
+        elif history is not None and history.step_ms is not None:
+            self._step_ms = history.step_ms
         self._output: str = arguments.output.rstrip("/")
         beside = Path(self._output) if _is_here(self._output) else Path()
         self._report = Path(arguments.report or beside / "report.html")
@@ -147,8 +172,8 @@ class _Run:
     def _replayed(self) -> DataFrame:
         if self._fleet is not None:
             return over_fleet(self._spark, self._fleet, self._plan)
-        assert self._history is not None
-        return over_history(self._spark.read.parquet(self._history), self._plan, self._step_ms)
+        assert self._recorded is not None
+        return over_history(self._recorded.rows, self._plan, self._step_ms)
 
     def _facts(self, found: Summary, seconds: float) -> list[str]:
         topics = sum(found.topics.values())
@@ -224,8 +249,8 @@ class _Run:
             return make(self._fleet, number).trace
         from pyspark.sql import functions as f
 
-        assert self._history is not None
-        table = self._spark.read.parquet(self._history).where(f.col("topic") == topic).toArrow()
+        assert self._recorded is not None
+        table = self._recorded.rows.where(f.col("topic") == topic).toArrow()
         return trace_of(columns_of(table), self._step_ms)
 
 

@@ -27,6 +27,8 @@ USUAL: Final = (
     "patient:merge-window=30m,merge-cooldown=15m",
     "capped:max-segments=8",
 )
+# In place of fields: as it was when history was made.
+RECORDED: Final = "recorded"
 _BY_NAME: Final = {field.name: field for field in policy_fields.FIELDS}
 
 
@@ -52,8 +54,16 @@ def policies(texts: Iterable[str], file: str | None) -> dict[str, Policy]:
     return found
 
 
+def recorded_names(texts: Iterable[str]) -> list[str]:
+    """The policies that are those of recorded brokers. `policies` gives them as the defaults."""
+    parts = [text.partition(":") for text in texts]
+    return [name.strip() for name, _, fields in parts if fields.strip() == RECORDED]
+
+
 def _fields(name: str, text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    if text.strip() == RECORDED:
+        return values
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, equals, value = part.partition("=")
         field = policy_fields.BY_WORD.get(word) or _BY_NAME.get(word)

@@ -16,7 +16,7 @@ from typing import Final
 import anabranch
 from anabranch.cli.broker_options import declare_broker
 from anabranch.cli.client_options import declare_consume, declare_produce
-from anabranch.cli.pipeline_options import declare_backtest, declare_to_parquet
+from anabranch.cli.pipeline_options import declare_backtest, declare_load_history, declare_to_parquet
 
 # The module that declares each of these, its function, and what the command is for.
 ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -222,6 +222,16 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
             description="Replays topics, recorded or made up, through the code that decides about splits and merges "
             "in a live broker, under several policies side by side. Says what each policy costs in segments, overload "
             "and restlessness, and which one suits which topics.",
+        )
+    )
+    declare_load_history(
+        pipelines.add_parser(
+            "load-history",
+            help="write what brokers say of loads, decisions and consumers to tables",
+            description="Writes the brokers' load history to tables for dashboards and backtests: what flowed through "
+            "each segment, what was decided and why, how many consumers there were. Run again with the same folder, it "
+            "goes on where it stopped; every record is there once.",
+            epilog="docs/load-history.md has the tables' columns, and queries.",
         )
     )
     declare_to_parquet(

@@ -28,7 +28,10 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
         help="recorded load history instead, as `pipeline load-history` writes it",
     )
     what.add_argument(
-        "--sample", type=float, default=10.0, metavar="S", help="seconds between its samples (default: 10)"
+        "--sample",
+        type=float,
+        metavar="S",
+        help="seconds between its samples (default: what it says of that, else 10)",
     )
     how = parser.add_argument_group("under what")
     how.add_argument(
@@ -36,8 +39,9 @@ def declare_backtest(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:FIELD=VALUE,…",
-        help="a policy, by where it differs from the defaults, as in small:max-segments=16,split-cooldown=30s; may be "
-        "repeated, and others are compared with the first (default: five policies, the defaults among them)",
+        help="a policy, by where it differs from the defaults, as in small:max-segments=16,split-cooldown=30s; "
+        "live:recorded is the one that the brokers of --history had; may be repeated, and others are compared with the "
+        "first (default: five policies, the defaults among them)",
     )
     how.add_argument(
         "--policies",
@@ -189,3 +193,32 @@ def declare_spark(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--packages", metavar="LIST", help="packages that Spark is to fetch, as group:name:version,…"
     )
+
+
+def declare_load_history(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(module="pipeline", pipeline="load_history")
+    what = parser.add_argument_group("what is read")
+    what.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the Spark source, as docs/spark.md lists them (authToken, tlsTrustCertsFile, "
+        "failOnDataLoss, …); may be repeated",
+    )
+    declare_service_url(what)
+    when = parser.add_argument_group("when")
+    mode = when.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="write what is there now, then end (the default)")
+    mode.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    when.add_argument("--every", default="5m", metavar="TIME", help="with --follow: how often (default: 5m)")
+    when.add_argument("-q", "--quiet", action="store_true", help="say nothing of batches, nor at the end")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--output",
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder of the tables, the same each time; or a URL that Spark can write to",
+    )
+    declare_spark(where)

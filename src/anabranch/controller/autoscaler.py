@@ -27,7 +27,7 @@ from anabranch.autoscale.decide import (
     Stay,
     Verdict,
 )
-from anabranch.autoscale.decisions import Kind
+from anabranch.autoscale.decisions import Decision, Kind
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import InvalidPolicy, Resolved, problems, resolve
 from anabranch.controller.decision_log import DecisionLog
@@ -35,6 +35,7 @@ from anabranch.controller.feed import Part
 from anabranch.controller.scaling import (
     Explanation,
     Figures,
+    Listener,
     Policies,
     consumers_of,
     judged,
@@ -118,6 +119,7 @@ class AutoScaler:
         *,
         interval_s: float = INTERVAL_S,
         has_owner: Callable[[TopicName], Awaitable[bool]] = _always,
+        listener: Listener | None = None,
     ) -> None:
         """`has_owner` says of a `segment://` topic whether somebody measures it: what nobody does is no evidence."""
         self.interval_s = interval_s
@@ -125,6 +127,7 @@ class AutoScaler:
         self._metadata = topics.metadata
         self._policies = policies
         self._has_owner = has_owner
+        self._listener = listener
         self._led: dict[TopicName, _Led] = {}
         # Most topics share one policy: the last one looked at, and what is wrong with it.
         self._checked: tuple[Resolved | None, tuple[str, ...]] = (None, ())
@@ -188,6 +191,8 @@ class AutoScaler:
             if led is None:
                 return
             led.consumers = consumers_of(controller)
+            if self._listener is not None and led.consumers:
+                self._listener.consumers_changed(led.topic, led.consumers)
             if wants_more(controller, led.consumers):
                 led.want(everything=False)
         self._look_soon(led)
@@ -205,6 +210,8 @@ class AutoScaler:
         consumers = consumers_of(controller)
         if consumers != led.consumers:
             led.consumers = consumers
+            if self._listener is not None:
+                self._listener.consumers_changed(led.topic, consumers)
             led.want(everything=False)
             self._look_soon(led)
 
@@ -222,9 +229,19 @@ class AutoScaler:
     def _made(self, controller: TopicController) -> _Led:
         # Nothing is written below a topic that is going: it would not be empty when its record is removed.
         decisions = DecisionLog(
-            self._metadata, controller.topic, self._spawn, lambda: record_of(controller) is not None
+            self._metadata,
+            controller.topic,
+            self._spawn,
+            lambda: record_of(controller) is not None,
+            lambda decision, verdict: self._tell(controller, decision, verdict),
         )
         return _Led(controller, decisions)
+
+    def _tell(self, controller: TopicController, decision: Decision, verdict: Verdict | None) -> None:
+        if self._listener is not None:
+            record = record_of(controller)
+            layout = None if record is None else record.layout
+            self._listener.decided(controller.topic, decision, verdict, layout)
 
     def _look_soon(self, led: _Led) -> None:
         if led.wants_look and not led.is_looking and not led.controller.is_busy:
@@ -462,6 +479,16 @@ class AutoScaler:
         seen = Observation(record.layout, load, consumers_of(controller), now_ms)
         verdict = judged(seen, resolved.policy, found)
         return Explanation(resolved, decisions, dict(led.load), found, verdict, now_ms)
+
+    @property
+    def topics_led(self) -> int:
+        return len(self._led)
+
+    def consumers(self) -> Iterator[tuple[TopicName, Mapping[str, int]]]:
+        """The ordered consumers of every topic led here that has any."""
+        for led in list(self._led.values()):
+            if led.consumers:
+                yield led.topic, led.consumers
 
     def figures(self) -> Iterator[Figures]:
         """Of every topic that this broker leads. None while it cannot know: another may lead them already."""

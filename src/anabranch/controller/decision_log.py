@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from anabranch.autoscale.decide import Stay, Verdict
-from anabranch.autoscale.decisions import History, Kind
+from anabranch.autoscale.decisions import Decision, History, Kind
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
@@ -35,7 +35,10 @@ class DecisionLog:
         topic: TopicName,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         may_write: Callable[[], bool],
+        told: Callable[[Decision, Verdict | None], None] | None = None,
     ) -> None:
+        """`told` hears of every answer that is not the one before, but for a first one to stay."""
+        self._told = told
         self.is_unsaved = False
         self._metadata = metadata
         self._topic = topic
@@ -73,7 +76,7 @@ class DecisionLog:
         if verdict is self._latest and not self.is_unsaved:
             self._again, self._again_ms = self._again + 1, now_ms
             return
-        self._became(self._up_to_date().add(verdict, now_ms))
+        self._became(self._up_to_date().add(verdict, now_ms), verdict)
         self._latest = verdict if isinstance(verdict, Stay) else None
 
     def note(self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId], rule: str) -> None:
@@ -87,10 +90,15 @@ class DecisionLog:
             self._again = 0
         return self._history
 
-    def _became(self, history: History) -> None:
-        self._history = history
+    def _became(self, history: History, verdict: Verdict | None = None) -> None:
+        before, self._history = self._history, history
         latest = history.latest
         assert latest is not None
+        assert before is not None
+        # Every idle topic has a first word, and nobody misses it.
+        is_first_word = len(history.decisions) == 1 and latest.kind is Kind.STAY
+        if self._told is not None and history.is_news_after(before) and not is_first_word:
+            self._told(latest, verdict)
         if latest.kind in (Kind.SPLIT, Kind.MERGE):
             self._save_after(SAVE_SOON_S)
         elif history.is_news_after(self._saved) and len(history.decisions) > 1:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anabranch.autoscale.decide import Merge, NoMerge, NoSplit, Observation, Split, Stay, Verdict, decide
-from anabranch.autoscale.decisions import History
+from anabranch.autoscale.decisions import Decision, History
 from anabranch.autoscale.load import LoadReport
 from anabranch.autoscale.policy import Policy, Resolved, problems
 from anabranch.controller.core import events as e
 from anabranch.controller.topic_controller import TopicController
+from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 from anabranch.model.segments import SegmentId
@@ -27,6 +28,20 @@ class Policies(Protocol):
 
     async def resolved(self, topic: TopicName, override: Mapping[str, Any] | None) -> Resolved:
         """With `override` as the topic's own. InvalidPolicy if what is stored cannot be read as a policy."""
+        ...
+
+
+class Listener(Protocol):
+    """Whoever keeps what is decided, and on what. It must be quick, and raise nothing."""
+
+    def decided(
+        self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
+    ) -> None:
+        """An answer that is not the one before; without a verdict it was done by hand, or failed."""
+        ...
+
+    def consumers_changed(self, topic: TopicName, consumers: Mapping[str, int]) -> None:
+        """The ordered consumers of each subscription that has any."""
         ...
 
 

@@ -140,6 +140,11 @@ class TopicName:
         return self.domain in (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
     @property
+    def is_system(self) -> bool:
+        """One of the brokers' own, as Pulsar names them: lists leave it out unless it is asked for."""
+        return self.local.startswith("__")
+
+    @property
     def is_partition(self) -> bool:
         return self.partition_index >= 0
 

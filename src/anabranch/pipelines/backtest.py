@@ -14,7 +14,7 @@ import numpy as np
 
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import SPLIT_OVER, Policy
-from anabranch.pipelines.load_history_schema import COLUMNS, missing_columns, trace_of
+from anabranch.pipelines.load_history_schema import COLUMNS, SECONDS, missing_columns, trace_of
 from anabranch.pipelines.outcomes import Outcome, classify, outcome
 from anabranch.pipelines.replay import Timing, replay
 from anabranch.pipelines.synthetic import Fleet, make
@@ -107,8 +107,11 @@ def replayed_history(plan: Plan, step_ms: int) -> Callable[[pa.Table], pa.Table]
         import pyarrow as pa
 
         topic = table.column("topic")[0].as_py()
+        columns = columns_of(table)
+        if not (columns["segment"] >= 0).any():
+            return arrow_schema().empty_table()  # Its consumers are known, and nothing that flowed.
         try:
-            trace = trace_of(columns_of(table), step_ms)
+            trace = trace_of(columns, step_ms)
         except BadTrace as error:
             raise BadTrace(f"{topic}: {error}") from None
         return pa.Table.from_batches(_batches(judged(plan, topic, 0, "recorded", trace)), arrow_schema())
@@ -121,8 +124,8 @@ def columns_of(table: pa.Table) -> dict[str, Any]:
     import pyarrow as pa
 
     found: dict[str, Any] = {}
-    for name in COLUMNS:
-        if name == "topic":
+    for name in (*COLUMNS, SECONDS):
+        if name == "topic" or name not in table.column_names:
             continue
         column = table.column(name)
         if name == "at":
@@ -175,7 +178,7 @@ def over_history(history: DataFrame, plan: Plan, step_ms: int) -> DataFrame:
         raise BadTrace(
             f"that is no load history: it lacks {', '.join(absent)}; `anabranch pipeline load-history` writes one"
         )
-    chosen = history.select(*COLUMNS)
+    chosen = history.select(*COLUMNS, *(name for name in (SECONDS,) if name in history.columns))
     return chosen.groupBy("topic").applyInArrow(replayed_history(plan, step_ms), SCHEMA)
 
 

@@ -2,7 +2,10 @@
 
 A row is what flowed through one segment in one sample: the rates since the sample before, the range of keys that the
 segment had, and how many ordered consumers the topic's largest subscription had. A sample without a row is one in which
-nothing flowed.
+nothing flowed. `seconds`, where there is such a column, are what the rates are over.
+
+A row with `NO_SEGMENT` tells when the number of consumers changed, to the millisecond; or, if that is `UNKNOWN`, only
+until when something is known of the topic. Where there are such rows of consumers, the others are not asked.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ COLUMNS: Final[Mapping[str, str]] = {
     **dict.fromkeys(RATE_COLUMNS, "double"),
     "consumers": "int",
 }
+SECONDS: Final = "seconds"
+NO_SEGMENT: Final = -1
+UNKNOWN: Final = -1
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 # History names no subscription: there is one, as large as the largest.
 SUBSCRIPTION: Final = "consumers"
@@ -42,16 +48,22 @@ def missing_columns(found: Iterable[str]) -> list[str]:
 
 def trace_of(columns: Mapping[str, Column], step_ms: int = STEP_MS) -> Trace:
     """One topic's rows, in any order, with `at` in milliseconds. Keys are taken to lie evenly within a range."""
+    is_load = columns["segment"].astype(np.int64) >= 0
+    others = {name: columns[name][~is_load].astype(np.int64) for name in ("at", "consumers")}
+    columns = {name: column[is_load] for name, column in columns.items()}
     at_ms = columns["at"].astype(np.int64)
     if not len(at_ms):
-        raise BadTrace("a topic without a single row has no history")
+        raise BadTrace("a topic without a single row of a segment has no history")
     rates = np.array([columns[name].astype(np.float64) for name in RATE_COLUMNS])
     starts, ends = columns["range_start"].astype(np.int64), columns["range_end"].astype(np.int64)
     _check(rates, starts, ends)
     first_ms = int(at_ms.min()) - step_ms
     # Brokers' timers are a little late each time: a sample goes to the step that it is closest to.
     at = np.round((at_ms - first_ms) / step_ms).astype(np.int64)
-    amounts = np.round(rates * _seconds(columns["segment"].astype(np.int64), at_ms, step_ms))
+    seconds = columns.get(SECONDS)
+    if seconds is None:
+        seconds = _seconds(columns["segment"].astype(np.int64), at_ms, step_ms)
+    amounts = np.round(rates * seconds.astype(np.float64))
     streams = []
     for start, end in sorted(set(zip(starts.tolist(), ends.tolist(), strict=True))):
         chosen = np.flatnonzero((starts == start) & (ends == end))
@@ -60,7 +72,12 @@ def trace_of(columns: Mapping[str, Column], step_ms: int = STEP_MS) -> Trace:
         for row in range(4):
             np.add.at(flowed[row], at[chosen] - before - 1, amounts[row, chosen])
         streams.append(Stream.of(flowed, Keys.even(HashRange(start, end)), before))
-    consumers = _changes(at, columns["consumers"].astype(np.int64), first_ms, step_ms)
+    streams += _until(others["at"], max(stream.last for stream in streams), first_ms, step_ms)
+    is_told = others["consumers"] >= 0
+    if is_told.any():
+        consumers = _told_changes(others["at"][is_told], others["consumers"][is_told], first_ms)
+    else:
+        consumers = _changes(at, columns["consumers"].astype(np.int64), first_ms, step_ms)
     return Trace(first_ms, streams, consumers, step_ms, _first_segments(at, starts))
 
 
@@ -84,6 +101,29 @@ def _check(rates: Floats, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.in
 def _first_segments(at: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> int:
     """How many segments to begin with: as many as there were, in ranges of equal width."""
     return max(1, len(set(starts[at == at.min()].tolist())))
+
+
+def _until(at_ms: npt.NDArray[np.int64], last: int, first_ms: int, step_ms: int) -> list[Stream]:
+    """A stream of nothing that ends when the last is known of the topic, if others end before."""
+    end = (int(at_ms.max()) - first_ms) // step_ms if len(at_ms) else 0
+    return [Stream.of(np.zeros((4, 1)), None, end - 1)] if end > last else []
+
+
+def _told_changes(
+    at_ms: npt.NDArray[np.int64], consumers: npt.NDArray[np.int64], first_ms: int
+) -> list[tuple[int, Consumers]]:
+    """Those that are told to the millisecond. What was so before the first sample was so at its beginning."""
+    changes: list[tuple[int, Consumers]] = []
+    last = 0
+    for row in np.argsort(at_ms, kind="stable").tolist():
+        when, count = max(int(at_ms[row]), first_ms), int(consumers[row])
+        if changes and changes[-1][0] == when:
+            changes.pop()
+            last = max(changes[-1][1].values(), default=0) if changes else 0
+        if count != last:
+            changes.append((when, {SUBSCRIPTION: count}))
+            last = count
+    return changes
 
 
 def _changes(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from anabranch.autoscale.load import IDLE, Load, should_write
 from anabranch.autoscale.policy import InvalidPolicy, Policy
+from anabranch.broker.scalable.history_records import Course, Stretch
 from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.load_rates import NOTHING, Counters, Rates
 from anabranch.broker.scalable.records import segment_named
@@ -44,6 +45,7 @@ from anabranch.model.segments import segment_of
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.policies import Policies
+    from anabranch.broker.scalable.history_topic import HistoryTopic
     from anabranch.broker.scalable.scale_policies import ScalePolicies
     from anabranch.broker.topic import Topic
 
@@ -59,12 +61,14 @@ class _Followed:
 
     __slots__ = (
         "counters",
+        "course",
         "is_known",
         "is_resting",
         "name",
         "number",
         "of",
         "rates",
+        "span",
         "stored",
         "topic",
         "version",
@@ -72,10 +76,11 @@ class _Followed:
 
     def __init__(self, name: TopicName, topic: Topic | None) -> None:
         self.name = name
-        self.of, _, self.number = segment_of(name)
+        self.of, self.span, self.number = segment_of(name)
         self.topic = topic  # None while it is not open here.
         self.counters: Counters = NOTHING
         self.rates: Rates | None = None  # Once the record is known.
+        self.course: Course | None = None  # If it is open here and what flows is published.
         self.is_known = (
             False  # Whether `stored` and `version` are what the store holds, as far as anybody can know.
         )
@@ -94,8 +99,14 @@ class LoadReporter:
         window_s: float,
         change: float,
         clock: Callable[[], float] | None = None,
+        published: HistoryTopic | None = None,
     ) -> None:
+        """`published` is told what flows through every segment open here."""
         self.history = LoadHistory()
+        self._published = published
+        config = broker.config
+        self._told_change = config.load_history_rate_change_threshold
+        self._told_samples = max(1, round(config.load_history_heartbeat_interval / interval_s))
         self.interval_s = interval_s
         self._broker = broker
         self._metadata: MetadataStore = broker.metadata
@@ -109,6 +120,7 @@ class LoadReporter:
         self._changes = 0  # Of records that were heard of.
         self._clock = clock or broker.loop.time
         self._looked = self._clock()
+        self._looked_ms = self._before_ms = broker.now_ms()  # At this round, and at the one before.
         self._rounds = 0
         # Whose policy has changed, so that what was not worth writing may be: some topics, or all of them.
         self._woken: set[TopicName] = set()
@@ -125,6 +137,9 @@ class LoadReporter:
     def close(self) -> None:
         for stop in self._stop_listening:
             stop()
+        now_ms = self._broker.now_ms()
+        for followed in self._followed.values():
+            self._finish(followed, now_ms)
 
     def _policies_changed(self, namespace: NamespaceName, policies: Policies | None) -> None:
         self._are_all_woken = True
@@ -149,6 +164,7 @@ class LoadReporter:
         """One look at every segment that is not at rest."""
         before, self._looked = self._looked, self._clock()
         now, now_ms = self._looked, self._broker.now_ms()
+        self._before_ms, self._looked_ms = self._looked_ms, now_ms
         self.history.begin_round(now_ms)
         work = await self._gathered(before)
         for first in range(0, len(work), SEGMENTS_PER_TURN):
@@ -177,6 +193,8 @@ class LoadReporter:
                 ):
                     continue
                 self._wake(known, before)
+            if topic is not None and (topic.is_closed or topic.is_sealed):
+                self._finish(known, self._looked_ms)
             if self._goes_on(known):
                 work[known.name] = known
             else:
@@ -188,10 +206,14 @@ class LoadReporter:
                 continue
             last = self._followed.get(name)
             if last is None or last.topic is not topic:
-                if last is not None and last.is_resting:
-                    self._wake(last, before)
+                if last is not None:
+                    if last.is_resting:
+                        self._wake(last, before)
+                    self._finish(last, self._looked_ms)
                 fresh = self._followed[name] = work[name] = _Followed(name, topic)
                 fresh.counters = topic.counters
+                if self._published is not None:
+                    fresh.course = Course(self._before_ms)
         return list(work.values())
 
     def _goes_on(self, known: _Followed) -> bool:
@@ -210,6 +232,8 @@ class LoadReporter:
         assert known.rates is not None
         known.is_resting = False
         known.rates.rest(before)
+        if known.course is not None:
+            known.course.rest(self._before_ms)
         self.history.wake(known.of, known.number)
 
     def _rest(self, followed: _Followed) -> None:
@@ -228,6 +252,8 @@ class LoadReporter:
                 followed.rates = Rates(self._window_s, before, followed.stored)
             load, lately = followed.rates.look(now, followed.counters)
             self.history.add(followed.of, followed.number, now_ms, lately)
+            if followed.course is not None:
+                await self._follow(followed, followed.course, now_ms)
             if load == followed.stored:
                 self._rest(followed)
             elif should_write(load, followed.stored, await self._policy(followed.of), self._change):
@@ -243,6 +269,30 @@ class LoadReporter:
             log.debug("%s: load not reported: %s", followed.name, error)
         except AnabranchError as error:
             log.info("%s: load not reported: %s", followed.name, error)
+
+    # -- what is published
+
+    async def _follow(self, followed: _Followed, course: Course, now_ms: int) -> None:
+        counters = followed.counters
+        # Only what moves is held against limits.
+        policy = await self._policy(followed.of) if course.moved(counters) else self._policies.broker
+        self._tell(
+            followed, course.look(now_ms, counters, policy.merge, self._told_change, self._told_samples)
+        )
+
+    def _finish(self, followed: _Followed, now_ms: int) -> None:
+        """It is closed, sealed or somebody else's; what flowed since the last round is told still."""
+        course, topic = followed.course, followed.topic
+        if course is not None and topic is not None:
+            if followed.is_resting:
+                course.rest(self._looked_ms)
+            self._tell(followed, course.finish(now_ms, topic.counters))
+            followed.course = None
+
+    def _tell(self, followed: _Followed, stretches: list[Stretch]) -> None:
+        if self._published is not None and followed.topic is not None:
+            for stretch in stretches:
+                self._published.load(followed.of, followed.number, followed.span, stretch, followed.topic)
 
     async def _policy(self, topic: TopicName) -> Policy:
         record = self._overrides.get(topic)

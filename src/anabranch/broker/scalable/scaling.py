@@ -1,4 +1,6 @@
-"""Automatic splits and merges as this broker runs them: its load reporter and its automatic scaler, side by side."""
+"""Automatic splits and merges as this broker runs them: its load reporter and its automatic scaler, side by side, and
+the history of both that it publishes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.autoscale.policy import problems
 from anabranch.broker.owners import broker_path
 from anabranch.broker.scalable.auto_policy import broker_policy
+from anabranch.broker.scalable.history_topic import FLUSH_S, HistoryTopic
 from anabranch.broker.scalable.load_reporter import LoadReporter
 from anabranch.broker.scalable.scale_policies import ScalePolicies
 from anabranch.controller.autoscaler import AutoScaler
@@ -34,18 +37,21 @@ class Scaling:
                 "the settings of automatic splits and merges contradict each other: %s", "; ".join(found)
             )
         policies = ScalePolicies(policy, broker.resources)
+        self.history = HistoryTopic(broker) if config.load_history_enabled else None
         self.reporter = LoadReporter(
             broker,
             policies,
             interval_s=config.scalable_topic_load_report_interval,
             window_s=config.scalable_topic_load_report_window,
             change=config.scalable_topic_load_report_rate_change_threshold,
+            published=self.history,
         )
         self.scaler = AutoScaler(
             topics,
             policies,
             interval_s=config.scalable_topic_auto_scale_interval,
             has_owner=self._has_owner,
+            listener=self.history,
         )
 
     def start(
@@ -60,10 +66,15 @@ class Scaling:
         keep_up(until_done(self.reporter.adopt))
         self._broker.owners.on_change(lambda: keep_up(until_done(self.reporter.adopt)))
         keep_up(every(self.reporter.interval_s, self.reporter.sample))
+        if self.history is not None:
+            keep_up(every(self._broker.config.load_history_heartbeat_interval, self.history.beat))
+            keep_up(every(FLUSH_S, self.history.flush))
 
     async def close(self) -> None:
         self.reporter.close()
         await self.scaler.close()
+        if self.history is not None:
+            await self.history.close()
 
     async def _has_owner(self, segment: TopicName) -> bool:
         """Whether the broker that should measure the segment is there. Our own reporter sees to all that is ours."""

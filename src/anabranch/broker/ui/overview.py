@@ -52,7 +52,8 @@ class Names:
         for tenant in await broker.resources.tenants():
             for namespace in await broker.resources.namespaces(tenant):
                 scalable += await broker.resources.scalable_names(namespace)
-                classic |= {name.base for name in await broker.resources.topic_names(namespace)}
+                names = await broker.resources.topic_names(namespace)
+                classic |= {name.base for name in names if not name.is_system}
                 classic |= set(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
         self.scalable, self.classic = tuple(scalable), tuple(classic)
         self.layouts.clear()

@@ -159,6 +159,7 @@ def ids(assignment: pb.ScalableConsumerAssignment) -> list[int]:
 class BrokerLab:
     """One store, brokers on it, and peers of theirs."""
 
+    now_ms: int = NOW_MS  # By the brokers' clocks.
     store: MemoryMetadata = field(default_factory=lambda: MemoryMetadata(lambda: NOW_MS))
     log: MemoryLogStore = field(default_factory=lambda: MemoryLogStore(incarnation=Incarnation("test")))
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
@@ -184,7 +185,7 @@ class BrokerLab:
             resources,
             service_url=f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}",
             http_url="http://localhost:8080",
-            now_ms=lambda: NOW_MS,
+            now_ms=lambda: self.now_ms,
             authorizer=authorizer,
             owners=owners,
         )

@@ -1,0 +1,228 @@
+"""Publishes load history to this cluster's own topic: gathers records, and appends them together now and then.
+
+Nothing waits for it. Records queue up to a limit, beyond which the oldest go; what the log does not take is gone as
+well. Both are counted. The topic is made when there is something to say, and what it keeps is bounded by time and size,
+whoever subscribes to it.
+
+A broker appends to the topic only while it owns it: there is one broker, as long as topics are not moved between
+several. What others would have to say is counted as dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from anabranch.autoscale.decide import Stay, Verdict
+from anabranch.autoscale.decisions import Decision
+from anabranch.autoscale.verdict import NoMerge
+from anabranch.broker.config import BrokerConfig
+from anabranch.broker.retention import Keep
+from anabranch.broker.scalable.auto_policy import broker_policy
+from anabranch.broker.scalable.history_records import (
+    HISTORY_TOPIC,
+    SCHEMA_JSON,
+    VERSION,
+    DecisionMade,
+    Heartbeat,
+    LoadStretch,
+    OrderedConsumers,
+    Record,
+    Stretch,
+)
+from anabranch.broker.schemas import StoredSchema, version_bytes
+from anabranch.errors import AnabranchError
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.names import TopicName
+from anabranch.model.segments import HashRange, SegmentId
+from anabranch.storage.port import LogError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_batch
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+FLUSH_S: Final = 1.0
+CLOSE_S: Final = 2.0
+# About 500 bytes each while they wait.
+RECORDS_MAX: Final = 50_000
+# In one entry: packing them holds up everything else for a few milliseconds.
+BATCH_RECORDS: Final = 500
+# How often consumers are told of that have not changed: a table that begins later knows them soon.
+CONSUMERS_AGAIN_MS: Final = 3_600_000
+
+
+def history_keep(config: BrokerConfig, name: TopicName) -> Keep | None:
+    """What stays of that topic, whatever its namespace says; None for every topic but the one of load history."""
+    if name != HISTORY_TOPIC:
+        return None
+    return Keep(config.load_history_retention or None, config.load_history_retention_bytes or None)
+
+
+class HistoryTopic:
+    """`flush` is called every `FLUSH_S`, `beat` at every heartbeat."""
+
+    def __init__(self, broker: Broker, *, records_max: int = RECORDS_MAX) -> None:
+        self.published = self.dropped = 0
+        self._broker = broker
+        self._name = broker.service_url.partition("://")[2]
+        self._waiting: deque[Record] = deque()
+        self._records_max = records_max
+        self._topic: Topic | None = None
+        self._schema_version = b""
+        self._sequence_id = broker.started_ms * 1000
+        self._trouble = ""
+        self._retold_ms = broker.now_ms()
+
+    def __len__(self) -> int:
+        """How many records wait."""
+        return len(self._waiting)
+
+    # -- what is told
+
+    def load(
+        self, topic: TopicName, number: SegmentId, span: HashRange, stretch: Stretch, open_topic: Topic
+    ) -> None:
+        subscriptions = open_topic.subscriptions.values()
+        since_ms, at_ms, samples, load = stretch
+        told = LoadStretch(
+            str(topic),
+            number,
+            span.start,
+            span.end,
+            since_ms,
+            samples,
+            *load.rates,
+            backlog=sum(one.backlog() for one in subscriptions if not one.is_drained),
+            producers=len(open_topic.producers),
+            consumers=sum(len(one.consumers) for one in subscriptions),
+        )
+        self._put(Record(VERSION, self._name, at_ms, load=told))
+
+    def decided(
+        self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
+    ) -> None:
+        no_split = no_merge = ""
+        if isinstance(verdict, Stay):
+            no_split = verdict.no_split.value
+            no_merge = "" if verdict.no_merge is NoMerge.NOT_ASKED else verdict.no_merge.value
+        told = DecisionMade(
+            str(topic),
+            decision.kind.value,
+            decision.rule,
+            tuple(decision.segments),
+            decision.because,
+            no_split=no_split,
+            no_merge=no_merge,
+            active=0 if layout is None else len(layout.active),
+            epoch=0 if layout is None else layout.epoch,
+        )
+        self._put(Record(VERSION, self._name, decision.at_ms, decision=told))
+
+    def consumers_changed(self, topic: TopicName, consumers: Mapping[str, int]) -> None:
+        told = OrderedConsumers(str(topic), dict(consumers))
+        self._put(Record(VERSION, self._name, self._broker.now_ms(), consumers=told))
+
+    async def beat(self) -> None:
+        scaling, config = self._broker.scaling, self._broker.config
+        assert scaling is not None
+        now_ms = self._broker.now_ms()
+        told = Heartbeat(
+            segments=len(scaling.reporter.followed),
+            topics=scaling.scaler.topics_led,
+            dropped=self.dropped,
+            interval_ms=round(config.scalable_topic_load_report_interval * 1000),
+            window_ms=round(config.scalable_topic_load_report_window * 1000),
+            look_ms=round(config.scalable_topic_auto_scale_interval * 1000),
+            change=config.scalable_topic_load_report_rate_change_threshold,
+            policy=json.dumps(broker_policy(config).to_json()),
+        )
+        self._put(Record(VERSION, self._name, now_ms, heartbeat=told))
+        if now_ms - self._retold_ms >= CONSUMERS_AGAIN_MS:
+            self._retold_ms = now_ms
+            for topic, consumers in scaling.scaler.consumers():
+                self.consumers_changed(topic, consumers)
+
+    def _put(self, record: Record) -> None:
+        if len(self._waiting) >= self._records_max:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(record)
+
+    # -- publishing
+
+    async def flush(self) -> None:
+        """Appends what waits. Never raises for what the store or the log does; that is counted or tried again."""
+        if not self._waiting:
+            return
+        if not self._broker.owners.is_mine(HISTORY_TOPIC):
+            self._drop(len(self._waiting))
+            return
+        try:
+            topic = await self._opened()
+            while self._waiting:
+                self._append(topic, min(BATCH_RECORDS, len(self._waiting)))
+                await asyncio.sleep(0)
+            self._trouble = ""
+        except AnabranchError as error:
+            # They wait for the next time, as many as may.
+            if self._trouble != (trouble := f"{type(error).__name__}: {error}"):
+                self._trouble = trouble
+                log.warning("load history is not published: %s", error)
+
+    async def close(self) -> None:
+        """Says what is left to say, if that can be done at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self.flush()
+
+    def _drop(self, count: int) -> None:
+        for _ in range(count):
+            self._waiting.popleft()
+        self.dropped += count
+
+    async def _opened(self) -> Topic:
+        if self._topic is None or self._topic.is_closed:
+            broker = self._broker
+            await broker.create_topic(HISTORY_TOPIC)
+            topic = await broker.topic(HISTORY_TOPIC)
+            schema = StoredSchema(pb.Schema.Json, HISTORY_TOPIC.local, SCHEMA_JSON, {}, broker.now_ms())
+            version = await broker.schemas.add(HISTORY_TOPIC, schema)
+            self._schema_version = b"" if version is None else version_bytes(version)
+            self._topic = topic
+        return self._topic
+
+    def _append(self, topic: Topic, count: int) -> None:
+        records = [self._waiting.popleft() for _ in range(count)]
+        metadata = pb.MessageMetadata(
+            producer_name=f"load-history@{self._name}",
+            sequence_id=self._sequence_id,
+            publish_time=self._broker.now_ms(),
+            schema_version=self._schema_version,
+            compression=pb.ZLIB,
+        )
+        self._sequence_id += count
+        messages = (
+            (
+                pb.SingleMessageMetadata(partition_key=record.key, event_time=record.at, payload_size=0),
+                msgspec.json.encode(record),
+            )
+            for record in records
+        )
+        try:
+            topic.publishing.publish_own(build_batch(metadata, messages), count)
+        except LogError:
+            # A full disk, or a log that is lost. Keeping them would not make room.
+            self.dropped += count
+            raise
+        self.published += count

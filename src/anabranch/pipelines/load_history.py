@@ -1,0 +1,200 @@
+"""Load history on Spark: what brokers published, as tables, and those tables as the backtest wants them.
+
+One streaming query reads the brokers' topic and writes four tables, a folder for each day. A batch writes to a folder
+of its own below the day's (`date=2026-05-01/batch=7`), which a batch that runs again replaces: Spark's log says which
+messages a batch has, so every record is in the tables exactly once, whoever dies when. The query's checkpoint lies
+beside the tables, since the one is worth nothing without the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from anabranch.autoscale.policy import Policy
+from anabranch.broker.scalable.history_records import HISTORY_TOPIC, VERSION
+from anabranch.pipelines.load_history_schema import COLUMNS, NO_SEGMENT, RATE_COLUMNS, SECONDS, UNKNOWN
+from anabranch.pipelines.replay import Timing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT: Final = "_checkpoint"
+# A stretch has a heartbeat's time at most. What claims more is nobody's record.
+SAMPLES_MAX: Final = 100_000
+_MS: Final = "unix_millis(at) - unix_millis(load.since)"
+
+# Of the records of each table: the columns. Samples of a stretch are told apart first.
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "loads": (
+        *(f"load.{name}" for name in ("topic", "segment", "range_start", "range_end")),
+        f"timestamp_millis(cast(unix_millis(load.since) + round(({_MS}) * n / load.samples) as bigint)) at",
+        f"({_MS}) / 1000D / load.samples {SECONDS}",
+        *(f"load.{name}" for name in RATE_COLUMNS),
+        *("load.backlog", "load.producers", "load.consumers attached", "broker"),
+    ),
+    "decisions": (
+        *("decision.topic", "at"),
+        *(f"decision.{name}" for name in ("kind", "rule", "segments", "because", "no_split", "no_merge")),
+        *("decision.active", "decision.epoch", "broker"),
+    ),
+    "consumers": (
+        *("consumers.topic", "at", "consumers.subscriptions"),
+        "coalesce(array_max(map_values(consumers.subscriptions)), 0) most",
+        "aggregate(map_values(consumers.subscriptions), 0, (sum, one) -> sum + one) total",
+        "broker",
+    ),
+    "heartbeats": ("at", "heartbeat.*", "broker"),
+}
+_RECORDS: Final = {
+    "loads": "load",
+    "decisions": "decision",
+    "consumers": "consumers",
+    "heartbeats": "heartbeat",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a batch brought: records by table, and messages that are none, or are of a later release."""
+
+    batch: int
+    records: Mapping[str, int]
+    unreadable: int
+
+
+def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The brokers' records from the beginning on. `options` are of the source: `serviceUrl` at least."""
+    usual = {"topic": str(HISTORY_TOPIC), "start": "earliest"}
+    fixed = {"decode": "true", "decodeErrors": "null", "columns": "value"}
+    return spark.readStream.format("anabranch").options(**{**usual, **options, **fixed}).load()
+
+
+def start(
+    records: DataFrame,
+    output: str,
+    written: Callable[[Written], None],
+    *,
+    every: str | None = None,
+) -> StreamingQuery:
+    """Writes what is there and ends; with `every` (`5 minutes`) it goes on. `written` is told of each batch."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        written(write_batch(batch, number, output))
+
+    writer = records.writeStream.foreachBatch(write).option("checkpointLocation", f"{output}/{CHECKPOINT}")
+    writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+    return writer.queryName("load-history").start()
+
+
+def write_batch(batch: DataFrame, number: int, output: str) -> Written:
+    from pyspark.sql import functions as f
+
+    batch.persist()
+    try:
+        known = batch.where(f.col("version") <= VERSION)
+        counts = batch.agg(
+            f.count("*").alias("all"),
+            *(
+                f.count(f.when(f.col("version") <= VERSION, f.col(field))).alias(table)
+                for table, field in _RECORDS.items()
+            ),
+        ).first()
+        assert counts is not None
+        found = {table: int(counts[table]) for table in TABLES}
+        for table in TABLES:
+            if found[table]:
+                _write(rows(known, table), f"{output}/{table}", number)
+        return Written(number, found, int(counts["all"]) - sum(found.values()))
+    finally:
+        batch.unpersist()
+
+
+def rows(records: DataFrame, table: str) -> DataFrame:
+    """One table's rows of the records. A sample that was told together with others has a row of its own again."""
+    from pyspark.sql import functions as f
+
+    chosen = records.where(f.col(_RECORDS[table]).isNotNull())
+    if table == "loads":
+        samples = f.least(f.greatest("load.samples", f.lit(1)), f.lit(SAMPLES_MAX))
+        chosen = chosen.withColumn("n", f.explode(f.sequence(f.lit(1), samples)))
+    return chosen.selectExpr(*TABLES[table]).selectExpr("*", "to_date(at) date")
+
+
+def _write(frame: DataFrame, path: str, number: int) -> None:
+    from pyspark.sql import functions as f
+
+    (
+        frame.withColumn("batch", f.lit(number))
+        .coalesce(1)
+        .sortWithinPartitions("date", "at")
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy("date", "batch")
+        .parquet(path)
+    )
+
+
+# -- for the backtest
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Load history with the settings of the brokers that it is of, as far as they are known."""
+
+    rows: DataFrame
+    timing: Timing | None = None
+    step_ms: int | None = None
+    policy: Policy | None = None
+
+
+def read_history(spark: SparkSession, path: str) -> Recorded:
+    """The folder that `load-history` has written; or a table of `COLUMNS` made by anybody else."""
+    loads = _table(spark, path, "loads")
+    if loads is None:
+        return Recorded(spark.read.parquet(path))
+    beats, consumers = _table(spark, path, "heartbeats"), _table(spark, path, "consumers")
+    found = _joined(loads, consumers, beats)
+    if beats is None:
+        return Recorded(found)
+    last = beats.orderBy("at", ascending=False).first()
+    assert last is not None
+    look_ms = int(last["look_ms"])
+    timing = Timing(look_ms, look_ms, int(last["window_ms"]), float(last["change"]))
+    return Recorded(found, timing, int(last["interval_ms"]), Policy.of_json(json.loads(last["policy"])))
+
+
+def _table(spark: SparkSession, path: str, name: str) -> DataFrame | None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(f"{path.rstrip('/')}/{name}")
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+
+
+def _joined(loads: DataFrame, consumers: DataFrame | None, beats: DataFrame | None) -> DataFrame:
+    """Rows of load, of consumers and of the end of what is known, one under the other: tasks tell them apart."""
+    from pyspark.sql import functions as f
+
+    names = [*COLUMNS, SECONDS]
+    nothing = {
+        **dict.fromkeys((*RATE_COLUMNS, SECONDS), 0.0),
+        "segment": NO_SEGMENT,
+        "range_start": 0,
+        "range_end": 0,
+    }
+    found = loads.withColumn("consumers", f.lit(UNKNOWN)).select(*names)
+    if consumers is not None:
+        told = consumers.withColumn("consumers", f.col("most"))
+        found = found.unionByName(told.withColumns({k: f.lit(v) for k, v in nothing.items()}).select(*names))
+    if beats is not None:
+        ends = loads.select("topic").distinct().crossJoin(beats.agg(f.max("at").alias("at")))
+        ends = ends.withColumns({**{k: f.lit(v) for k, v in nothing.items()}, "consumers": f.lit(UNKNOWN)})
+        found = found.unionByName(ends.select(*names))
+    return found
