@@ -38,7 +38,9 @@ class Caller:
                     _header(scope, b"x-original-principal"),
                 ).role
             except AuthenticationFailed as error:
-                refusal = reason(401, str(error), {"WWW-Authenticate": self._sign_in.challenge})
+                # Browsers answer the other kind with a dialog of their own, before the page can ask.
+                challenge = "Bearer" if scope["path"].startswith("/ui/") else self._sign_in.challenge
+                refusal = reason(401, str(error), {"WWW-Authenticate": challenge})
                 await refusal(scope, receive, send)
                 return
             except NotAuthorizedError as error:

@@ -1,5 +1,6 @@
 // Starts the page: which view the address names, whether the broker answers, light or dark.
 
+import { isSignedIn, signIn, signOut } from "./access.js";
 import { h, put, text } from "./dom.js";
 import { Feed } from "./feed.js";
 import { OverviewPage } from "./overview.js";
@@ -10,6 +11,7 @@ import { TopicPage } from "./topic.js";
 const main = document.querySelector("main");
 const status = document.querySelector("#status");
 const switcher = document.querySelector("#theme");
+const leaver = document.querySelector("#leave");
 const banner = document.querySelector("#banner");
 const tips = new Tips();
 let page = null;
@@ -23,6 +25,7 @@ function opened() {
 }
 
 function route() {
+  leaver.hidden = !isSignedIn();
   feed?.stop();
   page?.close();
   tips.hide();
@@ -61,6 +64,16 @@ function said(state, detail) {
     tell();
     countdown = setInterval(tell, 500);
   }
+  if (state === "refused" && detail.status === 401) {
+    // Also when what was shown has expired: what was seen until then goes with it.
+    text(status, "signed out");
+    banner.hidden = true;
+    signOut();
+    leaver.hidden = true;
+    put(main, signIn(detail.message, route));
+    main.querySelector("input").focus();
+    return;
+  }
   if (state === "refused") {
     text(status, "refused");
     text(banner, detail.message);
@@ -87,6 +100,10 @@ function named() {
 }
 
 switcher.addEventListener("click", toggle);
+leaver.addEventListener("click", () => {
+  signOut();
+  route();
+});
 onTheme(named);
 named();
 addEventListener("hashchange", route);

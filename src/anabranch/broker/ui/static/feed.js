@@ -1,5 +1,7 @@
 // Asks the broker again and again for what is new, and says so when it cannot be reached.
 
+import { headers } from "./access.js";
+
 const EVERY_MS = 1000;
 const RETRY_MAX_MS = 8000;
 const PATIENCE_MS = 10000;
@@ -19,9 +21,15 @@ async function answer(response) {
 
 /** One request; Refused with the broker's reason, or TypeError when there is no broker. */
 export async function ask(method, path, body) {
-  const json =
-    body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
-  return answer(await fetch(path, { method, signal: AbortSignal.timeout(60000), ...json }));
+  const json = body === undefined ? {} : { "Content-Type": "application/json" };
+  return answer(
+    await fetch(path, {
+      method,
+      signal: AbortSignal.timeout(60000),
+      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: { ...headers(), ...json },
+    }),
+  );
 }
 
 /**
@@ -50,7 +58,11 @@ export class Feed {
     if (this.stopped || this.asking || document.hidden) return;
     this.asking = true;
     try {
-      const response = await fetch(this.path(), { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+      const response = await fetch(this.path(), {
+        signal: AbortSignal.timeout(PATIENCE_MS),
+        cache: "no-store",
+        headers: headers(),
+      });
       const found = await answer(response);
       if (this.stopped) return;
       this.failures = 0;
