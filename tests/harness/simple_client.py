@@ -136,7 +136,7 @@ class Producer:
         self._number = number
         self._pending: deque[tuple[int, asyncio.Future[tuple[int, int]]]] = deque()
         self._room = asyncio.Semaphore(PENDING_MAX)
-        self._next_sequence = 0
+        self.next_sequence = 0
         self._error: Exception | None = None
 
     async def open(self, name: str | None) -> None:
@@ -153,7 +153,7 @@ class Producer:
             self._connection.detach(PartKind.PRODUCER, self._number)
             raise
         self.name = answer.producer_name
-        self._next_sequence = answer.last_sequence_id + 1
+        self.next_sequence = answer.last_sequence_id + 1
 
     async def send(
         self,
@@ -167,8 +167,8 @@ class Producer:
         if self._error is not None:
             self._room.release()
             raise self._error
-        sequence = self._next_sequence
-        self._next_sequence += 1
+        sequence = self.next_sequence
+        self.next_sequence += 1
         metadata = pb.MessageMetadata(
             producer_name=self.name,
             sequence_id=sequence,

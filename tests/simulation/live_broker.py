@@ -75,6 +75,8 @@ class Link:
     async def is_alive(self) -> bool:
         return True
 
+    def hold(self, seconds: float) -> None: ...
+
 
 def entry_of(at_ms: int, size: int) -> bytes:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=at_ms).SerializeToString()

@@ -6,6 +6,7 @@ is told so only once the new epoch is stored: a crash must not let the one befor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.errors import ProducerBusyError, ProducerFencedError
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 
 class Attached:
-    def __init__(self, topic: Publishable, epoch: int | None) -> None:
+    def __init__(
+        self,
+        topic: Publishable,
+        epoch: int | None,
+        departed: Callable[[Producer], None] = lambda producer: None,
+    ) -> None:
+        """`departed` is told of each producer that was attached and is no more."""
+        self._departed = departed
         self._topic = topic
         self._admission = Admission(epoch)
         # The request that each waiting producer's second answer belongs to.
@@ -113,6 +121,7 @@ class Attached:
         """The producer is gone; the one that has waited longest for the topic gets it."""
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+            self._departed(producer)
         self._waiting.pop(producer, None)
         self._admission.release(producer)
         if not self.producers and self._admission.waiting and not self._topic.is_closed:

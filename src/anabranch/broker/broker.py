@@ -18,7 +18,9 @@ from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.connection_limits import ConnectionLimits
-from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TooManyTopicsError, TopicNotFoundError
+from anabranch.broker.inactive_topics import InactiveTopicSweep
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
@@ -34,10 +36,11 @@ from anabranch.broker.scalable.records import GENERATION, generation_of, segment
 from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.scalable.scaling import Scaling
 from anabranch.broker.scalable.sweep import sweep_leftovers
-from anabranch.broker.schemas import Schemas
+from anabranch.broker.schemas import Schemas, with_schema_defaults
 from anabranch.broker.session import Session
 from anabranch.broker.sign_in import SignIn
 from anabranch.broker.topic import Topic
+from anabranch.broker.topic_policies import TopicPolicyStore
 from anabranch.broker.ui.recorder import Recorder
 from anabranch.broker.write_records import WriteRecords
 from anabranch.broker.write_upkeep import SWEEP_S, WriteUpkeep
@@ -131,6 +134,9 @@ class Broker:
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
         self.publish_times = Recent(log_store.histograms().get("append", Histogram()))
+        self.topic_policies = TopicPolicyStore(metadata)
+        self.dynamic_config = DynamicConfig(metadata, config, self._reconfigure)
+        self.inactive_topics = InactiveTopicSweep(self)
         self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
         self._loaded: dict[TopicName, Topic] = {}  # Those of them that are open.
         self._ledger_ids = LedgerIds(metadata)
@@ -158,6 +164,9 @@ class Broker:
 
     async def start(self) -> None:
         await self.registry.start()
+        await self.dynamic_config.start()
+        await self.topic_policies.start()
+        self.topic_policies.on_change(self._topic_policies_changed)
         if self.scalable is not None:
             await self.scalable.start()
             assert self.scaling is not None
@@ -173,6 +182,12 @@ class Broker:
         self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
         interval = self.config.broker_service_compaction_monitor_interval_in_seconds
         self._keep_up(self._every(interval, self._check_compaction))
+        self._keep_up(self._every(self.config.backlog_quota_check_interval_in_seconds, self.check_quotas))
+        self._keep_up(
+            self._every(
+                self.config.broker_delete_inactive_topics_frequency_seconds, self.inactive_topics.sweep
+            )
+        )
         self._keep_up(self._every(RATES_SECONDS, self._update_rates))
         self._keep_up(self._until_done(self.write_upkeep.follow))
         self._keep_up(self._until_done(self.requests.topic_lists.follow))
@@ -213,8 +228,20 @@ class Broker:
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
+        await self.topic_policies.close()
+        await self.dynamic_config.close()
         await self.registry.close()
         await self.log.close()
+
+    def keep_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something in the background; the end of the broker ends it."""
+        self._keep_up(self._logged(work))
+
+    async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (AnabranchError, OSError):
+            log.exception("%s failed", work)
 
     def _keep_up(self, work: Coroutine[Any, Any, None]) -> None:
         # Held in `_upkeep` and cancelled by `close`.
@@ -341,6 +368,7 @@ class Broker:
             if not await self.may_create(name):
                 raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
             await self._check_name_free(name)
+            await self.check_topics_max(name)
             await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms())
         is_segment = name.domain is Domain.SEGMENT and not for_deletion
         generation = made_for
@@ -412,6 +440,19 @@ class Broker:
                 f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
             )
 
+    async def check_topics_max(self, name: TopicName, count: int = 1) -> None:
+        """Raises if the namespace may not have so many topics more. Partitions count one by one, as in Pulsar."""
+        policies = await self.resources.policies(name.namespace)
+        most = policies.max_topics_per_namespace
+        if most is None:
+            most = self.config.max_topics_per_namespace
+        if most and name.is_classic and not name.local.startswith("__"):
+            present = [n for n in await self.resources.topic_names(name.namespace) if n.local[:2] != "__"]
+            if len(present) + count > most:
+                raise TooManyTopicsError(
+                    f"Exceed maximum number of topics in namespace {name.namespace}: {most} are allowed"
+                )
+
     def topic_closed(self, topic: Topic) -> None:
         if self._loaded.get(topic.name) is topic:
             del self._loaded[topic.name]
@@ -425,6 +466,8 @@ class Broker:
         await self.resources.policies(name.namespace)
         if name.is_classic:
             await self._check_name_free(name)
+        if not await self.resources.topic_exists(name):
+            await self.check_topics_max(name)
         return await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms(), properties)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
@@ -436,6 +479,7 @@ class Broker:
     async def forget_topic(self, name: TopicName) -> None:
         """Removes what is kept of a deleted topic, partitioned or not, besides its log: it may be made anew."""
         await self.schemas.delete(name)
+        await self.topic_policies.forget(name)
         await self._records.remove_classic(scalable_name(name))
         await self.forget_grants(name)
 
@@ -544,6 +588,28 @@ class Broker:
                 self._keep_up(take_back(self, namespace))
         else:
             self.non_persistent.close_those(namespace)
+
+    def _topic_policies_changed(self, changed: TopicName) -> None:
+        for name, topic in self._loaded.items():
+            if name.base == changed:
+                topic.upkeep.policies_changed()
+
+    async def policies(self, topic: TopicName) -> Policies:
+        """Those in force for the topic: its own, its namespace's, and what the configuration says of schemas."""
+        policies = self.topic_policies.over(await self.resources.policies(topic.namespace), topic)
+        return with_schema_defaults(policies, self.config)
+
+    def _reconfigure(self, config: BrokerConfig) -> None:
+        self.config = config
+        for topic in self._loaded.values():
+            topic.upkeep.policies_changed()
+
+    async def check_quotas(self) -> None:
+        """Looks at each open topic that has a backlog quota."""
+        async for topics in self._in_turns():
+            for topic in topics:
+                if topic.upkeep.quotas.is_set:
+                    await topic.upkeep.quotas.check()
 
     def _owners_changed(self) -> None:
         """Closes what this broker does not own any more; its clients look it up again."""

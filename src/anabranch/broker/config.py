@@ -28,9 +28,9 @@ from anabranch.broker.config_files import (
     from_environment,
     from_file,
 )
-from anabranch.broker.policies import BUNDLES_MAX
+from anabranch.broker.policies import BUNDLES_MAX, QuotaAction, Strategy
 
-__all__ = ["FIELDS", "BrokerConfig", "ConfigError", "Loaded", "load", "loaded"]
+__all__ = ["FIELDS", "BrokerConfig", "ConfigError", "Loaded", "changed", "load", "loaded"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -117,7 +117,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     max_num_partitions_per_partitioned_topic: int = 0
     default_number_of_namespace_bundles: int = 4
 
+    max_producers_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_topics_per_namespace: int = 0
+    # How often topics are looked at that an inactive topic policy may delete. Without a policy none is.
+    broker_delete_inactive_topics_frequency_seconds: int = 60
+
+    # -- schemas
+    schema_compatibility_strategy: Strategy = "FULL"
+    is_schema_validation_enforced: bool = False
+    is_allow_auto_update_schema_enabled: bool = True
+
     # -- subscriptions
+    allow_auto_subscription_creation: bool = True
+    # Durable subscriptions without a consumer for so long are deleted; 0: never.
+    subscription_expiration_time_minutes: int = 0
     max_consumers_per_subscription: int = 0
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
@@ -151,6 +166,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     ttl_duration_default_in_seconds: int = 0
     # How often each open topic expires and trims. Pulsar waits 120 s; giving disk back sooner costs little here.
     retention_check_interval_in_seconds: int = 10
+    # -1: no quota. Both kinds of a quota that is set on a namespace or a topic take the place of these.
+    backlog_quota_default_limit_bytes: int = -1
+    backlog_quota_default_limit_second: int = -1
+    backlog_quota_default_retention_policy: QuotaAction = "producer_request_hold"
+    backlog_quota_check_enabled: bool = True
+    backlog_quota_check_interval_in_seconds: int = 60
     force_delete_namespace_allowed: bool = True
     force_delete_tenant_allowed: bool = True
 
@@ -287,6 +308,10 @@ _AT_LEAST: Mapping[str, float] = {
     "maxPendingPublishBytes": MIB,
     "retentionCheckIntervalInSeconds": 1,
     "brokerServiceCompactionMonitorIntervalInSeconds": 1,
+    "backlogQuotaCheckIntervalInSeconds": 1,
+    "brokerDeleteInactiveTopicsFrequencySeconds": 1,
+    "backlogQuotaDefaultLimitBytes": -1,
+    "backlogQuotaDefaultLimitSecond": -1,
     "hiddenWritesTimeoutSeconds": 1,
     "hiddenWritesCheckIntervalSeconds": 0.05,
     "logFileBytes": MIB,
@@ -361,6 +386,17 @@ def loaded(
     found.config = BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})
     _check(found)
     return found
+
+
+def changed(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    """The configuration with some settings, under the names users write, set to what they wrote while it runs."""
+    origin = Origin("dynamic", "the dynamic configuration")
+    fields = {
+        FIELDS[name].name: _convert(name, Given(name, text, origin), None) for name, text in values.items()
+    }
+    found = Loaded(msgspec.structs.replace(config, **fields), dict.fromkeys(values, origin))
+    _check(found)
+    return found.config
 
 
 def _convert(name: str, given: Given, scale: int | None) -> Any:

@@ -26,7 +26,7 @@ class ConfigError(AnabranchError):
 
 
 class Origin(NamedTuple):
-    kind: Literal["default", "file", "environment", "flag"]
+    kind: Literal["default", "file", "environment", "flag", "dynamic"]
     where: str = ""
 
     def __str__(self) -> str:

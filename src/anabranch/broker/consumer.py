@@ -220,6 +220,10 @@ class Consumer:
         if self.unacked_max and self.unacked >= self.unacked_max:
             self.is_blocked = True
 
+    def limit_unacked(self, most: int) -> None:
+        self.unacked_max = most
+        self.is_blocked = bool(most) and self.unacked >= most
+
     def give_back(self, at: Position) -> tuple[int, int] | None:
         """Forgets an entry as sent: it is acknowledged, or will be sent again. (messages, key hash), or None."""
         found = self.pending.pop(at, None)

@@ -34,6 +34,11 @@ class Deduplication:
         if len(self.pushed) > PRODUCERS_MAX:
             self.forget(next(iter(self.pushed)))
 
+    def learn(self, producer: str, last_sequence_id: int) -> None:
+        """What this producer has appended last, whatever was known of it."""
+        self.forget(producer)
+        self.push(producer, last_sequence_id)
+
     def confirm(self, producer: str, highest_sequence_id: int) -> None:
         if highest_sequence_id > self.confirmed.get(producer, -1) and producer in self.pushed:
             self.confirmed[producer] = highest_sequence_id
@@ -52,12 +57,18 @@ class Deduplication:
 
     def replay(self, metadata: pb.MessageMetadata) -> None:
         """Learns from an entry read back from the log what `push` and `confirm` knew when it was written."""
-        if not counts(metadata):
-            return
-        covered = metadata.sequence_id + max(metadata.num_messages_in_batch, 1) - 1
-        highest = max(covered, metadata.highest_sequence_id)
-        self.push(metadata.producer_name, highest)
-        self.confirm(metadata.producer_name, highest)
+        highest = last_id(metadata)
+        if highest is not None:
+            self.push(metadata.producer_name, highest)
+            self.confirm(metadata.producer_name, highest)
+
+
+def last_id(metadata: pb.MessageMetadata) -> int | None:
+    """The highest sequence id that this entry covers; None for a chunk that completes no message."""
+    if not counts(metadata):
+        return None
+    covered = metadata.sequence_id + max(metadata.num_messages_in_batch, 1) - 1
+    return max(covered, metadata.highest_sequence_id)
 
 
 def counts(metadata: pb.MessageMetadata) -> bool:

@@ -6,6 +6,9 @@ AnabranchError
     |-- TopicNotFoundError
     |-- TopicTerminatedError
     |-- ProducerBusyError   another producer holds the name or the topic
+    |-- QuotaHoldError      the backlog is over its quota: clients keep their messages and try again
+    |-- QuotaExceededError  the same where clients are to give up what they hold
+    |-- EncryptionRequiredError
     |-- ProducerFencedError a newer producer with a higher claim has taken the topic
     |-- ConsumerBusyError   another consumer holds the exclusive subscription
     |-- ConsumerAssignError key ranges that overlap or are malformed
@@ -13,6 +16,7 @@ AnabranchError
     |-- SubscriptionBusyError  the subscription is of another type, or still has consumers
     |-- IncompatibleSchemaError
     `-- NotAllowedError     not possible here, whoever asks
+        `-- TooManyTopicsError
 """
 
 from __future__ import annotations
@@ -42,6 +46,19 @@ class ProducerBusyError(BrokerError):
     code = pb.ProducerBusy
 
 
+class QuotaHoldError(BrokerError):
+    retryable = True
+    code = pb.ProducerBlockedQuotaExceededError
+
+
+class QuotaExceededError(BrokerError):
+    code = pb.ProducerBlockedQuotaExceededException
+
+
+class EncryptionRequiredError(BrokerError):
+    code = pb.MetadataError
+
+
 class ProducerFencedError(BrokerError):
     code = pb.ProducerFenced
 
@@ -68,3 +85,7 @@ class IncompatibleSchemaError(BrokerError):
 
 class NotAllowedError(BrokerError):
     code = pb.NotAllowedError
+
+
+class TooManyTopicsError(NotAllowedError):
+    """The namespace has as many topics as it may."""

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
-from anabranch.broker.policies import AuthPolicies, InvalidValue, Policies
+from anabranch.broker.policies import AuthPolicies, Policies
+from anabranch.broker.policy_json import InvalidValue
 from anabranch.model.names import Domain, TopicName
 
 ROLE_CHARACTERS_MAX = 1000

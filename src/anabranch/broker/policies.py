@@ -7,28 +7,15 @@ record is changed (`encode_policies`), so that a newer release's settings surviv
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
 
+from anabranch.broker.policy_json import Count, Count64, Int32, Int64, InvalidValue, Json
+from anabranch.broker.rates import DispatchRate, PublishRate
+
 HASH_SPACE_END = 0xFFFFFFFF
 BUNDLES_MAX = 4096
-
-
-class InvalidValue(ValueError):
-    """A policy that contradicts itself; the message is shown to the user."""
-
-
-class Json(msgspec.Struct, frozen=True, kw_only=True):
-    """A value stored and served as JSON. Python names become Pulsar's through each class's `rename`."""
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        return msgspec.json.decode(data, type=cls)
-
-    def builtins(self) -> dict[str, Any]:
-        """Plain dicts and lists with Pulsar's names; what is not set is left out."""
-        return {k: v for k, v in msgspec.to_builtins(self).items() if v is not None}
 
 
 class Retention(
@@ -36,8 +23,8 @@ class Retention(
 ):
     """How long acknowledged messages are kept: -1 is for ever, 0 is not at all; both bounds apply."""
 
-    minutes: int = 0
-    megabytes: int = 0
+    minutes: Int32 = 0
+    megabytes: Int32 = 0
 
     def check(self) -> None:
         # Java's own rule: one bound at zero switches retention off, so the other must not claim to keep something.
@@ -54,7 +41,7 @@ class Bundles(Json, frozen=True, rename={"count": "numBundles"}):
     """How the namespace's hash space is cut into bundles: `count` + 1 ascending boundaries."""
 
     boundaries: tuple[str, ...] = ("0x00000000", "0xffffffff")
-    count: int = 1
+    count: Int32 = 1
 
     @classmethod
     def even(cls, count: int) -> Bundles:
@@ -85,10 +72,26 @@ class Bundles(Json, frozen=True, rename={"count": "numBundles"}):
         return f"{self.boundaries[index]}_{self.boundaries[index + 1]}"
 
 
+Strategy = Literal[
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
+SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+QuotaKind = Literal["destination_storage", "message_age"]
+QuotaAction = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+
+
 class AutoTopicCreation(Json, frozen=True, rename="camel"):
     allow_auto_topic_creation: bool = True
     topic_type: Literal["partitioned", "non-partitioned"] | None = None
-    default_num_partitions: int | None = None
+    default_num_partitions: Int32 | None = None
 
     def check(self) -> None:
         if not self.allow_auto_topic_creation:
@@ -113,15 +116,21 @@ class AutoSubscriptionCreation(Json, frozen=True, rename="camel"):
 class BacklogQuota(Json, frozen=True, rename="camel", omit_defaults=True):
     """A limit on what a subscription may leave unacknowledged. `limit` is the older spelling of `limitSize`."""
 
-    policy: Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
-    limit_size: int | None = None
-    limit: int | None = None
-    limit_time: int = -1
+    policy: QuotaAction
+    limit_size: Int64 | None = None
+    limit: Int64 | None = None
+    limit_time: Int32 = -1
 
     @property
     def bytes_max(self) -> int:
         size = self.limit_size if self.limit_size is not None else self.limit
         return -1 if size is None else size
+
+    def check(self, kind: str) -> None:
+        if kind == "message_age" and self.policy != "consumer_backlog_eviction" and self.limit_time == 0:
+            raise InvalidValue(
+                "Invalid backlog quota: limitTime 0 would refuse every producer; use -1 for none"
+            )
 
 
 class Persistence(
@@ -136,30 +145,46 @@ class Persistence(
 ):
     """Accepted and returned for compatibility: our log has one copy per medium, and acks need no rate limit."""
 
-    ensemble: int = 1
-    write_quorum: int = 1
-    ack_quorum: int = 1
+    ensemble: Int32 = 1
+    write_quorum: Int32 = 1
+    ack_quorum: Int32 = 1
     mark_delete_rate_max: float = 0.0
 
 
 class DelayedDelivery(Json, frozen=True, rename="camel"):
-    tick_time: int = 1000
+    """Whether messages may ask to be delivered later. `tickTime` is Pulsar's coarseness; ours is exact."""
+
+    tick_time: Int64 = 1000
     active: bool = True
-    max_delivery_delay_in_millis: int = 0
+    max_delivery_delay_in_millis: Int64 = 0
+
+    def check(self) -> None:
+        if self.max_delivery_delay_in_millis > 0:
+            raise InvalidValue(
+                "Invalid delayed delivery policy: maxDeliveryDelayInMillis is not supported here; leave it at 0"
+            )
 
 
 class InactiveTopics(Json, frozen=True, rename="camel"):
-    inactive_topic_delete_mode: str = "delete_when_no_subscriptions"
-    max_inactive_duration_seconds: int = 60
+    """When a topic that nobody uses is deleted. Without such a policy none ever is."""
+
+    inactive_topic_delete_mode: Literal[
+        "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
+    ] = "delete_when_no_subscriptions"
+    max_inactive_duration_seconds: Int32 = 60
     delete_while_inactive: bool = True
+
+    def check(self) -> None:
+        if self.max_inactive_duration_seconds <= 0:
+            raise InvalidValue("Invalid inactive topic policy: maxInactiveDurationSeconds must be positive")
 
 
 class AuthPolicies(Json, frozen=True):
     """What is granted to which role; `permissions.py` says what it means."""
 
-    namespace_auth: dict[str, list[str]] = {}
-    destination_auth: dict[str, dict[str, list[str]]] = {}
-    subscription_auth_roles: dict[str, list[str]] = {}
+    namespace_auth: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    destination_auth: dict[str, dict[str, list[str]]] = msgspec.field(default_factory=dict)
+    subscription_auth_roles: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
 class Policies(Json, frozen=True):
@@ -168,13 +193,13 @@ class Policies(Json, frozen=True):
     auth_policies: AuthPolicies = AuthPolicies()
     replication_clusters: tuple[str, ...] = ()
     bundles: Bundles = Bundles()
-    backlog_quota_map: dict[Literal["destination_storage", "message_age"], BacklogQuota] = {}
+    backlog_quota_map: dict[QuotaKind, BacklogQuota] = msgspec.field(default_factory=dict)
     persistence: Persistence | None = None
     retention_policies: Retention | None = None
-    message_ttl_in_seconds: int | None = None
-    subscription_expiration_time_minutes: int | None = None
+    message_ttl_in_seconds: Int32 | None = None
+    subscription_expiration_time_minutes: Count | None = None
     # Bytes; 0 for never, None for what the broker is told.
-    compaction_threshold: int | None = None
+    compaction_threshold: Count64 | None = None
     deduplication_enabled: bool | None = msgspec.field(default=None, name="deduplicationEnabled")
     auto_topic_creation: AutoTopicCreation | None = msgspec.field(
         default=None, name="autoTopicCreationOverride"
@@ -184,36 +209,69 @@ class Policies(Json, frozen=True):
     )
     delayed_delivery_policies: DelayedDelivery | None = None
     inactive_topic_policies: InactiveTopics | None = None
-    max_producers_per_topic: int | None = None
-    max_consumers_per_topic: int | None = None
-    max_consumers_per_subscription: int | None = None
-    max_unacked_messages_per_consumer: int | None = None
-    max_unacked_messages_per_subscription: int | None = None
-    max_subscriptions_per_topic: int | None = None
-    max_topics_per_namespace: int | None = None
+    max_producers_per_topic: Count | None = None
+    max_consumers_per_topic: Count | None = None
+    max_consumers_per_subscription: Count | None = None
+    max_unacked_messages_per_consumer: Count | None = None
+    max_unacked_messages_per_subscription: Count | None = None
+    max_subscriptions_per_topic: Count | None = None
+    max_topics_per_namespace: Count | None = None
     is_allow_auto_update_schema: bool | None = None
-    schema_compatibility_strategy: str = "UNDEFINED"
+    schema_compatibility_strategy: Strategy = "UNDEFINED"
     schema_validation_enforced: bool = False
     encryption_required: bool = False
     subscription_auth_mode: Literal["None", "Prefix"] = "None"
-    subscription_types_enabled: tuple[str, ...] = ()
+    subscription_types_enabled: tuple[SubscriptionType, ...] = ()
+    # By cluster, as Pulsar stores them; here there is one.
+    publish_rate: dict[str, PublishRate] = msgspec.field(default_factory=dict, name="publishMaxMessageRate")
+    dispatch_rate: dict[str, DispatchRate] = msgspec.field(default_factory=dict, name="topicDispatchRate")
+    subscription_dispatch_rate: dict[str, DispatchRate] = msgspec.field(
+        default_factory=dict, name="subscriptionDispatchRate"
+    )
+    # How far behind the stored table of sequence ids may be: ours is in every commit of the log.
+    deduplication_snapshot_interval: Count | None = msgspec.field(
+        default=None, name="deduplicationSnapshotIntervalSeconds"
+    )
     # What the namespace sets of the automatic split and merge policy of its scalable topics.
     scalable_topic_auto_scale_policy: dict[str, Any] | None = msgspec.field(
         default=None, name="scalableTopicAutoScalePolicy"
     )
-    properties: dict[str, str] = {}
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
     # Set when deletion of the namespace has begun: no topic is created in it any more.
     deleted: bool = False
 
     def checked(self) -> Policies:
         """The policies once nothing in them contradicts itself."""
-        if self.retention_policies is not None:
-            self.retention_policies.check()
-        if self.auto_topic_creation is not None:
-            self.auto_topic_creation.check()
+        for part in (
+            self.retention_policies,
+            self.auto_topic_creation,
+            self.delayed_delivery_policies,
+            self.inactive_topic_policies,
+            *self.dispatch_rate.values(),
+            *self.subscription_dispatch_rate.values(),
+        ):
+            if part is not None:
+                part.check()
+        for kind, quota in self.backlog_quota_map.items():
+            quota.check(kind)
         if (self.message_ttl_in_seconds or 0) < 0:
             raise InvalidValue("Invalid value for message TTL")
+        self._check_quota_against_retention()
         return msgspec.structs.replace(self, bundles=self.bundles.checked())
+
+    def _check_quota_against_retention(self) -> None:
+        """Pulsar's rule: a backlog may hold less than what is kept of the consumed, in bytes and in seconds."""
+        retention = self.retention_policies
+        if retention is None:
+            return
+        for quota in self.backlog_quota_map.values():
+            is_too_large = 0 < retention.megabytes << 20 <= quota.bytes_max
+            is_too_long = 0 < retention.minutes * 60 <= quota.limit_time
+            if is_too_large or is_too_long:
+                raise InvalidValue(
+                    "Backlog Quota exceeds configured retention quota for namespace. "
+                    "Please increase retention quota and retry"
+                )
 
 
 _POLICY_NAMES = frozenset(field.encode_name for field in msgspec.structs.fields(Policies))
@@ -244,5 +302,5 @@ class PartitionedTopic(Json, frozen=True):
     """The record of a partitioned topic; its partitions are topics of their own."""
 
     partitions: int
-    properties: dict[str, str] = {}
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
     deleted: bool = False

@@ -42,6 +42,9 @@ class ProducerLink(Protocol):
     async def is_alive(self) -> bool:
         """Asks the other side; False if it does not answer in time."""
 
+    def hold(self, seconds: float) -> None:
+        """Reads nothing from the connection for so long: its producers are too fast."""
+
 
 @dataclass(eq=False, slots=True)
 class Producer:
@@ -61,6 +64,9 @@ class Producer:
     created_ms: int = 0
     is_closed: bool = False
     topic: Publishable | None = None
+    is_encrypted: bool = False
+    # The highest sequence id of what it sent last, kept while nobody deduplicates; -1: nothing yet.
+    last_pushed: int = -1
     messages_in: int = 0
     bytes_in: int = 0
     rates_in: tuple[float, float] = (0.0, 0.0)

@@ -35,6 +35,7 @@ class Publishing:
 
     __slots__ = (
         "_answers",
+        "_is_encryption_required",
         "_is_plain",
         "_log",
         "_on_full",
@@ -68,13 +69,22 @@ class Publishing:
         self.is_stopped = False
         # Nothing to judge: append and wait. Everything else takes `_publish_judged`.
         self._is_plain = not is_sealed
+        self._is_encryption_required = False
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
 
     def deduplicate(self, enabled: bool) -> None:
         self.is_deduplicating = enabled
-        self._is_plain = not (enabled or self.is_sealed or self.is_stopped)
+        self._look_what_is_judged()
+
+    def require_encryption(self, required: bool) -> None:
+        self._is_encryption_required = required
+        self._look_what_is_judged()
+
+    def _look_what_is_judged(self) -> None:
+        is_judged = self.is_deduplicating or self._is_encryption_required
+        self._is_plain = not (is_judged or self.is_sealed or self.is_stopped)
 
     def seal(self) -> None:
         """From here on every publish is refused, after the receipts of what came before."""
@@ -96,6 +106,7 @@ class Publishing:
             for send in sends:
                 self._publish_judged(producer, send)
             return
+        _note_last(producer, sends[-1])
         if len(sends) == 1:
             # What many topics at once, and large batches, look like: the lists below would cost more than the append.
             self._publish_one(producer, sends[0])
@@ -142,6 +153,8 @@ class Publishing:
         if self.is_stopped:
             return
         refusal = refusal_of(flags, is_sealed=self.is_sealed)
+        if refusal is None and self._is_encryption_required and not parse_metadata(entry).encryption_keys:
+            refusal = (pb.MetadataError, "Messages must be encrypted")
         is_last = False
         if refusal is None and self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
@@ -158,6 +171,8 @@ class Publishing:
             # Only what is in the log is a duplicate when it comes again: a refused append leaves no trace.
             if is_last:
                 self.dedup.push(producer.name, highest_id)
+            elif not self.is_deduplicating:
+                _note_last(producer, send)
             self._count(producer, 1, messages, len(entry))
             self._answers.append((number, producer, [(sequence_id, highest_id)], None))
         else:
@@ -232,6 +247,16 @@ def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None
     if is_sealed:
         return (pb.TopicTerminatedError, "the topic was already terminated")
     return None
+
+
+def _note_last(producer: Producer, send: Frame) -> None:
+    """For the day that deduplication is turned on: see `sequence_ids.py`."""
+    sequence_id, messages, highest_id, flags = send[2], send[3], send[4], send[5]
+    if flags & IS_CHUNK and not counts(parse_metadata(send[6])):
+        # The message is not complete: if its producer dies now, it must be able to send it again.
+        producer.last_pushed = sequence_id - 1
+    else:
+        producer.last_pushed = max(highest_id, sequence_id + messages - 1)
 
 
 def _attempt_in(entry: Buffer) -> str | None:

@@ -181,6 +181,7 @@ class Requests:
                 schema_version=version,
                 metadata={item.key: item.value for item in request.metadata},
                 created_ms=broker.now_ms(),
+                is_encrypted=request.encrypted,
             )
             await topic.add_producer(producer, request.request_id)
         except BaseException:
@@ -361,7 +362,7 @@ class Requests:
     async def _producer_schema(self, name: TopicName, schema: pb.Schema | None) -> bytes:
         """The version a producer's schema has, which may be new; empty for none."""
         broker = self._broker
-        policies = await broker.resources.policies(name.namespace)
+        policies = await broker.policies(name)
         if schema is None:
             if policies.schema_validation_enforced and await broker.schemas.versions(name):
                 raise IncompatibleSchemaError(f"{name} has a schema, and producers here must name theirs")
@@ -374,7 +375,7 @@ class Requests:
         if schema.type == pb.Schema.AutoConsume:
             return
         broker, name = self._broker, topic.name
-        policies = await broker.resources.policies(name.namespace)
+        policies = await broker.policies(name)
         stored = schemas.from_wire(schema, broker.now_ms())
         if await broker.schemas.check_consumer(name, stored, policies):
             return

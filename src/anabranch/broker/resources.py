@@ -23,13 +23,12 @@ import msgspec
 from anabranch.broker.policies import (
     Bundles,
     Cluster,
-    InvalidValue,
-    Json,
     PartitionedTopic,
     Policies,
     Tenant,
     encode_policies,
 )
+from anabranch.broker.policy_json import InvalidValue, Json
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import Changes, MetadataStore, Watch
@@ -349,6 +348,20 @@ class Resources:
             raise Conflict(f"This topic already exists: {topic}")
         record = PartitionedTopic(partitions=partitions, properties=properties or {})
         await self._put(_partitioned_path(topic), record, "This topic", create=True)
+
+    async def change_partitioned(
+        self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]
+    ) -> None:
+        """Stores `change(record)`; `change` runs again whenever somebody else was faster."""
+        path = _partitioned_path(topic)
+        while True:
+            found = await self._metadata.get(path)
+            if found is None:
+                raise NotFound(f"Partitioned topic {topic} does not exist")
+            after = change(PartitionedTopic.decode(found.value))
+            with contextlib.suppress(VersionConflict):
+                await self._metadata.put(path, msgspec.json.encode(after), if_version=found.version)
+                return
 
     async def update_partitioned(self, topic: TopicName, partitions: int) -> int:
         """Raises the number of partitions and returns the former one; a lower number is refused."""

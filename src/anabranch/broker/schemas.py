@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from anabranch.broker import schema_compat
+from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError
 from anabranch.broker.policies import Policies
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
@@ -109,6 +110,23 @@ class Schemas:
 
     async def delete(self, topic: TopicName) -> None:
         await self._metadata.delete(_path(topic))
+
+
+def with_schema_defaults(policies: Policies, config: BrokerConfig) -> Policies:
+    """What neither topic nor namespace says of schemas, the broker's configuration does."""
+    strategy = policies.schema_compatibility_strategy
+    may_update = policies.is_allow_auto_update_schema
+    return msgspec.structs.replace(
+        policies,
+        schema_compatibility_strategy=config.schema_compatibility_strategy
+        if strategy == "UNDEFINED"
+        else strategy,
+        is_allow_auto_update_schema=config.is_allow_auto_update_schema_enabled
+        if may_update is None
+        else may_update,
+        schema_validation_enforced=policies.schema_validation_enforced
+        or config.is_schema_validation_enforced,
+    )
 
 
 def _strategy(policies: Policies) -> str:

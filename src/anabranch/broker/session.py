@@ -78,9 +78,11 @@ class Session(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
-        # Two reasons not to read: the log has too much unconfirmed, or too many requests are under way.
+        # Reasons not to read: the log has too much unconfirmed, too many requests are under way, or a topic's rate is
+        # exceeded.
         self._is_paused = False
         self._is_busy = False
+        self._is_held = False
         self._is_reading = True
         self._unread_bytes_max = max(
             UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
@@ -214,8 +216,18 @@ class Session(asyncio.BufferedProtocol):
         self._is_paused = False
         self._read_or_not()
 
+    def hold(self, seconds: float) -> None:
+        if not self._is_held:
+            self._is_held = True
+            self._read_or_not()
+            self.broker.loop.call_later(seconds, self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self._read_or_not()
+
     def _read_or_not(self) -> None:
-        wanted = not (self._is_paused or self._is_busy)
+        wanted = not (self._is_paused or self._is_busy or self._is_held)
         if self.is_open and wanted is not self._is_reading:
             self._is_reading = wanted
             if wanted:

@@ -14,7 +14,6 @@ from anabranch.broker import owed
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from anabranch.broker.cursor import Cursor
-from anabranch.broker.dispatch.base import DispatchLimits
 from anabranch.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
@@ -60,6 +59,10 @@ class Subscribing:
             size += subscription.bytes_out
         return messages, size
 
+    def durable(self) -> list[Subscription]:
+        """Those that users have made: compaction's own cursor is not owed anything by them."""
+        return [one for one in self.all.values() if one.is_durable and one.name != COMPACTION]
+
     def detach_all(self) -> None:
         """Every consumer is told that it is closed."""
         for subscription in list(self.all.values()):
@@ -75,8 +78,8 @@ class Subscribing:
         properties: dict[str, str] | None = None,
         extra: dict[str, Any] | None = None,
     ) -> Subscription:
-        config = self._topic.broker.config
-        return Subscription(
+        limits = self._topic.limits
+        made = Subscription(
             name,
             str(self._topic.name),
             self._topic.log,
@@ -88,17 +91,18 @@ class Subscribing:
             properties=properties,
             extra=extra,
             partition=self._topic.name.partition_index,
-            limits=DispatchLimits(
-                burst_entries=config.dispatcher_max_read_batch_size,
-                consumer_unacked_max=config.max_unacked_messages_per_consumer,
-                subscription_unacked_max=config.max_unacked_messages_per_subscription,
-                failover_wait_seconds=config.active_consumer_failover_delay_time_millis / 1000,
-            ),
-            consumers_max=config.max_consumers_per_subscription,
             is_sealed=self._topic.has_end,
             ended=self.ended,
             drained=self._moved,
         )
+        made.limit(limits.dispatch, limits.consumers_per_subscription_max, self._topic.pacing.of(made))
+        return made
+
+    def limits_changed(self) -> None:
+        limits = self._topic.limits
+        for subscription in self.all.values():
+            pace = self._topic.pacing.of(subscription)
+            subscription.limit(limits.dispatch, limits.consumers_per_subscription_max, pace)
 
     def ended(self, subscription: Subscription) -> None:
         if self.all.get(subscription.name) is subscription:
@@ -138,6 +142,7 @@ class Subscribing:
             )
         owed.check(self._topic.log, request)
         log = await self._log_for(request)
+        self._check_limits(request, is_new=existing is None)
         first = None
         registration = self._topic.broker.registration
         is_segment = (
@@ -185,6 +190,17 @@ class Subscribing:
             raise NotAllowedError("readCompacted is only possible on Exclusive and Failover subscriptions")
         self._topic.compaction.check_readable(str(self._topic.name))
         return await self._topic.compaction.open_view()
+
+    def _check_limits(self, request: pb.CommandSubscribe, *, is_new: bool) -> None:
+        limits, topic = self._topic.limits, str(self._topic.name)
+        present = sum(len(one.consumers) for one in self.all.values())
+        limits.check_consumer(topic, present, request.subType)
+        if is_new and request.durable:
+            self._check_new(request.subscription, is_by_use=True)
+
+    def _check_new(self, name: str, *, is_by_use: bool) -> None:
+        present = len(self.durable())
+        self._topic.limits.check_new_subscription(str(self._topic.name), name, present, is_by_use=is_by_use)
 
     async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
         """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
@@ -237,6 +253,7 @@ class Subscribing:
                 raise SubscriptionBusyError(f"subscription {name} exists already")
             await existing.wait_announced()
             return existing
+        self._check_new(name, is_by_use=False)
         if isinstance(position, str):
             at = self._topic.log.first if position == "earliest" else self._topic.log.end
         else:

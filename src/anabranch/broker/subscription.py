@@ -15,7 +15,7 @@ from anabranch.broker import state
 from anabranch.broker.ack_writer import AckWriter
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.cursor import Cursor, bits_of_words
-from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits
+from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits, DispatchPacer
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
@@ -170,6 +170,18 @@ class Subscription:
         for consumer in self.consumers:
             consumer.update_rates(seconds)
 
+    # -- limits
+
+    def limit(self, limits: DispatchLimits, consumers_max: int, pace: DispatchPacer | None) -> None:
+        """From now on; consumers that are more than the new maximum stay."""
+        self._context.limits = limits
+        self._context.pace = pace
+        self.consumers_max = consumers_max
+        for consumer in self.consumers:
+            consumer.limit_unacked(limits.consumer_unacked_max if self.is_durable else 0)
+        if self.dispatcher is not None:
+            self.dispatcher.limits_changed()
+
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -178,7 +190,7 @@ class Subscription:
             raise NotReadyError(f"subscription {self.name} is closing")
         dispatcher = self._dispatcher_for(consumer)
         if self.consumers_max and len(dispatcher.consumers) >= self.consumers_max:
-            raise SubscriptionBusyError(f"subscription {self.name} has its maximum of consumers")
+            raise SubscriptionBusyError("Subscription reached max consumers limit")
         dispatcher.add(consumer)
         if dispatcher is not self.dispatcher:
             if self.dispatcher is not None:
@@ -578,14 +590,18 @@ class Subscription:
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Gives up what was published before that time; returns how many entries that were."""
-        before = self.backlog()
-        if before == 0:
+        if self.backlog() == 0:
             return 0
-        await self.skip_below(await self.topic_log.find_by_publish_time(publish_time_ms))
-        expired = before - self.backlog()
-        self.messages_expired += max(0, expired)
+        return await self.give_up_below(await self.topic_log.find_by_publish_time(publish_time_ms))
+
+    async def give_up_below(self, at: Position) -> int:
+        """Gives up what lies before that place; returns how many entries that were."""
+        before = self.backlog()
+        await self.skip_below(at)
+        expired = max(0, before - self.backlog())
+        self.messages_expired += expired
         self.last_expired_ms = self._now_ms()
-        return max(0, expired)
+        return expired
 
     async def peek(self, count: int) -> list[tuple[Position, Entry]]:
         """The next entries not acknowledged, without delivering them."""

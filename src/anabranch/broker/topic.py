@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
@@ -25,11 +25,14 @@ from anabranch.broker.errors import (
     TopicTerminatedError,
 )
 from anabranch.broker.hidden_writes import HiddenWrites, hidden_as
+from anabranch.broker.pacing import TopicPacing
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import Publishing
+from anabranch.broker.sequence_ids import SequenceIds
 from anabranch.broker.subscribing import Subscribing
 from anabranch.broker.subscription import COMPACTED, Subscription
+from anabranch.broker.topic_limits import TopicLimits
 from anabranch.broker.topic_rates import TopicRates
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.broker.topic_upkeep import TopicUpkeep
@@ -38,7 +41,9 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage.port import LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
+from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
+from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -58,11 +63,12 @@ class Topic:
         self.broker = broker
         self.name = name
         self.log = topic_log
-        self.attached = Attached(self, state.extra.get("topic_epoch"))
+        self.attached = Attached(self, state.extra.get("topic_epoch"), self._producer_departed)
         self.is_closed = False
         self._extra = state.extra
-        self._dedup_as_of = state.producers_as_of
         dedup = Deduplication(state.producers)
+        self.sequence_ids = SequenceIds(self, dedup, state.extra, state.producers_as_of)
+        self.is_open = False
         is_sealed = state.is_sealed or topic_log.topic_record.sealed_end is not None
         self.hidden = HiddenWrites(self, state.hidden)
         self._publishing = Publishing(
@@ -74,7 +80,8 @@ class Topic:
         )
         # Sealed, all that came before the seal is confirmed and nothing is hidden: until then nobody is at the end.
         self._has_end = False
-        self.publish = self._publishing.publish
+        # Not a method: nothing stands between a connection and the publishing path, unless a rate does.
+        self.publish: Callable[[Producer, Sequence[Frame]], None] = self._publishing.publish
         self.subscribing = Subscribing(self)
         self.subscribe = self.subscribing.subscribe
         self.create_subscription = self.subscribing.create
@@ -82,6 +89,7 @@ class Topic:
         self.delete_subscription = self.subscribing.delete
         self._closed = broker.loop.create_future()
         self._closings: list[tuple[int, Callable[[], object]]] = []
+        self.pacing = TopicPacing(self)
         self.upkeep = TopicUpkeep(self)
         self.apply_policies = self.upkeep.apply_policies
         self.maintain = self.upkeep.maintain
@@ -97,9 +105,11 @@ class Topic:
         topic = Topic(broker, name, topic_log, state)
         topic.apply_policies(policies)
         is_asked = topic.publishing.is_deduplicating or (topic.is_sealed and state.producers)
-        if is_asked or topic.hidden.has_attempts:
-            # Only then is a table kept, and only then is opening worth a look into the log.
-            await topic._replay()
+        is_read = bool(is_asked or topic.hidden.has_attempts)
+        if is_read:
+            # Only then is opening worth a look into the log.
+            await topic._replay(state.producers_as_of)
+        topic.sequence_ids.opened(is_read=is_read)
         if not topic.hidden.entries.is_empty:
             topic.hidden.entries.trim(topic_log.topic_record.trimmed)
             topic.hidden.show()
@@ -116,14 +126,26 @@ class Topic:
                 subscription.read_from(await topic.compaction.open_view())
             topic.subscriptions[sub_name] = subscription
         topic_log.start(topic)
+        topic.is_open = True
         if topic.hidden.has_attempts:
             await topic.hidden.look()
         return topic
 
-    async def _replay(self) -> None:
+    async def _replay(self, hidden_as_of: Position) -> None:
         """Learns from entries written after the state was last stored in full: sequence ids, and what is hidden."""
-        at = self.log.normalise(self._dedup_as_of)
-        while at < self.log.end:
+        ids_from = self.sequence_ids.unread_from or hidden_as_of
+        async for ledger, number, metadata in self.entries(min(ids_from, hidden_as_of), self.log.end):
+            at = (ledger, number)
+            is_hidden = at >= hidden_as_of and self.hidden.replay(ledger, number, metadata)
+            if at >= ids_from and not is_hidden:
+                self.sequence_ids.replay(metadata)
+
+    async def entries(
+        self, first: Position, end: Position
+    ) -> AsyncIterator[tuple[int, int, pb.MessageMetadata]]:
+        """Ledger, number and metadata of the entries in [first, end), stepping over damage."""
+        at = self.log.normalise(first)
+        while at < end:
             try:
                 ledger, entries = await self.log.read(at, _REPLAY_ENTRIES, _REPLAY_BYTES)
             except LogDamagedError as damage:
@@ -133,9 +155,8 @@ class Topic:
                 at = self.log.normalise((damage.ledger, damage.next_good))
                 continue
             for number, _, data in entries:
-                metadata = parse_metadata(data)
-                if not self.hidden.replay(ledger, number, metadata):
-                    self._publishing.dedup.replay(metadata)
+                if (ledger, number) < end:
+                    yield ledger, number, parse_metadata(data)
             at = self.log.normalise((ledger, entries[-1][0] + 1))
 
     # -- the log's owner
@@ -163,6 +184,7 @@ class Topic:
         extra = dict(self._extra)
         if self.attached.epoch is not None:
             extra["topic_epoch"] = self.attached.epoch
+        extra |= self.sequence_ids.image()
         return topic_state.encode_snapshot(
             {s.name: s.state() for s in self.subscriptions.values() if s.is_durable},
             producers=self._publishing.dedup.pushed,
@@ -187,6 +209,15 @@ class Topic:
         return self.subscribing.all
 
     @property
+    def policies(self) -> Policies:
+        """Those in force here: the namespace's, and over them the topic's own."""
+        return self.upkeep.policies
+
+    @property
+    def limits(self) -> TopicLimits:
+        return self.upkeep.limits
+
+    @property
     def is_used(self) -> bool:
         """Somebody is attached, or something was published and is kept."""
         return (
@@ -203,6 +234,8 @@ class Topic:
         hidden = hidden_as(producer.metadata)
         if hidden is not None:
             await self.hidden.admit(*hidden)
+        if self.upkeep.quotas.is_set:
+            await self.upkeep.quotas.admit_producer()
         await self.attached.make_way(producer)
         if hidden is not None:
             producer.attempt = self.hidden.check_open(*hidden)
@@ -216,6 +249,8 @@ class Topic:
             raise NotReadyError(f"{self.name} is closing")
         if not producer.link.awaits_producer(producer.id):
             raise NotReadyError("the client closed this producer while it was being created")
+        present = len(self.producers) - (producer.name in self.producers)
+        self.limits.check_producer(str(self.name), present, is_encrypted=producer.is_encrypted)
         producer.topic = self
         self.attached.add(producer, request_id)
 
@@ -229,6 +264,9 @@ class Topic:
 
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
         self.log.store_snapshot(done)
+
+    def _producer_departed(self, producer: Producer) -> None:
+        self.sequence_ids.departed(producer)
 
     def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None:
         """The client is done: answered once everything it sent is."""
@@ -326,6 +364,10 @@ class Topic:
         done: asyncio.Future[None] = self.broker.loop.create_future()
         self._when_confirmed(self.log.next_entry, lambda: _finish(done))
         await done
+
+    def when_confirmed(self, then: Callable[[], object]) -> None:
+        """Calls back once everything appended so far is confirmed."""
+        self._when_confirmed(self.log.next_entry, then)
 
     def _when_confirmed(self, entries_end: int, then: Callable[[], object]) -> None:
         if self.log.confirmed_end >= entries_end:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from anabranch.broker import owed
-from anabranch.broker.compaction.topic_compaction import COMPACTION
+from anabranch.broker.backlog_quota import BacklogQuotas, quotas_of
 from anabranch.broker.policies import Policies
 from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
+from anabranch.broker.topic_limits import TopicLimits, limits_of
 
 if TYPE_CHECKING:
     from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
 
 
 class TopicUpkeep:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._policies = Policies()
+        self._of_namespace = self.policies = Policies()
+        self.limits = TopicLimits()
+        self.quotas = BacklogQuotas(topic)
         self._bare_at = -1
         # What stays of a topic of the broker's own, whatever policies say and subscriptions hold.
         self.own_keep: Keep | None = None
 
     def apply_policies(self, policies: Policies) -> None:
+        """The namespace's, from now on; the topic's own are over them."""
+        self._of_namespace = policies
+        self.policies_changed()
+
+    def policies_changed(self) -> None:
+        """The topic's own, or the configuration that is behind all of them."""
         config = self._topic.broker.config
-        enabled = policies.deduplication_enabled
-        self._policies = policies
-        self._topic.publishing.deduplicate(
-            config.broker_deduplication_enabled if enabled is None else enabled
+        policies = self.policies = self._topic.broker.topic_policies.over(
+            self._of_namespace, self._topic.name
         )
+        enabled = policies.deduplication_enabled
+        self.limits = limits_of(config, policies)
+        self.quotas.set(quotas_of(config, policies))
+        self._topic.pacing.apply(self.limits)
+        self._topic.subscribing.limits_changed()
+        self._topic.publishing.require_encryption(self.limits.is_encryption_required)
+        self._topic.sequence_ids.want(config.broker_deduplication_enabled if enabled is None else enabled)
 
     @property
     def is_bare(self) -> bool:
@@ -36,40 +53,39 @@ class TopicUpkeep:
 
     def check_compaction(self) -> None:
         """Starts a compaction if policy wants one by now."""
-        threshold = self._policies.compaction_threshold
+        threshold = self.policies.compaction_threshold
         if threshold is None:
             threshold = self._topic.broker.config.broker_service_compaction_threshold_in_bytes
         self._topic.compaction.check(threshold)
 
     async def maintain(self) -> None:
         """Expires what is too old to be consumed, and gives up what nothing keeps any more."""
-        topic, log = self._topic, self._topic.log
+        topic, topic_log = self._topic, self._topic.log
         if topic.is_closed:
             return
-        is_settled = log.confirmed_end == log.next_entry
-        is_empty = log.kept_first == log.kept_end
-        self._bare_at = log.next_entry if is_settled and is_empty else -1
+        await self._expire_subscriptions()
+        is_settled = topic_log.confirmed_end == topic_log.next_entry
+        is_empty = topic_log.kept_first == topic_log.kept_end
+        self._bare_at = topic_log.next_entry if is_settled and is_empty else -1
         if self.is_bare:
             return
-        config, policies = topic.broker.config, self._policies
+        config, policies = topic.broker.config, self.policies
         ttl = policies.message_ttl_in_seconds
         if ttl is None:
             ttl = config.ttl_duration_default_in_seconds
         if ttl > 0:
-            for subscription in topic.subscriptions.values():
-                # What is not compacted yet is not compaction's to expire.
-                if subscription.is_durable and subscription.name != COMPACTION:
-                    await subscription.expire_before(topic.broker.now_ms() - ttl * 1000)
+            for subscription in topic.subscribing.durable():
+                await subscription.expire_before(topic.broker.now_ms() - ttl * 1000)
         if self.own_keep is not None:
-            least = await trim_target(log, log.end, self.own_keep, topic.broker.now_ms())
+            least = await trim_target(topic_log, topic_log.end, self.own_keep, topic.broker.now_ms())
             for subscription in topic.subscriptions.values():
                 if subscription.is_durable:
                     await subscription.skip_below(least)
         consumed = min(
             (s.next for s in topic.subscriptions.values() if s.is_durable),
-            default=log.end,
+            default=topic_log.end,
         )
-        if consumed <= log.kept_first:
+        if consumed <= topic_log.kept_first:
             return
         retention = policies.retention_policies
         minutes = config.default_retention_time_in_minutes if retention is None else retention.minutes
@@ -77,10 +93,42 @@ class TopicUpkeep:
         is_low = not topic.broker.log.is_accepting
         linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
         keep = self.own_keep or keep_of(minutes, megabytes, linger)
-        target = await trim_target(log, consumed, keep, topic.broker.now_ms())
+        target = await trim_target(topic_log, consumed, keep, topic.broker.now_ms())
         late = owed.behind(topic.subscriptions.values(), target)
-        await log.trim(target)
-        topic.hidden.trimmed(log.topic_record.trimmed)
+        await topic_log.trim(target)
+        topic.hidden.trimmed(topic_log.topic_record.trimmed)
+        for reader in late:
+            reader.close()
+            topic.subscribing.ended(reader)
+
+    async def _expire_subscriptions(self) -> None:
+        """Deletes durable subscriptions that have had no consumer for too long.
+
+        How long is counted from when the topic was opened, if that is later: a broker that was down must not take its
+        own absence for its clients'.
+        """
+        topic = self._topic
+        minutes = self.policies.subscription_expiration_time_minutes
+        if minutes is None:
+            minutes = topic.broker.config.subscription_expiration_time_minutes
+        if minutes <= 0:
+            return
+        oldest_ms = topic.broker.now_ms() - minutes * 60_000
+        for subscription in topic.subscribing.durable():
+            if not subscription.consumers and subscription.last_active_ms < oldest_ms:
+                log.info("%s: subscription %s has expired", topic.name, subscription.name)
+                await subscription.delete()
+
+    async def truncate(self) -> None:
+        """Gives up every message, read or not, whatever retention says."""
+        topic = self._topic
+        for subscription in list(topic.subscriptions.values()):
+            if subscription.is_durable:
+                await subscription.skip_all()
+        end = topic.log.end
+        late = owed.behind(topic.subscriptions.values(), end)
+        await topic.log.trim(end)
+        topic.hidden.trimmed(topic.log.topic_record.trimmed)
         for reader in late:
             reader.close()
             topic.subscribing.ended(reader)

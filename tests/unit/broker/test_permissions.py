@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.broker import permissions
 from anabranch.broker.permissions import Action, is_granted, subscription_fault
-from anabranch.broker.policies import AuthPolicies, InvalidValue, Policies
+from anabranch.broker.policies import AuthPolicies, Policies
+from anabranch.broker.policy_json import InvalidValue
 from anabranch.model.names import TopicName
 
 T = TopicName.parse("persistent://acme/news/t")

@@ -32,6 +32,8 @@ class Link:
     async def is_alive(self) -> bool:
         return True
 
+    def hold(self, seconds: float) -> None: ...
+
 
 LINK = Link()
 

@@ -56,6 +56,8 @@ class Link:
     async def is_alive(self) -> bool:
         return True
 
+    def hold(self, seconds: float) -> None: ...
+
 
 class Rig:
     """A topic's publishing half and its log."""

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from anabranch.broker.policies import Bundles, Cluster, InvalidValue, Policies, Retention, Tenant
+from anabranch.broker.policies import Bundles, Cluster, Policies, Retention, Tenant
+from anabranch.broker.policy_json import InvalidValue
 from anabranch.broker.resources import (
     NAMESPACES,
     Conflict,

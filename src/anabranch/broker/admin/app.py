@@ -12,15 +12,20 @@ import anabranch
 from anabranch.broker import metrics
 from anabranch.broker.admin import (
     auto_scale,
+    broker_stats,
     brokers,
+    bundles,
     clusters,
     compaction,
+    docs_page,
+    elsewhere,
     errors,
     ledgers,
     lookup,
     messages,
     namespaces,
     non_persistent,
+    openapi,
     permissions,
     read_plans,
     scalable,
@@ -29,6 +34,8 @@ from anabranch.broker.admin import (
     settings,
     subscriptions,
     tenants,
+    topic_settings,
+    topic_storage,
     topics,
     writes,
 )
@@ -66,6 +73,9 @@ def create_app(broker: Broker) -> FastAPI:
         description="Pulsar's v2 admin REST, as far as this broker serves it.",
         redirect_slashes=False,
         dependencies=[Depends(authorize)],
+        # FastAPI's own pages load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.broker = broker
     errors.install(app)
@@ -81,6 +91,8 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
     app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    # Last: its routes take any word for a bundle.
+    app.include_router(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
     app.include_router(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
     app.include_router(
@@ -92,6 +104,8 @@ def create_app(broker: Broker) -> FastAPI:
         topics.router,
         compaction.router,
         permissions.topics,
+        topic_settings.router,
+        topic_storage.router,
         subscriptions.router,
         messages.router,
     ):
@@ -105,6 +119,10 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
     app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
     app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
+    app.include_router(broker_stats.router, prefix="/admin/v2/broker-stats", tags=["brokers"])
+    app.include_router(elsewhere.bookies, prefix="/admin/v2/bookies", tags=["not served"])
+    app.include_router(elsewhere.resource_groups, prefix="/admin/v2/resourcegroups", tags=["not served"])
+    app.include_router(elsewhere.resource_quotas, prefix="/admin/v2/resource-quotas", tags=["not served"])
     app.include_router(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     app.include_router(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     app.include_router(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
@@ -116,6 +134,8 @@ def create_app(broker: Broker) -> FastAPI:
         "/metrics", _metrics, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
     )
     ui.install(app)
+    docs_page.install(app)
+    openapi.install(app)
     return app
 
 

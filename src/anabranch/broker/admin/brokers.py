@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.errors import RestError
-from anabranch.broker.admin.params import BrokerDep
+from anabranch.broker.admin.params import BrokerDep, decoded
+from anabranch.broker.dynamic_config import DYNAMIC
 
 router = APIRouter()
 
@@ -37,13 +39,14 @@ async def leader(broker: BrokerDep) -> dict[str, str]:
 
 @router.get("/configuration")
 async def dynamic_settings() -> list[str]:
-    """The settings that can change while the broker runs: none yet."""
-    return []
+    """The settings that can change while the broker runs."""
+    return list(DYNAMIC)
 
 
 @router.get("/configuration/values")
-async def dynamic_values() -> dict[str, str]:
-    return {}
+async def dynamic_values(broker: BrokerDep) -> dict[str, str]:
+    """Those that were changed, as they were written."""
+    return dict(broker.dynamic_config.values)
 
 
 @router.get("/configuration/runtime")
@@ -52,12 +55,28 @@ async def runtime_settings(broker: BrokerDep) -> dict[str, str]:
     return {name: _as_text(value) for name, value in broker.config.spelled().items()}
 
 
-@router.post("/configuration/{name}/{value}")
-@router.delete("/configuration/{name}")
-async def change_setting(name: str) -> None:
-    raise RestError(
-        412, f"{name} cannot be changed while the broker runs; set it in its configuration and restart"
-    )
+@router.post("/configuration/{name}/{value}", status_code=204)
+async def change_setting(broker: BrokerDep, name: str, value: str) -> None:
+    """Acts at once, here and on every other broker, and outlives restarts."""
+    # Twice, as Pulsar does: its admin client encodes values twice.
+    await broker.dynamic_config.set(decoded(name), decoded(unquote(value)))
+
+
+@router.delete("/configuration/{name}", status_code=204)
+async def reset_setting(broker: BrokerDep, name: str) -> None:
+    """What each broker was started with is in force again."""
+    await broker.dynamic_config.remove(decoded(name))
+
+
+@router.get("/backlog-quota-check", status_code=204)
+async def check_backlog_quotas(broker: BrokerDep) -> None:
+    """Now, instead of at the next turn."""
+    await broker.check_quotas()
+
+
+@router.post("/shutdown")
+async def shutdown() -> None:
+    raise RestError(405, "A broker is not ended over HTTP: send its process SIGTERM, and it drains and ends")
 
 
 @router.get("/internal-configuration")

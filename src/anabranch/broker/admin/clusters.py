@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request
 
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, body
 from anabranch.broker.policies import Cluster
 
@@ -23,12 +24,12 @@ async def get_cluster(broker: BrokerDep, cluster: str) -> dict[str, Any]:
     return (await broker.resources.cluster_data(unquote(cluster))).builtins()
 
 
-@router.put("/{cluster}", status_code=204)
+@router.put("/{cluster}", status_code=204, openapi_extra=takes(Cluster))
 async def create_cluster(broker: BrokerDep, cluster: str, request: Request) -> None:
     await broker.resources.put_cluster(unquote(cluster), await body(request, Cluster), create=True)
 
 
-@router.post("/{cluster}", status_code=204)
+@router.post("/{cluster}", status_code=204, openapi_extra=takes(Cluster))
 async def update_cluster(broker: BrokerDep, cluster: str, request: Request) -> None:
     await broker.resources.put_cluster(unquote(cluster), await body(request, Cluster), create=False)
 

@@ -13,7 +13,7 @@ from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker import errors as broker_errors
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
-from anabranch.broker.policies import InvalidValue
+from anabranch.broker.policy_json import InvalidValue
 from anabranch.broker.resources import ResourceError
 from anabranch.broker.schemas import SchemaNotFoundError
 from anabranch.controller import ports
@@ -53,6 +53,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (broker_errors.ConsumerBusyError, 412),
     (broker_errors.ProducerBusyError, 412),
     (broker_errors.IncompatibleSchemaError, 409),
+    (broker_errors.TooManyTopicsError, 412),
     (broker_errors.NotAllowedError, 409),
     (broker_errors.NotReadyError, 503),
     (ValueTooLarge, 413),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -11,12 +12,14 @@ from fastapi import APIRouter, Request
 
 from anabranch.autoscale.policy import check
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policies import Bundles, Policies
 from anabranch.broker.resources import Conflict, NotFound
 from anabranch.broker.scalable.auto_policy import applied
+from anabranch.broker.topic import Topic
 from anabranch.controller.errors import TopicMissing
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
@@ -36,7 +39,7 @@ async def get_policies(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, 
     return (await broker.resources.policies(namespace)).builtins()
 
 
-@router.put("/{tenant}/{namespace}", status_code=204)
+@router.put("/{tenant}/{namespace}", status_code=204, openapi_extra=takes(Policies))
 async def create_namespace(broker: BrokerDep, namespace: NamespaceDep, request: Request) -> None:
     default = Policies(bundles=Bundles.even(broker.config.default_number_of_namespace_bundles))
     policies = await body(request, Policies, default)
@@ -117,9 +120,8 @@ async def bundles(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
-@router.put("/{tenant}/{namespace}/{bundle}/unload", status_code=204)
 async def unload(broker: BrokerDep, namespace: NamespaceDep) -> None:
-    """Closes the namespace's open topics; clients come back and open them again. A bundle means all of them here.
+    """Closes the namespace's open topics; clients come back and open them again.
 
     Controllers of scalable topics are given up before that: whoever serves the clients next may lead.
     """
@@ -127,12 +129,14 @@ async def unload(broker: BrokerDep, namespace: NamespaceDep) -> None:
     if broker.scalable is not None:
         for topic in [name for name in broker.scalable.controllers if name.namespace == namespace]:
             await broker.scalable.release(topic)
-    for topic in _loaded(broker, namespace):
-        await broker.unload_topic(topic)
+    await unload_topics(broker, [name for name in broker.loaded() if name.namespace == namespace])
 
 
-def _loaded(broker: Broker, namespace: NamespaceName) -> list[TopicName]:
-    return sorted(name for name in broker.loaded() if name.namespace == namespace)
+async def unload_topics(broker: Broker, names: Iterable[TopicName]) -> None:
+    for name in sorted(names):
+        # One may have been deleted, or closed, since it was seen.
+        if (topic := broker.opened(name)) is not None:
+            await topic.close()
 
 
 # -- backlogs and subscriptions of every topic
@@ -140,23 +144,34 @@ def _loaded(broker: Broker, namespace: NamespaceName) -> list[TopicName]:
 
 @router.post("/{tenant}/{namespace}/clearBacklog", status_code=204)
 async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep) -> None:
-    for name in await broker.topics(namespace):
-        topic = await broker.topic(TopicName.parse(name))
-        for subscription in list(topic.subscriptions.values()):
-            await subscription.skip_all()
+    for topic in await existing(broker, namespace):
+        await clear(topic, None)
 
 
 @router.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status_code=204)
 async def clear_backlog_of(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
-    for name in await broker.topics(namespace):
-        topic = await broker.topic(TopicName.parse(name))
-        if (found := topic.subscriptions.get(subscription)) is not None:
-            await found.skip_all()
+    for topic in await existing(broker, namespace):
+        await clear(topic, subscription)
 
 
 @router.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status_code=204)
 async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
-    for name in await broker.topics(namespace):
-        topic = await broker.topic(TopicName.parse(name))
+    for topic in await existing(broker, namespace):
         if subscription in topic.subscriptions:
             await topic.delete_subscription(subscription, force=False)
+
+
+async def existing(broker: Broker, namespace: NamespaceName) -> list[Topic]:
+    """Every topic of the namespace that has a log, opened."""
+    found = []
+    for name in await broker.topics(namespace):
+        with contextlib.suppress(TopicNotFoundError):
+            found.append(await broker.topic(TopicName.parse(name)))
+    return found
+
+
+async def clear(topic: Topic, subscription: str | None) -> None:
+    """Gives up the backlog of that subscription, or of all."""
+    for found in list(topic.subscriptions.values()):
+        if found.is_durable and subscription in (None, found.name):
+            await found.skip_all()

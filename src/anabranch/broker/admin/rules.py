@@ -42,6 +42,8 @@ _TABLE: Final = """
 GET   /                                                  NOTHING
 GET   /status.html                                       NOTHING
 GET   /metrics                                           NOTHING
+GET   /docs                                              NOTHING
+GET   /openapi.json                                      NOTHING
 GET   /ui/api/overview                                   ROUTE
 GET   /ui/api/topics/{tenant}/{namespace}/{topic**}      ROUTE
 *     /ui/api/{any**}                                    SUPER_USER
@@ -55,6 +57,11 @@ GET   /admin/v2/brokers/version                          NAME
 *     /admin/v2/brokers                                  SUPER_USER
 *     /admin/v2/brokers/{any**}                          SUPER_USER
 *     /admin/v2/broker-stats/{any**}                     SUPER_USER
+*     /admin/v2/bookies/{any**}                          SUPER_USER
+*     /admin/v2/resourcegroups                           SUPER_USER
+*     /admin/v2/resourcegroups/{any**}                   SUPER_USER
+*     /admin/v2/resource-quotas                          SUPER_USER
+*     /admin/v2/resource-quotas/{any**}                  SUPER_USER
 *     /admin/v2/tenants                                  SUPER_USER
 *     /admin/v2/tenants/{tenant}                         SUPER_USER
 
@@ -70,6 +77,9 @@ PUT   /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split         SUPER_USE
 POST  /admin/v2/namespaces/{tenant}/{namespace}/clearBacklog           NAMESPACE_CONSUME
 POST  /admin/v2/namespaces/{tenant}/{namespace}/clearBacklog/{sub}     NAMESPACE_CONSUME
 POST  /admin/v2/namespaces/{tenant}/{namespace}/unsubscribe/{sub}      NAMESPACE_CONSUME
+POST  /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/clearBacklog         NAMESPACE_CONSUME
+POST  /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/clearBacklog/{sub}   NAMESPACE_CONSUME
+POST  /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/unsubscribe/{sub}    NAMESPACE_CONSUME
 *     /admin/v2/namespaces/{tenant}/{namespace}/{any**}                TENANT_ADMIN
 
 GET   /admin/v2/{kind}/{tenant}/{namespace}                            LISTING

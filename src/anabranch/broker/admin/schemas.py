@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 
 from anabranch.broker import schema_compat
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, TopicDep, body
 from anabranch.broker.schemas import StoredSchema, version_bytes
 from anabranch.model.names import TopicName
@@ -54,28 +55,35 @@ async def all_versions(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     return {"getSchemaResponses": [_shown(number, schema) for number, schema in enumerate(versions)]}
 
 
-@router.post(_PATH + "/schema")
+@router.post(_PATH + "/schema", openapi_extra=takes(Posted))
 async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     """An operator may add a schema where producers may not; it must still be compatible."""
-    policies = await broker.resources.policies(topic.namespace)
+    policies = await broker.policies(topic)
     policies = msgspec.structs.replace(policies, is_allow_auto_update_schema=True)
     posted = await _posted(request, await broker.metadata.now_ms(), topic)
     version = await broker.schemas.add(topic, posted, policies)
     return {"version": {"version": -1 if version is None else version}}
 
 
-@router.post(_PATH + "/compatibility")
+@router.get(_PATH + "/metadata")
+async def metadata(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+    """Where Pulsar keeps each version in its ledgers. Here they are one record, so only the versions mean anything."""
+    count = len(await broker.schemas.versions(topic))
+    if not count:
+        raise RestError(404, f"{topic} has no schema")
+    index = [{"ledgerId": -1, "entryId": -1, "version": number} for number in range(count)]
+    return {"info": index[-1], "index": index}
+
+
+@router.post(_PATH + "/compatibility", openapi_extra=takes(Posted))
 async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     posted = await _posted(request, 0, topic)
-    policies = await broker.resources.policies(topic.namespace)
-    strategy = policies.schema_compatibility_strategy
-    if strategy == "UNDEFINED":
-        strategy = schema_compat.DEFAULT_STRATEGY
+    strategy = (await broker.policies(topic)).schema_compatibility_strategy
     objection = schema_compat.objection(await broker.schemas.versions(topic), posted, strategy)
     return {"compatibility": objection is None, "schemaCompatibilityStrategy": strategy}
 
 
-@router.post(_PATH + "/version")
+@router.post(_PATH + "/version", openapi_extra=takes(Posted))
 async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
     posted = await _posted(request, 0, topic)
     for number, schema in enumerate(await broker.schemas.versions(topic)):

@@ -11,9 +11,11 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep, body, body_of
 from anabranch.broker.admin.partitions import each, parts, single
 from anabranch.broker.broker import Broker
+from anabranch.broker.policy_json import Int32, Int64
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.model.names import TopicName
@@ -27,10 +29,10 @@ LONG_MAX = 2**63 - 1
 class At(msgspec.Struct, rename="camel"):
     """Java's MessageId or ResetCursorData. Its earliest is -1:-1 and its latest the largest long."""
 
-    ledger_id: int = LONG_MAX
-    entry_id: int = LONG_MAX
-    partition_index: int = -1
-    batch_index: int = -1
+    ledger_id: Int64 = LONG_MAX
+    entry_id: Int64 = LONG_MAX
+    partition_index: Int32 = -1
+    batch_index: Int32 = -1
     is_excluded: bool = False
     excluded: bool = False
     properties: dict[str, str] = {}
@@ -52,7 +54,7 @@ async def list_subscriptions(broker: BrokerDep, topic: TopicDep) -> list[str]:
     return sorted(names)
 
 
-@router.put("/subscription/{subscription}", status_code=204)
+@router.put("/subscription/{subscription}", status_code=204, openapi_extra=takes(At | str))
 async def create_subscription(
     broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
 ) -> None:
@@ -116,6 +118,34 @@ async def properties(broker: BrokerDep, topic: TopicDep, subscription: Subscript
     return merged
 
 
+@router.put("/subscription/{subscription}/properties", status_code=204, openapi_extra=takes(dict[str, str]))
+async def set_properties(
+    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+) -> None:
+    """All of them: those not sent are gone."""
+    sent = await body(request, dict[str, str], {})
+    for found in await _found(broker, topic, subscription):
+        await found.set_properties(sent)
+
+
+@router.get("/subscription/{subscription}/replicatedSubscriptionStatus")
+async def replicated(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep) -> dict[str, bool]:
+    """Never: there is no geo-replication here."""
+    await _found(broker, topic, subscription)
+    return {str(part.name): False for part in await each(broker, topic)}
+
+
+@router.post(
+    "/subscription/{subscription}/replicatedSubscriptionStatus", status_code=204, openapi_extra=takes(bool)
+)
+async def set_replicated(
+    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+) -> None:
+    await _found(broker, topic, subscription)
+    if await body(request, bool):
+        raise RestError(405, "There is no geo-replication here: subscriptions cannot be replicated")
+
+
 # -- moving
 
 
@@ -127,8 +157,8 @@ async def skip_all(broker: BrokerDep, topic: TopicDep, subscription: Subscriptio
 
 @router.post("/subscription/{subscription}/skip/{count}", status_code=204)
 async def skip(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, count: int) -> None:
-    if count < 0:
-        raise RestError(412, "The number of messages to skip must not be negative")
+    if not 0 <= count < 2**31:
+        raise RestError(412, "The number of messages to skip must be 0 to 2147483647")
     if not topic.is_partition and await broker.resources.partitions(topic):
         raise RestError(
             405, "Skip messages on a partitioned topic is not allowed; name one of its partitions"
@@ -144,7 +174,7 @@ async def reset_to_time(
         await found.seek_to_time(timestamp)
 
 
-@router.post("/subscription/{subscription}/resetcursor", status_code=204)
+@router.post("/subscription/{subscription}/resetcursor", status_code=204, openapi_extra=takes(At))
 async def reset(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request) -> None:
     """To a message id, which is delivered again unless `isExcluded`."""
     at = await body(request, At)
@@ -174,11 +204,25 @@ async def expire(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionD
         await found.expire_before(broker.now_ms() - seconds * 1000)
 
 
-@router.post("/subscription/{subscription}/expireMessages", status_code=204)
-async def expire_below(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep) -> None:
-    raise RestError(
-        501, "Expiring up to a message id is not supported yet; expire by age, or reset the cursor"
-    )
+@router.post("/subscription/{subscription}/expireMessages", status_code=204, openapi_extra=takes(At))
+async def expire_below(
+    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+) -> None:
+    """Acknowledges every message up to that id, and it too unless `isExcluded`."""
+    at = await body(request, At)
+    if not topic.is_partition and await broker.resources.partitions(topic):
+        raise RestError(
+            405,
+            "Expire message at position is not supported for partitioned-topic; name one of its partitions",
+        )
+    found = await _only(broker, topic, subscription)
+    log = (await single(broker, topic)).log
+    place = at.place
+    if isinstance(place, str):
+        below = log.end if place == "latest" else log.first
+    else:
+        below = place if at.is_excluded or at.excluded else (place[0], place[1] + 1)
+    await found.give_up_below(log.normalise(min(below, log.end)))
 
 
 @router.post("/all_subscription/expireMessages/{seconds}", status_code=204)
@@ -191,5 +235,5 @@ async def expire_all(broker: BrokerDep, topic: TopicDep, seconds: int) -> None:
 
 
 def _check_age(seconds: int) -> None:
-    if seconds < 0:
-        raise RestError(412, "The age of messages to expire must not be negative")
+    if not 0 <= seconds < 2**31:
+        raise RestError(412, "The age of messages to expire must be 0 to 2147483647 seconds")

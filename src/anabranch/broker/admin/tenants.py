@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.namespaces import remove_namespace
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, body
 from anabranch.broker.policies import Tenant
 
@@ -25,13 +26,13 @@ async def get_tenant(broker: BrokerDep, tenant: str) -> dict[str, Any]:
     return (await broker.resources.tenant(unquote(tenant))).builtins()
 
 
-@router.put("/{tenant}", status_code=204)
+@router.put("/{tenant}", status_code=204, openapi_extra=takes(Tenant))
 async def create_tenant(broker: BrokerDep, tenant: str, request: Request) -> None:
     default = Tenant(allowed_clusters=(broker.resources.cluster,))
     await broker.resources.create_tenant(unquote(tenant), await body(request, Tenant, default))
 
 
-@router.post("/{tenant}", status_code=204)
+@router.post("/{tenant}", status_code=204, openapi_extra=takes(Tenant))
 async def update_tenant(broker: BrokerDep, tenant: str, request: Request) -> None:
     await broker.resources.update_tenant(unquote(tenant), await body(request, Tenant))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,11 +11,13 @@ from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.namespaces import shown
+from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
 from anabranch.broker.admin.partitions import each, merged, parts, single
 from anabranch.broker.broker import Broker
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.policy_json import Int32
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
@@ -48,7 +51,7 @@ async def list_partitioned(
 # -- one topic
 
 
-@router.put("", status_code=204)
+@router.put("", status_code=204, openapi_extra=takes(dict[str, str]))
 async def create_topic(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     properties = await body(request, dict[str, str], {})
     if await broker.resources.partitions(topic) or not await broker.create_topic(topic, properties):
@@ -119,31 +122,51 @@ async def properties(broker: BrokerDep, topic: TopicDep) -> dict[str, str]:
     return dict((await single(broker, topic)).log.topic_record.properties)
 
 
-@router.put("/offload")
-@router.get("/offload")
-async def offload(broker: BrokerDep, topic: TopicDep) -> None:
-    raise RestError(501, "There is no tiered storage to offload to")
+@router.put("/properties", status_code=204, openapi_extra=takes(dict[str, str]))
+async def add_properties(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
+    """Those sent are set; others stay."""
+    sent = await body(request, dict[str, str], {})
+    await _change_properties(broker, topic, lambda known: {**known, **sent})
+
+
+@router.delete("/properties", status_code=204)
+async def remove_property(broker: BrokerDep, topic: TopicDep, key: str) -> None:
+    await _change_properties(broker, topic, lambda known: {k: v for k, v in known.items() if k != key})
+
+
+async def _change_properties(
+    broker: Broker, topic: TopicName, change: Callable[[Mapping[str, str]], dict[str, str]]
+) -> None:
+    if not topic.is_partition and await broker.resources.partitions(topic):
+        await broker.resources.change_partitioned(
+            topic, lambda record: msgspec.structs.replace(record, properties=change(record.properties))
+        )
+        return
+    await (await single(broker, topic)).log.change_record(
+        lambda record: msgspec.structs.replace(record, properties=change(record.properties))
+    )
 
 
 # -- partitioned topics
 
 
-class _Partitioned(msgspec.Struct):
-    partitions: int
+class Partitioned(msgspec.Struct):
+    partitions: Int32
     properties: dict[str, str] = {}
 
 
-@router.put("/partitions", status_code=204)
+@router.put("/partitions", status_code=204, openapi_extra=takes(Int32 | Partitioned))
 async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     """The body is a number, or an object with `partitions` and `properties`."""
     count, properties = await partitions_wanted(broker, request)
+    await broker.check_topics_max(topic, count)
     await broker.resources.create_partitioned(topic, count, properties)
     await _create_partitions(broker, topic, range(count))
 
 
 async def partitions_wanted(broker: Broker, request: Request) -> tuple[int, dict[str, str]]:
-    asked: int | _Partitioned = await body_of(request, int | _Partitioned)
-    wanted = asked if isinstance(asked, _Partitioned) else _Partitioned(asked)
+    asked: int | Partitioned = await body_of(request, Int32 | Partitioned)
+    wanted = asked if isinstance(asked, Partitioned) else Partitioned(asked)
     _check_count(broker, wanted.partitions, 406)
     return wanted.partitions, wanted.properties
 
@@ -155,9 +178,9 @@ async def _create_partitions(broker: Broker, topic: TopicName, indexes: range) -
         await asyncio.gather(*(broker.create_topic(topic.partition(index)) for index in some))
 
 
-@router.post("/partitions", status_code=204)
+@router.post("/partitions", status_code=204, openapi_extra=takes(Int32))
 async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
-    count = await body(request, int)
+    count: int = await body_of(request, Int32)
     _check_count(broker, count, 422)
     before = await broker.resources.update_partitioned(topic, count)
     # Subscriptions of the topic exist on its new partitions too, from their start: nothing published there is missed.

@@ -13,8 +13,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.cursor import Cursor
@@ -42,6 +42,8 @@ class DispatchLimits:
     failover_wait_seconds: float = 1.0
     # How long to wait after a read that failed for a reason that may pass.
     retry_seconds: float = 1.0
+    # Whether messages may ask to be delivered later; if not, they are delivered at once.
+    has_delays: bool = True
 
 
 @dataclass(slots=True)
@@ -59,6 +61,13 @@ class DispatchContext:
     is_durable: bool = True
     # Batches may lack some of their messages.
     is_compacted: bool = False
+    # Set where a rate limits what may be sent.
+    pace: DispatchPacer | None = None
+
+
+class DispatchPacer(Protocol):
+    def look(self, now: float) -> tuple[float, int]:
+        """How long to wait before anything is sent, and how many entries a burst may have then."""
 
 
 class Dispatcher(ABC):
@@ -104,6 +113,13 @@ class Dispatcher(ABC):
         """The consumer may have room again: permits, an unblocked count or a drained socket."""
         self.wake()
 
+    def limits_changed(self) -> None:
+        """Some may have room again that had none under the old limits."""
+        if self._retry is not None and self.damage is None:
+            self._retry.cancel()
+            self._retry = None
+        self.wake_soon()
+
     # -- acknowledgements
 
     @abstractmethod
@@ -147,8 +163,18 @@ class Dispatcher(ABC):
     def _run(self) -> None:
         if self.damage is not None and not self._is_past_damage(self.damage):
             return
-        if self._retry is None:
+        if self._retry is None and (self._ctx.pace is None or self._is_in_time(self._ctx.pace)):
             self._pump()
+
+    def _is_in_time(self, pace: DispatchPacer) -> bool:
+        """Whether the rate lets something through; if not, it is tried again as soon as it may."""
+        wait, entries = pace.look(self._ctx.loop.time())
+        if wait > 0:
+            self._retry = self._ctx.loop.call_later(wait, self._try_again)
+            return False
+        # Batches may still go beyond; what they take too much is waited for afterwards.
+        self._ctx.limits = replace(self._ctx.limits, burst_entries=entries)
+        return True
 
     @abstractmethod
     def _pump(self) -> None:

@@ -113,6 +113,14 @@ class ConcurrentDispatcher(Dispatcher):
                         return count_max
         return total
 
+    def limits_changed(self) -> None:
+        for consumer in self.consumers:
+            if consumer.has_room:
+                self._queue(consumer)
+        limit = self._ctx.limits.subscription_unacked_max
+        self.is_blocked = bool(limit) and self._ctx.is_durable and self.unacked >= limit
+        super().limits_changed()
+
     # -- acknowledgements
 
     def acked(self, consumer: Consumer, at: Position) -> None:
@@ -287,7 +295,7 @@ class ConcurrentDispatcher(Dispatcher):
                 done += 1
                 continue
             metadata = self._metadata_of(data)
-            if metadata.deliver_at_time > now:
+            if metadata.deliver_at_time > now and self._ctx.limits.has_delays:
                 self._delayed.add(at, metadata.deliver_at_time)
                 done += 1
                 continue

@@ -99,7 +99,18 @@ async def test_old_messages_are_expired(rest: Rest) -> None:
     await rest.call("POST", f"{T}/all_subscription/expireMessages/1", 204)
     assert await backlog(rest) == 2
     await rest.refused("POST", f"{S}/expireMessages/-5", 412)
-    await rest.refused("POST", f"{S}/expireMessages", 501, json={"ledgerId": 0, "entryId": 0})
+
+
+async def test_messages_expire_up_to_a_place(rest: Rest) -> None:
+    await rest.call("PUT", S, 204)
+    ids = await rest.publish("t", b"1", b"2", b"3")
+    at = {"ledgerId": ids[1][0], "entryId": ids[1][1]}
+    await rest.call("POST", f"{S}/expireMessages", 204, json={**at, "isExcluded": True})
+    assert await backlog(rest) == 2
+    await rest.call("POST", f"{S}/expireMessages", 204, json=at)
+    assert await backlog(rest) == 1
+    await rest.call("POST", f"{S}/expireMessages", 204, json={"ledgerId": -1, "entryId": -1})
+    assert await backlog(rest) == 1
 
 
 async def test_messages_are_looked_at_without_being_consumed(rest: Rest) -> None:

@@ -1,0 +1,112 @@
+"""`/admin/v2/namespaces/{tenant}/{ns}/{bundle}/…`: the topics of one bundle: their names hash into it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.namespaces import clear, existing, unload_topics
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep
+from anabranch.broker.broker import Broker
+from anabranch.broker.policies import BUNDLES_MAX, Bundles, Policies
+from anabranch.broker.topic import Topic
+from anabranch.model.names import NamespaceName, TopicName
+
+router = APIRouter()
+
+_PATH = "/{tenant}/{namespace}/{bundle}"
+_RANGE = re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}")
+
+
+async def _range(broker: Broker, namespace: NamespaceName, bundle: str) -> tuple[int, int]:
+    """Where the bundle begins and ends; refused if the namespace is not cut there."""
+    bundles = (await broker.resources.policies(namespace)).bundles
+    if _RANGE.fullmatch(bundle) is None:
+        raise RestError(412, f"Invalid bundle range {bundle}: expected 0x00000000_0xffffffff")
+    first, last = (int(edge, 16) for edge in bundle.split("_"))
+    edges = [int(edge, 16) for edge in bundles.boundaries]
+    if first not in edges or last not in edges or first >= last:
+        raise RestError(412, f"{namespace} has no bundle {bundle}; see its bundles")
+    return first, last
+
+
+def _is_within(name: TopicName, edges: tuple[int, int]) -> bool:
+    place = topic_hash(name)
+    return edges[0] <= place < edges[1] or (place == edges[1] == 0xFFFFFFFF)
+
+
+def topic_hash(name: TopicName) -> int:
+    return zlib.crc32(str(name).encode())
+
+
+async def _topics(broker: Broker, namespace: NamespaceName, bundle: str) -> list[Topic]:
+    edges = await _range(broker, namespace, bundle)
+    return [topic for topic in await existing(broker, namespace) if _is_within(topic.name, edges)]
+
+
+@router.put(_PATH + "/unload", status_code=204)
+async def unload(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
+    """Closes the bundle's open topics; clients come back and open them again."""
+    edges = await _range(broker, namespace, bundle)
+    opened = [name for name in broker.loaded() if name.namespace == namespace and _is_within(name, edges)]
+    await unload_topics(broker, opened)
+
+
+@router.post(_PATH + "/clearBacklog", status_code=204)
+async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
+    for topic in await _topics(broker, namespace, bundle):
+        await clear(topic, None)
+
+
+@router.post(_PATH + "/clearBacklog/{subscription}", status_code=204)
+async def clear_backlog_of(
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
+) -> None:
+    for topic in await _topics(broker, namespace, bundle):
+        await clear(topic, subscription)
+
+
+@router.post(_PATH + "/unsubscribe/{subscription}", status_code=204)
+async def unsubscribe(
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
+) -> None:
+    for topic in await _topics(broker, namespace, bundle):
+        if subscription in topic.subscriptions:
+            await topic.delete_subscription(subscription)
+
+
+@router.get(_PATH + "/topicHashPositions")
+async def hash_positions(
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str, topics: str | None = None
+) -> dict[str, Any]:
+    """Where in the hash space each of the bundle's topics lies."""
+    edges = await _range(broker, namespace, bundle)
+    wanted = set(topics.split(",")) if topics else None
+    found = {
+        str(name): topic_hash(name)
+        for name in await broker.resources.topic_names(namespace)
+        if _is_within(name, edges) and (wanted is None or str(name) in wanted)
+    }
+    return {"namespace": str(namespace), "bundle": bundle, "hashPositions": found}
+
+
+@router.put(_PATH + "/split", status_code=204)
+async def split(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
+    """Cuts the bundle in the middle."""
+    first, last = await _range(broker, namespace, bundle)
+    middle = f"0x{first + (last - first) // 2:08x}"
+
+    def cut(policies: Policies) -> Policies:
+        edges = sorted({*policies.bundles.boundaries, middle}, key=lambda edge: int(edge, 16))
+        if not 2 <= len(edges) - 1 <= BUNDLES_MAX or last - first < 2:
+            raise RestError(412, f"{bundle} cannot be split further")
+        return msgspec.structs.replace(
+            policies, bundles=Bundles(boundaries=tuple(edges), count=len(edges) - 1)
+        )
+
+    await broker.resources.update_policies(namespace, cut)

@@ -1,0 +1,105 @@
+"""One setting of a namespace or of a topic: where it is found, what it looks like, and its four routes.
+
+A setting that is not set answers 204, so that clients see "whoever is above decides". One that this broker would not
+obey can be asked for, and is refused when set, with the reason: a limit that is stored and ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.openapi import takes
+from anabranch.broker.admin.params import body_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    path: str
+    field: str
+    kind: Any
+    # Kept in a map under the cluster's name, as Pulsar does.
+    is_per_cluster: bool = False
+    # Pulsar's clients send these as a parameter of that name; others may send a body.
+    parameter: str | None = None
+
+    def value(self, policies: Any) -> Any:
+        found = getattr(policies, self.field)
+        return next(iter(found.values()), None) if self.is_per_cluster else found
+
+    def stored(self, value: Any, cluster: str) -> dict[str, Any]:
+        return {self.field: {cluster: value} if self.is_per_cluster else value}
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """A setting of Pulsar's that nothing here would obey."""
+
+    path: str
+    why: str
+
+
+def shown(value: Any) -> Response:
+    return Response(status_code=204) if value is None else JSONResponse(msgspec.to_builtins(value))
+
+
+async def sent(request: Request, setting: Setting) -> Any:
+    """What the request sets it to, from its parameter or its body."""
+    if setting.parameter is not None and (text := request.query_params.get(setting.parameter)) is not None:
+        try:
+            return msgspec.convert(text, setting.kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise RestError(400, f"Invalid {setting.parameter}: {error}") from None
+    return await body_of(request, setting.kind)
+
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+def add_routes(
+    router: APIRouter, path: str, setting: Setting, show: Handler, change: Handler, unset: Handler
+) -> None:
+    extra = takes(setting.kind, parameter=setting.parameter)
+    for method, handler, status in (
+        ("GET", show, 200),
+        ("POST", change, 204),
+        ("PUT", change, 204),
+        ("DELETE", unset, 204),
+    ):
+        router.add_api_route(
+            path,
+            handler,
+            methods=[method],
+            status_code=status,
+            name=f"{method.lower()}_{setting.path}",
+            response_model=None,
+            openapi_extra=extra if method in ("POST", "PUT") else None,
+        )
+
+
+def add_refusals(router: APIRouter, path: str, unserved: Unserved, exists: Handler) -> None:
+    """It can be asked for, and is never set; setting it is refused with the reason."""
+
+    async def refuse() -> None:
+        raise RestError(405, f"{unserved.path} is not supported: {unserved.why}")
+
+    for method, handler, status in (
+        ("GET", exists, 204),
+        ("POST", refuse, 405),
+        ("PUT", refuse, 405),
+        ("DELETE", exists, 204),
+    ):
+        router.add_api_route(
+            path,
+            handler,
+            methods=[method],
+            status_code=status,
+            name=f"{method.lower()}_{unserved.path}",
+            response_model=None,
+        )

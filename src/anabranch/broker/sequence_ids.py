@@ -1,0 +1,123 @@
+"""Each producer's last sequence id, known also while nobody deduplicates, so that doing so can begin at any moment.
+
+While deduplication is on, the table in `dedup.py` has it all. While it is off, a live producer carries its own last id,
+and a producer with a name of its own leaves it here when it goes. What was published between the last stored state and
+a crash is in the log only: it is read at once where deduplication is on, else when it is turned on.
+
+The ids of the time without it are kept apart from the table: there the last id counts and not the highest, and nobody
+is told of them before deduplication is on. Whoever starts again from 0 every day would be silenced otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.dedup import PRODUCERS_MAX, Deduplication, last_id
+from anabranch.model.position import Position
+from anabranch.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from anabranch.broker.producer import Producer
+    from anabranch.broker.topic import Topic
+
+# Where they are in a topic's stored state.
+LAST_IDS = "last_sequence_ids"
+UNREAD_FROM = "last_sequence_ids_unread_from"
+
+
+class SequenceIds:
+    """`stored` is the topic's stored extra state, from which this takes what it has put there."""
+
+    def __init__(self, topic: Topic, table: Deduplication, stored: dict[str, Any], as_of: Position) -> None:
+        self._topic = topic
+        self._table = table
+        self._last: dict[str, int] = stored.pop(LAST_IDS, {})
+        # Entries from here on, up to where the log ended when it was opened, are not accounted for. None: all are.
+        ledger, entry = stored.pop(UNREAD_FROM, as_of)
+        self.unread_from: Position | None = (ledger, entry)
+        self._unread_end: Position = as_of
+        # Those whose last ids have come in since: what is read later is older.
+        self._departed: set[str] = set()
+        self._is_wanted = False
+
+    def opened(self, *, is_read: bool) -> None:
+        """With `is_read` the log was read from `unread_from` on; else that is left for later, if there is anything."""
+        log = self._topic.log
+        self._unread_end = log.end
+        if is_read or (self.unread_from is not None and log.normalise(self.unread_from) >= log.end):
+            self.unread_from = None
+
+    def replay(self, metadata: pb.MessageMetadata) -> None:
+        """Learns from an entry read back from the log."""
+        if self._topic.publishing.is_deduplicating or self._topic.is_sealed:
+            self._table.replay(metadata)
+        elif (last := last_id(metadata)) is not None:
+            self._keep(metadata.producer_name, last)
+
+    def want(self, is_wanted: bool) -> None:
+        """Deduplication is turned on or off. Where the log must be read first, it begins once that is done."""
+        if is_wanted is self._is_wanted:
+            return
+        self._is_wanted = is_wanted
+        if not is_wanted:
+            for producer in self._topic.producers.values():
+                producer.last_pushed = self._table.pushed.get(producer.name, -1)
+            self._topic.publishing.deduplicate(False)
+        elif self.unread_from is None or not self._topic.is_open:
+            self._begin()
+        else:
+            self._topic.broker.keep_up(self._read_and_begin())
+
+    async def _read_and_begin(self) -> None:
+        if self.unread_from is not None:
+            async for _, _, metadata in self._topic.entries(self.unread_from, self._unread_end):
+                if metadata.producer_name not in self._departed:
+                    self.replay(metadata)
+        self.unread_from = None
+        if self._is_wanted and not self._topic.is_closed:
+            self._begin()
+
+    def _begin(self) -> None:
+        live = {p.name: p.last_pushed for p in self._topic.producers.values() if p.last_pushed >= 0}
+        for name, last in self._last.items():
+            self._table.learn(name, last)
+            self._table.confirm(name, last)
+        for name, last in live.items():
+            self._table.learn(name, last)
+        self._last.clear()
+        self._departed.clear()
+        self._topic.publishing.deduplicate(True)
+
+        def confirmed() -> None:
+            for name, last in live.items():
+                self._table.confirm(name, last)
+
+        if live:
+            self._topic.when_confirmed(confirmed)
+
+    def departed(self, producer: Producer) -> None:
+        is_off = not self._topic.publishing.is_deduplicating
+        if is_off and producer.is_name_given and producer.last_pushed >= 0:
+            self._keep(producer.name, producer.last_pushed)
+            if self.unread_from is not None:
+                self._departed.add(producer.name)
+
+    def _keep(self, name: str, last: int) -> None:
+        self._last.pop(name, None)
+        self._last[name] = last
+        if len(self._last) > PRODUCERS_MAX:
+            del self._last[next(iter(self._last))]
+
+    def image(self) -> dict[str, Any]:
+        """What is stored with the topic's state; nothing for most topics."""
+        ids = dict(self._last)
+        if not self._topic.publishing.is_deduplicating:
+            ids |= {
+                p.name: p.last_pushed
+                for p in self._topic.producers.values()
+                if p.is_name_given and p.last_pushed >= 0
+            }
+        image: dict[str, Any] = {LAST_IDS: ids} if ids else {}
+        if self.unread_from is not None:
+            image[UNREAD_FROM] = self.unread_from
+        return image
