@@ -55,6 +55,7 @@ _SUBSCRIPTIONS: Final = {
     "pulsar_subscription_msg_throughput_out": _gauge("Bytes sent to consumers a second"),
     "pulsar_subscription_msg_rate_redeliver": _gauge("Messages sent again a second"),
     "pulsar_subscription_msg_ack_rate": _gauge("Messages acknowledged a second"),
+    "pulsar_subscription_msg_drop_rate": _gauge("Messages of a non-persistent topic dropped a second"),
     "pulsar_subscription_total_msg_expired": _gauge("Messages expired since the topic was opened"),
     "pulsar_subscription_last_expire_timestamp": _gauge("When messages last expired, in ms since 1970"),
     "pulsar_subscription_last_acked_timestamp": _gauge(

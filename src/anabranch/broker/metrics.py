@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import anabranch
 from anabranch.broker.metrics_page import Page, escaped
+from anabranch.broker.subscription import Subscription
+from anabranch.broker.topic import Topic
 from anabranch.model.histogram import Histogram
 from anabranch.model.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.subscription import Subscription
-    from anabranch.broker.topic import Topic
+    from anabranch.broker.non_persistent.subscription import NonPersistentSubscription
+    from anabranch.broker.non_persistent.topic import NonPersistentTopic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_PER_TURN = 50
@@ -68,11 +70,12 @@ async def _add_topics(page: Page, cluster: str, broker: Broker) -> None:
     add_clients = _client_lines(page, broker)
     sums: dict[NamespaceName, dict[str, float]] = {}
     counts: dict[NamespaceName, int] = {}
-    for number, (name, topic) in enumerate(broker.loaded().items()):
+    topics: list[Topic | NonPersistentTopic] = [*broker.loaded().values(), *broker.non_persistent.loaded()]
+    for number, topic in enumerate(topics):
         figures = _topic_figures(topic)
-        namespace = name.namespace
+        namespace = topic.name.namespace
         if per_topic:
-            labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(name))}"'
+            labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(topic.name))}"'
             page.add_all(labels, figures)
             for subscription in topic.subscriptions.values():
                 subscribed = f'{labels},subscription="{escaped(subscription.name)}"'
@@ -101,11 +104,10 @@ async def _add_topics(page: Page, cluster: str, broker: Broker) -> None:
     page.add_all(cluster, {"pulsar_broker_topics_count": sum(counts.values()), **total})
 
 
-def _topic_figures(topic: Topic) -> dict[str, float]:
+def _topic_figures(topic: Topic | NonPersistentTopic) -> dict[str, float]:
     messages_in, bytes_in, messages_out, bytes_out = topic.counters
     rate_in, throughput_in = topic.rates_in
-    log = topic.log
-    size = log.size_bytes
+    size, entries = (topic.log.size_bytes, topic.log.entries) if isinstance(topic, Topic) else (0, 0)
     producers, backlog, most, rate_out, throughput_out, consumers = len(topic.producers), 0, 0, 0.0, 0.0, 0
     for subscription in topic.subscriptions.values():
         behind = subscription.backlog()
@@ -132,11 +134,13 @@ def _topic_figures(topic: Topic) -> dict[str, float]:
         "pulsar_storage_size": size,
         "pulsar_storage_logical_size": size,
         # Entries of a topic differ in size; their mean is what is known without reading them.
-        "pulsar_storage_backlog_size": size * most // log.entries if most else 0,
+        "pulsar_storage_backlog_size": size * most // entries if most and entries else 0,
     }
 
 
-def _subscription_figures(subscription: Subscription) -> dict[str, float]:
+def _subscription_figures(subscription: Subscription | NonPersistentSubscription) -> dict[str, float]:
+    if not isinstance(subscription, Subscription):
+        return _unstored_figures(subscription)
     consumers = subscription.consumers
     backlog = subscription.backlog()
     rate = throughput = redelivered = acked = 0.0
@@ -178,12 +182,25 @@ def _subscription_figures(subscription: Subscription) -> dict[str, float]:
     }
 
 
-def _client_lines(page: Page, broker: Broker) -> Callable[[str, Topic], None]:
+def _unstored_figures(subscription: NonPersistentSubscription) -> dict[str, float]:
+    """Of a subscription that keeps nothing: there is nothing to be behind of."""
+    consumers = subscription.consumers
+    return {
+        "pulsar_subscription_consumers_count": len(consumers),
+        "pulsar_subscription_msg_rate_out": sum(consumer.rates[0] for consumer in consumers),
+        "pulsar_subscription_msg_throughput_out": sum(consumer.rates[1] for consumer in consumers),
+        "pulsar_subscription_msg_drop_rate": subscription.drop_rate,
+        "pulsar_out_messages_total": subscription.messages_out,
+        "pulsar_out_bytes_total": subscription.bytes_out,
+    }
+
+
+def _client_lines(page: Page, broker: Broker) -> Callable[[str, Topic | NonPersistentTopic], None]:
     """What adds a topic's producers and consumers one by one, where the settings ask for that."""
     per_producer = broker.config.expose_producer_level_metrics_in_prometheus
     per_consumer = broker.config.expose_consumer_level_metrics_in_prometheus
 
-    def add(labels: str, topic: Topic) -> None:
+    def add(labels: str, topic: Topic | NonPersistentTopic) -> None:
         for producer in topic.producers.values() if per_producer else ():
             page.add_all(
                 f'{labels},producer_name="{escaped(producer.name)}",producer_id="{producer.id}"',

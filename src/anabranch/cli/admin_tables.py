@@ -11,7 +11,7 @@ from typing import Any
 from anabranch.cli.amounts import words
 from anabranch.cli.answers import lines, table
 from anabranch.cli.options import UsageError
-from anabranch.cli.requests import Request, arg, declare, flag
+from anabranch.cli.requests import WAIT, Request, arg, declare, flag
 
 # -- tenants
 
@@ -94,7 +94,7 @@ CLUSTERS = (
 
 BROKERS = (
     Request("list", "list the brokers", "GET", "/brokers"),
-    Request("health", "say whether the broker serves: ok, or the reason", "GET", "/brokers/health"),
+    Request("health", "say whether the broker serves: ok, or the reason", "GET", "/brokers/health", (WAIT,)),
     Request("ready", "say whether clients may be sent to the broker", "GET", "/brokers/ready"),
     Request("version", "show the broker's version", "GET", "/brokers/version"),
     Request("leader", "show which broker leads", "GET", "/brokers/leaderBroker"),

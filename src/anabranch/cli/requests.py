@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from anabranch.cli.admin_options import declare_group
 from anabranch.cli.answers import View, show
-from anabranch.cli.rest import call
+from anabranch.cli.rest import RestRefused, call
 from anabranch.model.names import NamespaceName, TopicName
 
 
@@ -38,6 +39,8 @@ def flag(name: str, query: str, help: str) -> Argument:
     return Argument((name,), {"action": "store_true", "help": help}, query)
 
 
+WAIT_STEP_S = 0.1
+WAIT = arg("--wait", type=float, metavar="S", help="give a broker that is starting so many seconds")
 NAMESPACE = arg("namespace", metavar="TENANT/NAMESPACE", help="public/default, for instance")
 TOPIC = arg("topic", help="`t` is short for persistent://public/default/t")
 
@@ -65,11 +68,24 @@ def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     request: Request = arguments.request
     body = None if request.body is None else request.body(arguments)
-    found = call(arguments.admin_url, request.method, path_of(request, arguments), body)
+    found = _asked(request, arguments, body)
     if found is None and request.method == "GET" and not arguments.json:
         print("not set: the broker decides")
     show(found, is_json=arguments.json, view=request.view)
     return 0
+
+
+def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
+    """The answer; with --wait also of a broker that is only starting."""
+    deadline = time.monotonic() + (getattr(arguments, "wait", None) or 0.0)
+    while True:
+        try:
+            return call(arguments.admin_url, request.method, path_of(request, arguments), body)
+        except RestRefused as refused:
+            # 0: it could not be asked at all; 503: it says itself that it is not ready.
+            if refused.status not in (0, 503) or time.monotonic() > deadline:
+                raise
+            time.sleep(WAIT_STEP_S)
 
 
 def path_of(request: Request, arguments: argparse.Namespace) -> str:

@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     name = TopicName.parse(arguments.topic)
     if _is_scalable(arguments, url, name):
         return scalable.run(arguments, TopicName(Domain.TOPIC, name.namespace, name.local))
-    if name.domain is not Domain.PERSISTENT:
-        raise UsageError(f"{name}: only persistent:// and topic:// topics are served")
+    if name.domain is Domain.SEGMENT:
+        raise UsageError(f"{name} is a segment: `anabranch topics stats` of its topic shows it")
     _classic(arguments, url, name)
     return 0
 
@@ -146,7 +146,7 @@ def _list(arguments: argparse.Namespace, namespace: NamespaceName, properties: d
 
 
 def _listing(found: list[dict[str, Any]]) -> list[str]:
-    kinds = {"classic": "", "scalable": "  (scalable)"}
+    kinds = {"classic": "", "non-persistent": "", "scalable": "  (scalable)"}
     return [
         one["topic"] + (f"  ({one['partitions']} partitions)" if "partitions" in one else kinds[one["kind"]])
         for one in found
@@ -161,9 +161,11 @@ def _listed(url: str, namespace: NamespaceName) -> list[dict[str, Any]]:
     for topic in whole:
         found: dict[str, Any] = call(url, "GET", f"/admin/v2/{TopicName.parse(topic).rest_path}/partitions")
         counts[topic] = found["partitions"]
+    volatile: list[str] = call(url, "GET", f"/admin/v2/non-persistent/{namespace}")
     plain = [topic for topic in single if str(TopicName.parse(topic).base) not in counts]
     return [
         *({"topic": topic, "kind": "classic"} for topic in plain),
+        *({"topic": topic, "kind": "non-persistent"} for topic in volatile),
         *({"topic": topic, "kind": "partitioned", "partitions": n} for topic, n in counts.items()),
     ]
 

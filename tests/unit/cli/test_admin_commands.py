@@ -33,7 +33,7 @@ clusters create far --url http://far:8080 --broker-url pulsar://far:6650
 clusters update far --url http://far:8081 --broker-url pulsar://far:6650
 clusters delete far
 brokers list
-brokers health
+brokers health --wait 5
 brokers ready
 brokers version
 brokers leader
@@ -48,6 +48,8 @@ topics create walk/ns/wide --partitions 2
 topics update-partitions walk/ns/wide 3
 topics partitions walk/ns/wide
 topics create topic://walk/ns/s --segments 2 --property team=blue
+topics create non-persistent://walk/ns/fleeting
+topics stats non-persistent://walk/ns/fleeting
 topics list walk/ns
 topics list walk/ns --property team=blue
 topics properties walk/ns/t
@@ -241,6 +243,19 @@ def test_every_command_takes_json_and_is_part_of_the_story() -> None:
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path
             assert any(one == path or one.startswith(f"{path} ") for one in walked), path
+
+
+def test_the_commands_of_the_page_do_what_it_says(
+    broker: BrokerProcess, folder: Path, capsys: Capture
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
+    block = page.partition("## Administering a broker")[2].partition("```sh\n")[2].partition("```")[0]
+    assert block.count("\n") > 10
+    for line in block.splitlines():
+        words = line.partition(" > ")[0].split()
+        assert words.pop(0) == "anabranch"
+        assert (main(words) if words[0] == "completion" else told(broker, folder, words)) == 0, line
+    assert told(broker, folder, ["tenants", "delete", "acme", "--force"]) == 0
 
 
 def test_options_of_a_group_may_stand_before_its_action_or_behind(

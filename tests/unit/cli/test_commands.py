@@ -38,7 +38,7 @@ def test_topics_are_made_listed_described_and_deleted(broker: BrokerProcess, cap
         (["topics", "--admin-url", "http://127.0.0.1:1", "list"], "Connection refused"),
         (["topics", "--admin-url", "ftp://x", "list"], "no admin URL"),
         (["topics", "list", "a/b/c"], "cluster"),
-        (["topics", "stats", "non-persistent://a/b/c"], "persistent://"),
+        (["topics", "stats", "segment://a/b/c/0000-ffff-0"], "is a segment"),
         (["topics", "create", "t", "--segments", "2"], "--scalable"),
         (["topics", "create", "t", "--property", "a=b"], "--scalable"),
         (["topics", "create", "t", "--scalable", "--partitions", "2"], "--segments"),
@@ -50,7 +50,7 @@ def test_topics_are_made_listed_described_and_deleted(broker: BrokerProcess, cap
         (["standalone", "--set", "maxMessageSize=tiny"], "maxMessageSize"),
         (["standalone", "--set", "maxMessageSize"], "NAME=VALUE"),
         (["standalone", "--port", "7000", "--http-port", "7000"], "both ports"),
-        (["demo", "--messages", "1"], "--messages"),
+        (["demo", "--durability", "--messages", "1"], "--messages"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

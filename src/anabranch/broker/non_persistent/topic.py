@@ -183,6 +183,14 @@ class NonPersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.update_rates(seconds)
 
+    @property
+    def counters(self) -> tuple[int, int, int, int]:
+        """Messages and bytes in, messages and bytes out to all subscriptions, since the topic was opened."""
+        messages, size = self._out_before
+        for one in self.subscriptions.values():
+            messages, size = messages + one.messages_out, size + one.bytes_out
+        return self.messages_in, self.bytes_in, messages, size
+
     def stats(self) -> dict[str, Any]:
         """Pulsar's NonPersistentTopicStats JSON."""
         subscriptions = {name: one.stats() for name, one in self.subscriptions.items()}

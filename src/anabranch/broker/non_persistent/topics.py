@@ -20,6 +20,9 @@ class NonPersistentTopics:
         self._broker = broker
         self._topics: dict[TopicName, NonPersistentTopic] = {}
 
+    def loaded(self) -> list[NonPersistentTopic]:
+        return list(self._topics.values())
+
     def opened(self, name: TopicName) -> NonPersistentTopic | None:
         return self._topics.get(name)
 

@@ -38,6 +38,7 @@ async def test_every_metric_is_declared_and_has_the_kind_it_says() -> None:
         producer = await rest.client.producer("t")
         await (await producer.send(b"x"))
         await rest.client.consumer("t", "s")
+        await rest.client.consumer("non-persistent://public/default/t", "s")
         found = await page(rest)
     assert [name for name in found if declared(name) not in METRICS] == []
     for name, family in found.items():
@@ -67,6 +68,17 @@ async def test_names_with_quotes_are_read_back(rest: Rest) -> None:
     assert 'persistent://public/default/odd"\\name' in {
         sample.labels["topic"] for sample in found["pulsar_in_messages"].samples
     }
+
+
+async def test_topics_that_keep_nothing_are_counted_too(rest: Rest) -> None:
+    topic = "non-persistent://public/default/t"
+    await rest.client.consumer(topic, "s")
+    await rest.publish(topic, b"x")
+    found = await page(rest)
+    (sample,) = found["pulsar_in_messages"].samples
+    assert (sample.labels["topic"], sample.value) == (topic, 1)
+    assert [one.value for one in found["pulsar_subscription_msg_drop_rate"].samples] == [0]
+    assert found["pulsar_broker_topics_count"].samples[0].value == 1
 
 
 # -- what is deployed beside it
