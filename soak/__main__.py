@@ -82,7 +82,14 @@ def main() -> int:
     elif args.command == "spark":
         code = spark.run(
             spark.Options(
-                args.kills, seed, folder, args.master, args.rate, args.rows, has_sink=not args.no_sink
+                args.kills,
+                seed,
+                folder,
+                args.master,
+                args.rate,
+                args.rows,
+                has_sink=not args.no_sink,
+                patience_s=args.patience,
             )
         )
     elif args.command == "scalable":
@@ -98,11 +105,19 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=20, help="how many times each party is killed")
     parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
     parser.add_argument(
-        "--master", default=spark.MASTER, help="Spark's; on local[2] executors are Python processes"
+        "--master",
+        default=spark.MASTER,
+        help="Spark's; local-cluster[2,1,1024] has executors of their own, and takes twice as long",
     )
     parser.add_argument("--rate", type=float, default=spark.PER_SECOND, help="messages a second")
     parser.add_argument("--rows", type=int, default=spark.ROWS_MAX, help="rows of a micro-batch, at most")
     parser.add_argument("--no-sink", action="store_true", help="only into a table, and not into a topic")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=spark.PATIENCE_S,
+        help="seconds without a batch after which a query counts as stuck: more on a busy machine",
+    )
 
 
 def _add_client(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 FAILED = 3
+# A JVM lives for seconds here, and starts in half the time if it compiles little.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Setup:
     def path(self, name: str) -> Path:
         return Path(self.folder) / name
 
+    @property
+    def queries(self) -> tuple[str, ...]:
+        return ("table", "copy") if self.copy else ("table",)
+
     def source(self, subscription: str) -> dict[str, str]:
         return {
             "serviceUrl": self.url,
@@ -44,19 +50,38 @@ class Setup:
         }
 
 
+def _home(setup: Setup) -> Path:
+    """Spark's folder under another name: a cluster's workers keep their files in there."""
+    import pyspark
+
+    folder = setup.path("home")
+    folder.mkdir(exist_ok=True)
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name != "work" and not (folder / part.name).exists():
+            (folder / part.name).symlink_to(part)
+    return folder
+
+
 def session(setup: Setup) -> Any:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(_home(setup))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    java = f"{QUICK} -Djava.io.tmpdir={setup.path('scratch')}"
     builder: Any = SparkSession.builder
     made = (
         builder.master(setup.master)
         .appName("anabranch soak")
         .config("spark.ui.enabled", "false")
-        .config("spark.executor.memory", "768m")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.executor.memory", "512m")
+        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        .config("spark.driver.extraJavaOptions", java)
+        .config("spark.executor.extraJavaOptions", java)
         .config("spark.task.maxFailures", "8")
         .config("spark.deploy.maxExecutorRetries", "-1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.warehouse.dir", str(setup.path("warehouse")))
         .getOrCreate()
     )
@@ -64,14 +89,13 @@ def session(setup: Setup) -> Any:
     return made
 
 
-def start_table(spark: Any, setup: Setup) -> Any:
+def start_table(rows: Any, setup: Setup) -> Any:
     table = setup.path("table")
 
     def put(frame: Any, batch: int) -> None:
         # Overwriting makes a second attempt take the place of the first, and not stand beside it.
         frame.write.mode("overwrite").parquet(str(table / f"batch={batch:06d}"))
 
-    rows = spark.readStream.format("anabranch").options(**setup.source("table")).load()
     return (
         rows.selectExpr("position", "cast(key as string) key", "cast(cast(value as string) as bigint) number")
         .writeStream.foreachBatch(put)
@@ -81,8 +105,7 @@ def start_table(spark: Any, setup: Setup) -> Any:
     )
 
 
-def start_copy(spark: Any, setup: Setup) -> Any:
-    rows = spark.readStream.format("anabranch").options(**setup.source("copy")).load()
+def start_copy(rows: Any, setup: Setup) -> Any:
     return (
         rows.select("key", "value")
         .writeStream.format("anabranch")
@@ -97,11 +120,12 @@ def start_copy(spark: Any, setup: Setup) -> Any:
 def main() -> int:
     setup = Setup(**json.loads(sys.argv[1]))
     spark = session(setup)
-    queries = [start_table(spark, setup)]
-    if setup.copy:
-        queries.append(start_copy(spark, setup))
-    print("driver: queries run", flush=True)
+    starts = {"table": start_table, "copy": start_copy}
     try:
+        for name in setup.queries:
+            rows = spark.readStream.format("anabranch").options(**setup.source(name)).load()
+            starts[name](rows, setup)
+        print("driver: queries run", flush=True)
         spark.streams.awaitAnyTermination()
     except Exception as error:  # Whatever it is, the next driver goes on where this one stood.
         print(f"driver: {error}", flush=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from soak.spark.driver import Setup
+from soak.spark.warden import kill, processes
+
+ROOT = Path(__file__).parents[2]
 
 
 def _command(pid: int) -> str:
@@ -27,15 +28,6 @@ def _session_of(pid: int) -> int:
         return -1
 
 
-def kill(pid: int) -> bool:
-    """kill -9; whether it was there."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 class Driver:
     """One driver after the other. Executors of one that was killed may live on for a while, as they do anywhere."""
 
@@ -43,7 +35,6 @@ class Driver:
         self.setup = setup
         self.log = setup.path("driver.log")
         self._process: subprocess.Popen[bytes] | None = None
-        self._sessions: list[int] = []
         self.starts = 0
 
     @property
@@ -52,16 +43,26 @@ class Driver:
 
     def start(self) -> None:
         assert not self.is_running
+        scratch = self.setup.path("scratch")
+        scratch.mkdir(exist_ok=True)
+        paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         with self.log.open("ab") as log:
-            # A session of its own, so that all it starts can be found again.
+            # A session of its own, so that its executors can be told from those of the one before.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "soak.spark.driver", self.setup.text()],
-                stdin=subprocess.PIPE,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                    # Whoever is killed leaves files behind: they go with the folder.
+                    "TMPDIR": str(scratch),
+                    "SPARK_LOCAL_DIRS": str(scratch),
+                },
+                cwd=scratch,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._sessions.append(self._process.pid)
         self.starts += 1
 
     def kill(self) -> None:
@@ -82,18 +83,7 @@ class Driver:
     def _own(self, what: str) -> list[int]:
         """Processes of the running driver whose command has that in it."""
         assert self._process is not None
-        pids = sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit())
-        return [pid for pid in pids if _session_of(pid) == self._process.pid and what in _command(pid)]
-
-    def end(self) -> None:
-        """Nothing that any of them started is left."""
-        for session in self._sessions:
-            for one in Path("/proc").iterdir():
-                if one.name.isdigit() and _session_of(int(one.name)) == session:
-                    kill(int(one.name))
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+        return [pid for pid in processes() if _session_of(pid) == self._process.pid and what in _command(pid)]
 
     def reason(self) -> str:
         """Why the last one ended by itself."""
