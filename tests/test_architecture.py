@@ -87,6 +87,8 @@ LOADED_LATE = {
         "spark/decoding.py",
         "spark/declared.py",
         "spark/encoding.py",
+        "spark/key_values.py",
+        "spark/protobuf_values.py",
     ),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}

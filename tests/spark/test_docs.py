@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anabranch.spark.options import NAMES
+from anabranch.spark.sink_options import NAMES as SINK_NAMES
 from harness.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "spark.md"
+SINK_PAGE = DOCS / "spark-sink.md"
 _BLOCK = re.compile(r"^```(python|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -53,14 +55,16 @@ def _plain(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def test_the_table_has_every_option_once() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "names"), [(PAGE, NAMES), (SINK_PAGE, SINK_NAMES)], ids=["source", "sink"])
+def test_the_table_has_every_option_once(page: Path, names: tuple[str, ...]) -> None:
+    text = page.read_text(encoding="utf-8")
     table = text.partition("## Options")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert sorted(named) == sorted(NAMES)
+    assert sorted(named) == sorted(names)
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGE.read_text(encoding="utf-8")):
+@pytest.mark.parametrize("page", [PAGE, SINK_PAGE], ids=["source", "sink"])
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert (DOCS / target).exists(), target

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from anabranch.client.connections import Connections
-from anabranch.client.errors import DataLost, TimedOut
+from anabranch.client.crypto import Encryption
+from anabranch.client.errors import CryptoFailed, DataLost, TimedOut
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Entry
-from anabranch.client.segment_consumer import SegmentConsumer, Subscription
+from anabranch.client.segment_consumer import Reading, SegmentConsumer, Subscription
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.spark.ends import Ends
@@ -78,6 +79,8 @@ class BrokerReader:
         self._arrow: Any = None
         self._back = 0  # How many entries before the slice it began to read.
         self._reads_all = False  # From the first message that there is.
+        keys = dict(task.decryption_keys)
+        self._reading = Reading(decryption=Encryption(private_keys=keys) if keys else None)
 
     async def open(self) -> None:
         """Finds the end of a slice that goes to its segment's, and starts to read."""
@@ -122,6 +125,7 @@ class BrokerReader:
             start=start,
             may_be_gone=lambda _: True,
             lost=lambda reader, _: self._task.loss(reader.position),
+            reading=self._reading,
         )
         self._segment.whole_from = self._slice.start
         self._segment.open()
@@ -141,7 +145,7 @@ class BrokerReader:
                 await self._go_back(segment.orphan)
                 continue
             if (has_all or segment.has_ended) and not segment.queued:
-                self._arrow.check()
+                self._check()
                 if not has_all:
                     self._task.lost(segment.position)
                 return None
@@ -151,6 +155,8 @@ class BrokerReader:
                 if time.monotonic() - silent_since > self._task.timeout_s:
                     raise self._too_slow() from None
                 continue
+            except CryptoFailed as error:
+                raise self._no_key(error) from None
             except DataLost:
                 if not self._back:
                     self._task.lost(segment.position)
@@ -183,6 +189,19 @@ class BrokerReader:
             await self._read_from((ledger, entry - self._back, 0))
 
     # -- what goes wrong
+
+    def _check(self) -> None:
+        try:
+            self._arrow.check()
+        except CryptoFailed as error:
+            raise self._no_key(error) from None
+
+    def _no_key(self, error: CryptoFailed) -> CryptoFailed:
+        given = ", ".join(f"{name}={path}" for name, path in self._task.decryption_keys) or "not given"
+        return CryptoFailed(
+            f"{self._task.segment_topic}: {error}. Here it is the option decryptionKeys ({given}) that gives keys: "
+            "orders=/keys/orders.pem, the path of a private key that every executor has"
+        )
 
     def _too_slow(self) -> AnabranchError:
         return TimedOut(

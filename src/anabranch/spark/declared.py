@@ -1,14 +1,15 @@
 """A topic's schema as it was when a query was analysed, and rows with its columns.
 
 It is asked of a broker once, on the driver, and travels with the reader: whatever producers do to the schema later, the
-query keeps its columns. Tasks ask for other versions when they meet rows of them.
+query keeps its columns. Tasks ask for other versions when they meet rows of them. Several topics have the same columns,
+or none are made; those that join later, as topics of a namespace do, are looked at by the tasks that read them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,10 +17,12 @@ import pyarrow as pa
 
 from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.security import NOBODY, Security
 from anabranch.columns.decode import SCHEMA_VERSION
 from anabranch.errors import AnabranchError
-from anabranch.spark.decoding import BadValue, Decoder
+from anabranch.spark.decoding import BadValue
+from anabranch.spark.key_values import AnyDecoder, decoder_of
 from anabranch.spark.options import DecodeErrors, Options
 from anabranch.spark.rows import COLUMNS
 from anabranch.spark.value_types import VALUE, NoColumns, ValueSchema, value_schema
@@ -27,7 +30,13 @@ from anabranch.wire import pulsar_pb2 as pb
 
 # Where rows that cannot be decoded keep their bytes, with decodeErrors=null.
 UNDECODED: Final = "undecoded"
+KEY: Final = "key"
 _ANOTHER: Final = -2  # No version of a topic has this number.
+_APART: Final = "read them in two queries, or without decode=true"
+# Topics whose schema is asked for at once.
+ASKING_MAX: Final = 50
+
+Fetch = Callable[[int | None], pb.Schema | None]  # A version of a topic's schema, None for the latest.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +48,11 @@ class Declared:
     prefix: str = ""
     errors: DecodeErrors = "fail"
     names: tuple[str, ...] = tuple(COLUMNS.names)  # Of the messages' columns that are wanted; `value` is one.
+    others_join: bool = False  # Whether topics are read that nobody knew of.
 
     @property
     def needs_versions(self) -> bool:
-        return self.schema.kind == pb.Schema.Avro
+        return self.schema.needs_versions
 
     def columns(self) -> Any:
         """The columns of messages, with those of the schema instead of `value`. NoColumns for names that are taken."""
@@ -56,22 +66,33 @@ class Declared:
         at = self.names.index(VALUE)
         return [*others[:at], *made, *others[at:]]
 
-    def decoded(
-        self, batches: Iterator[Any], topic: str, fetch: Callable[[int], pb.Schema | None]
-    ) -> Iterator[Any]:
+    def decoded(self, batches: Iterator[Any], topic: str, fetch: Fetch) -> Iterator[Any]:
         """Record batches of the wanted columns (and a version for each row, if it `needs_versions`) as `columns`."""
         # Versions are numbered topic by topic.
         own = self.schema if topic == self.topic else replace(self.schema, version=_ANOTHER)
-        decoder, schema = Decoder(own, fetch), self.columns()
+        decoder, schema = decoder_of(own, fetch, self._why_not(topic, fetch)), self.columns()
         for batch in batches:
             yield self._one(batch, decoder, schema)
 
-    def _one(self, batch: Any, decoder: Decoder, schema: Any) -> Any:
+    def _why_not(self, topic: str, fetch: Fetch) -> str:
+        """Why a topic that joined cannot have these columns; "" if it can."""
+        if not self.others_join or topic == self.topic:
+            return ""
+        found = fetch(None)
+        if found is not None and found.type == self.schema.kind:
+            return ""
+        why = _differ(topic, found, self.topic, self.schema.kind)
+        if self.errors == "fail":
+            raise NoColumns(f"{why}: {_APART}")
+        return why
+
+    def _one(self, batch: Any, decoder: AnyDecoder, schema: Any) -> Any:
         values = batch.column(VALUE)
         versions = None
         if SCHEMA_VERSION in batch.schema.names:
             versions = batch.column(SCHEMA_VERSION).to_numpy(zero_copy_only=False)
-        found, bad = decoder.decode(values, versions)
+        keys = batch.column(KEY) if self.schema.is_separated else None
+        found, bad = decoder.decode(values, versions, keys)
         if bad and self.errors == "fail":
             raise _told(batch, *bad[0])
         made = found.flatten() if self.schema.is_record else [found]
@@ -106,31 +127,107 @@ def _told(batch: Any, row: int, why: str) -> BadValue:
 
 def declared(options: Options) -> Declared:
     """What the schema of the topics is now. NoColumns if they have none, or not the same columns."""
+    return asyncio.run(_declared(options))
+
+
+async def _declared(options: Options) -> Declared:
+    connections = Connections(options.service_url, options.security)
+    try:
+        topics = await _topics(options, connections)
+        asking = asyncio.Semaphore(ASKING_MAX)
+
+        async def ask_for(topic: str) -> tuple[pb.Schema | None, int]:
+            async with asking:
+                return await _fetched(connections, topic, None, options.timeout_s)
+
+        found = await asyncio.gather(*map(ask_for, topics))
+    finally:
+        await connections.close()
+    return _together(options, topics, found)
+
+
+def _together(
+    options: Options, topics: Sequence[str], found: Sequence[tuple[pb.Schema | None, int]]
+) -> Declared:
+    """The one schema of all of them."""
+    first, (schema, version) = topics[0], found[0]
+    if schema is None:
+        raise NoColumns(f"{first} has no schema: publish with one first, or read it without decode=true")
+    own = value_schema(schema, version)
+    for topic, (other, _) in zip(topics[1:], found[1:], strict=True):
+        if other is None or other.type != own.kind:
+            raise NoColumns(f"{_differ(topic, other, first, own.kind)}: {_APART}")
+        if value_schema(other).type != own.type:
+            raise NoColumns(f"{topic} has other columns than {first}: {_APART}")
     names = tuple(COLUMNS.names) if options.columns is None else options.columns
-    found = [_schema_of(options, topic) for topic in options.choice.names]
-    for topic, other in zip(options.choice.names, found, strict=True):
-        if (other.kind, other.type) != (found[0].kind, found[0].type):
-            raise NoColumns(
-                f"{topic} has other columns than {options.choice.names[0]}: read them in two queries, or without "
-                "decode=true"
-            )
-    made = Declared(options.choice.names[0], found[0], options.decode_prefix, options.decode_errors, names)
+    if own.is_separated and KEY not in names:
+        raise NoColumns(f"option columns: the schema of {first} keeps keys in the column `key`: name it too")
+    made = Declared(
+        first, own, options.decode_prefix, options.decode_errors, names, not options.choice.is_named
+    )
     made.columns()  # Complains now if a name is taken.
     return made
 
 
-def _schema_of(options: Options, topic: str) -> ValueSchema:
-    found, version = fetched(options.service_url, topic, None, options.timeout_s, options.security)
-    if found is None:
-        raise NoColumns(f"{topic} has no schema: publish with one first, or read it without decode=true")
-    return value_schema(found, version)
+def _differ(topic: str, its: pb.Schema | None, other: str, kind: int) -> str:
+    names = {number: name for name, number in pb.Schema.Type.items()}
+    own = "no schema" if its is None else f"the schema {names[its.type]}"
+    return f"{topic} has {own}, and {other} has the schema {names[kind]}"
+
+
+async def _topics(options: Options, connections: Connections) -> tuple[str, ...]:
+    """Those that there are."""
+    choice = options.choice
+    if choice.is_named:
+        return choice.names
+    try:
+        async with asyncio.timeout(options.timeout_s):
+            found = await _names_in(choice.namespace, dict(choice.filters), connections)
+    except TimeoutError:
+        raise TimedOut(
+            f"no broker told the topics of {choice.namespace} within {options.timeout_s:g} s; timeoutSeconds allows "
+            "more time"
+        ) from None
+    if topics := tuple(sorted(choice.of_those(found))):
+        return topics
+    raise NoColumns(
+        f"option decode: there are none yet of {choice}, and the columns are those of their schema when the query "
+        "starts: publish to one first, or read without decode=true"
+    )
+
+
+async def _names_in(namespace: str, filters: dict[str, str], connections: Connections) -> frozenset[str]:
+    backoff = watch_backoff(random.Random())
+    while True:
+        watch = NamespaceWatch(
+            connections,
+            namespace,
+            filters,
+            changed=lambda _: None,
+            ended=lambda _: None,
+            backoff=watch_backoff(random.Random()),
+        )
+        try:
+            return await watch.start()
+        except ConnectionLost:
+            await backoff.wait()
+        finally:
+            await watch.close()
 
 
 def fetched(
     service_url: str, topic: str, version: int | None, timeout_s: float, security: Security = NOBODY
 ) -> tuple[pb.Schema | None, int]:
     """A version of a topic's schema, None for the latest; and its number. Not for an event loop's thread."""
-    return asyncio.run(_fetched(Connections(service_url, security), topic, version, timeout_s))
+
+    async def ask_one() -> tuple[pb.Schema | None, int]:
+        connections = Connections(service_url, security)
+        try:
+            return await _fetched(connections, topic, version, timeout_s)
+        finally:
+            await connections.close()
+
+    return asyncio.run(ask_one())
 
 
 async def _fetched(
@@ -144,8 +241,6 @@ async def _fetched(
         raise TimedOut(
             f"{topic}: no broker told its schema within {timeout_s:g} s; timeoutSeconds allows more time"
         ) from None
-    finally:
-        await connections.close()
     if not answer.HasField("error_code"):
         return answer.schema, int.from_bytes(answer.schema_version, "big", signed=True)
     if answer.error_code != pb.TopicNotFound:

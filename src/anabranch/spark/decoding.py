@@ -51,15 +51,11 @@ class Decoder:
         self._writer_of = writer_of
         self._engines: dict[int, Engine] = {}
 
-    @property
-    def needs_versions(self) -> bool:
-        return self._schema.kind == pb.Schema.Avro
-
     def decode(
-        self, values: Column, versions: Versions | None = None
+        self, values: Column, versions: Versions | None = None, keys: Column = None
     ) -> tuple[Column, list[tuple[int, str]]]:
         """The array, null where a message has no value or cannot be decoded; and of the latter the row and why."""
-        if versions is None or not self.needs_versions or not len(versions):
+        if versions is None or not self._schema.needs_versions or not len(versions):
             return _tolerant(self._engine(self._schema.version), values, self._schema.type)
         found = np.unique(versions)
         if len(found) == 1:
@@ -76,7 +72,7 @@ class Decoder:
 
     def _engine(self, version: int) -> Engine:
         if version not in self._engines:
-            asks = self.needs_versions and version not in (-1, self._schema.version)
+            asks = self._schema.needs_versions and version not in (-1, self._schema.version)
             writer = self._writer_of(version) if asks else None
             try:
                 self._engines[version] = _engine_of(self._schema, writer)
@@ -91,6 +87,8 @@ def _engine_of(schema: ValueSchema, writer: pb.Schema | None) -> Engine:
         return _avro(schema, writer)
     if schema.kind == pb.Schema.Json:
         return _json_by_msgspec(schema) if _has_odd(schema.stored) else _json(schema)
+    if schema.kind == pb.Schema.ProtobufNative:
+        return _protobuf(schema)
     if schema.kind == pb.Schema.String:
         return lambda values: values.cast(pa.string())
     return _FIXED[schema.kind](schema.type) if schema.kind in _FIXED else lambda values: values
@@ -236,6 +234,22 @@ def plain_definition(definition: Any) -> Any:
     if "fields" in made:
         made["fields"] = [{**field, "type": plain_definition(field["type"])} for field in made["fields"]]
     return made
+
+
+# -- Protobuf
+
+
+def _protobuf(schema: ValueSchema) -> Engine:
+    from anabranch.spark.protobuf_values import reader_of
+
+    read = reader_of(schema.definition)
+
+    def decode(values: Column) -> Column:
+        with _no_collecting():
+            found = [None if one is None else read(one) for one in values.to_pylist()]
+            return _from_python(found, schema)
+
+    return decode
 
 
 # -- values of a fixed size, as Pulsar's clients write them: big end first

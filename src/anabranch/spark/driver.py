@@ -236,6 +236,7 @@ class Driver:
                 self.options.security,
                 columns=self.options.columns,
                 ranges=self.options.ranges,
+                decryption_keys=self.options.decryption_keys,
             )
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])

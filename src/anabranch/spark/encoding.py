@@ -27,6 +27,13 @@ from anabranch.wire import pulsar_pb2 as pb
 Column = Any  # pa.ChunkedArray; pyarrow ships no types.
 
 
+# Kinds of schemas that the source decodes, and the sink does not encode.
+_ONLY_READ: Final[Mapping[int, str]] = {
+    pb.Schema.KeyValue: "KeyValue",
+    pb.Schema.ProtobufNative: "ProtobufNative",
+}
+
+
 class TopicSchema(Schema[bytes]):
     """The topic's own, told to the broker again as it is; payloads are made elsewhere."""
 
@@ -69,6 +76,11 @@ class Encoder:
 def encoder_of(info: pb.Schema, columns: Sequence[tuple[str, str, Any]]) -> Encoder:
     """`columns` are the DataFrame's, with the fields' names and their types in Arrow. BadColumn names what is wrong."""
     schema = value_schema(info)
+    if schema.kind in _ONLY_READ:
+        raise BadColumn(
+            f"option encode=true: a topic with a {_ONLY_READ[schema.kind]} schema is only read by it: write bytes in a "
+            "column 'value', without encode"
+        )
     wanted = {field.name: field.type for field in schema.type} if schema.is_record else {VALUE: schema.type}
     by_case = {name.lower(): name for name in wanted}
     fields: list[tuple[str, str]] = []

@@ -94,6 +94,18 @@ def file(text: str) -> str:
     return text
 
 
+def key_files(text: str) -> tuple[tuple[str, str], ...]:
+    """Spark makes names of options lower case, so the keys' names are in the value."""
+    pairs = [one.partition("=") for one in text.split(",")]
+    found = tuple((name.strip(), path.strip()) for name, _, path in pairs)
+    if not all(name and path for name, path in found) or len({name for name, _ in found}) < len(found):
+        raise ValueError(
+            "names of keys, each once, and the paths of their private keys in PEM, which every executor has: "
+            "orders=/keys/orders.pem, with commas between them"
+        )
+    return found
+
+
 def token(text: str) -> str:
     # Not shown, as all others are: it is a secret.
     if not text.strip():

@@ -75,6 +75,8 @@ class Options:
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: what the brokers say of themselves.
     columns: tuple[str, ...] | None = None  # None: all.
+    # Names of keys, and where their private halves lie on each worker.
+    decryption_keys: tuple[tuple[str, str], ...] = ()
     decode: bool = False
     decode_errors: DecodeErrors = "fail"
     decode_prefix: str = ""
@@ -115,6 +117,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "columns": _Option(values.some_of(COLUMNS)),
     "timeoutSeconds": _Option(values.seconds),
     **{name: _Option(read) for name, read in ACCESS.items()},
+    "decryptionKeys": _Option(values.key_files),
     "decode": _Option(values.truth),
     "decodeErrors": _Option(values.one_of("fail", "null")),
     "decodePrefix": _Option(values.prefix),
@@ -162,6 +165,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
+        decryption_keys=found.get("decryptionKeys", ()),
         decode=found.get("decode", False),
         decode_errors=found.get("decodeErrors", "fail"),
         decode_prefix=found.get("decodePrefix", ""),
@@ -233,11 +237,6 @@ def _check_together(options: Options, found: Mapping[str, Any]) -> None:
     for name in ("decodeErrors", "decodePrefix"):
         if name in found and not options.decode:
             raise BadOption(f"option {name} is of no use without decode=true")
-    if options.decode and not options.choice.is_named:
-        raise BadOption(
-            "option decode: the columns are those of the topics' schema when the query starts: name them with topic or "
-            "topics"
-        )
     if options.decode and options.columns is not None and "value" not in options.columns:
         raise BadOption("option columns: decode=true decodes value: name it too, or leave decode out")
     if "maxTriggerDelay" in found and "minRowsPerTrigger" not in found:

@@ -72,6 +72,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "timeoutSeconds": values.seconds,
     **ACCESS,
 }
+NAMES: Final = tuple(_READERS)
 _CANONICAL: Final = {name.lower(): name for name in _READERS}
 # Spark's own, which it hands on.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})

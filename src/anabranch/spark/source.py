@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from anabranch.spark.offsets import Offset, check_is_of, initial
-from anabranch.spark.options import COLUMNS, Options, parse
+from anabranch.spark.options import COLUMNS, BadOption, Options, parse
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import Task
 
@@ -89,11 +89,30 @@ class AnabranchSource(DataSource):
     def reader(self, schema: Any) -> BatchReader:
         options = parse(self._given, "batch")
         kind = FilteringReader if _PUSHING in sys.modules else BatchReader
-        return kind(options, self._found_schema(options))
+        return kind(options, self._declared_as(schema, options))
 
     def streamReader(self, schema: Any) -> StreamReader:
         options = parse(self._given, "stream")
-        return StreamReader(options, self._found_schema(options))
+        return StreamReader(options, self._declared_as(schema, options))
+
+    def _declared_as(self, schema: Any, options: Options) -> Declared | None:
+        """The topic's schema. BadOption if users have given columns of their own with `.schema(…)`: Spark does not ask
+        `schema()` then, so this is the first that is seen of them."""
+        declared = self._found_schema(options)
+        if declared is not None:
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            own = [(one.name, one.dataType.simpleString()) for one in from_arrow_schema(declared.columns())]
+        else:
+            names = tuple(COLUMNS) if options.columns is None else options.columns
+            own = [(name, COLUMNS[name].replace(" ", "")) for name in names]
+        if [(one.name, one.dataType.simpleString()) for one in schema.fields] != own:
+            raise BadOption(
+                f".schema(…) is {schema.simpleString()}, and the source's columns are "
+                f"{', '.join(f'{name} {kind}' for name, kind in own)}: leave .schema(…) out. The option columns "
+                "chooses some, decode=true makes columns of the topic's schema, and select and cast do the rest"
+            )
+        return declared
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         from anabranch.spark.sink import BatchWriter, plan_of
@@ -113,7 +132,7 @@ def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
         return read(task)
     from anabranch.spark.declared import fetched
 
-    def fetch(version: int) -> pb.Schema | None:
+    def fetch(version: int | None) -> pb.Schema | None:
         return fetched(task.service_url, task.topic, version, task.timeout_s, task.security)[0]
 
     batches = read(replace(task, versions=declared.needs_versions))

@@ -41,6 +41,8 @@ class Task:
     versions: bool = False
     # Which of its rows are wanted.
     ranges: Ranges = ANY
+    # Names of keys, and where their private halves lie.
+    decryption_keys: tuple[tuple[str, str], ...] = ()
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""

@@ -82,6 +82,18 @@ PRIMITIVES: Final[Mapping[int, pa.DataType]] = {
 }
 
 
+# As Java names them in the properties of a schema of pairs.
+_KINDS: Final[Mapping[str, Any]] = {
+    "BYTES": pb.Schema.Type.Value("None"),
+    "BOOLEAN": pb.Schema.Bool,
+    "LOCAL_DATE": pb.Schema.LocalDate,
+    "LOCAL_TIME": pb.Schema.LocalTime,
+    "LOCAL_DATE_TIME": pb.Schema.LocalDateTime,
+    "PROTOBUF_NATIVE": pb.Schema.ProtobufNative,
+    **{pb.Schema.Type.Name(kind).upper(): kind for kind in (*PRIMITIVES, pb.Schema.Json, pb.Schema.Avro)},
+}
+
+
 class NoColumns(AnabranchError, ValueError):
     """A schema that cannot be columns; the text says why, and what to do."""
 
@@ -95,10 +107,17 @@ class ValueSchema:
     definition: Json = None  # Avro's, for JSON and Avro.
     version: int = -1  # The topic's; -1 if it has no schema.
     stored: pa.DataType = None  # As `type`, with times in the unit that a definition says.
+    parts: tuple[ValueSchema, ValueSchema] | None = None  # Of the keys and the values, for pairs of them.
+    is_separated: bool = False  # Whether the first part is the message's key.
 
     @property
     def is_record(self) -> bool:
         return self.definition is not None and pa.types.is_struct(self.type)
+
+    @property
+    def needs_versions(self) -> bool:
+        """Whether rows cannot be read without the schema that they were written with."""
+        return self.kind == pb.Schema.Avro or any(one.needs_versions for one in self.parts or ())
 
     def columns(self, prefix: str = "", taken: Sequence[str] = ()) -> list[pa.Field]:
         """The columns, named; NoColumns if a name is taken. Names are compared as Spark does, whatever their case."""
@@ -127,10 +146,47 @@ def value_schema(schema: pb.Schema | None, version: int = -1) -> ValueSchema:
         return ValueSchema(schema.type, with_times(stored, micros), definition, version, stored)
     if schema.type in PRIMITIVES:
         return ValueSchema(schema.type, PRIMITIVES[schema.type], version=version)
+    if schema.type == pb.Schema.KeyValue:
+        return _pair(schema, version)
+    if schema.type == pb.Schema.ProtobufNative:
+        from anabranch.spark.protobuf_values import definition_of, protobuf_type
+
+        definition = definition_of(schema.schema_data)
+        stored = protobuf_type(definition)
+        return ValueSchema(schema.type, stored, definition, version, stored)
     raise NoColumns(
-        f"a topic with a {pb.Schema.Type.Name(schema.type)} schema is not decoded: read it without decode=true, and "
+        f"a topic with a {pb.Schema.Type.Name(schema.type)} schema is not decoded, but JSON, Avro, ProtobufNative, "
+        f"KeyValue of these, {', '.join(map(pb.Schema.Type.Name, PRIMITIVES))} are: read it without decode=true, and "
         "decode the column `value` yourself"
     )
+
+
+def _pair(schema: pb.Schema, version: int) -> ValueSchema:
+    one, other = (value_schema(part, version) for part in parts_of(schema))
+    kind = pa.struct([pa.field("key", one.type), pa.field("value", other.type)])
+    separated = _told(schema).get("kv.encoding.type") == "SEPARATED"
+    return ValueSchema(schema.type, kind, version=version, parts=(one, other), is_separated=separated)
+
+
+def _told(schema: pb.Schema) -> dict[str, str]:
+    pairs: Any = schema.properties  # The stub takes the enum's KeyValue for the message.
+    return {one.key: one.value for one in pairs}
+
+
+def parts_of(schema: pb.Schema) -> tuple[pb.Schema, pb.Schema]:
+    """The schemas of keys and of values. Their definitions stand one behind the other, each behind its size; what kinds
+    they are is told in properties."""
+    told = _told(schema)
+    at, data, made = 0, schema.schema_data, []
+    for part in ("key", "value"):
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        at += 4
+        name = told.get(f"{part}.schema.type", "BYTES")
+        if name not in _KINDS or at + max(0, size) > len(data):
+            raise NoColumns(f"the topic's schema of pairs cannot be read: its {part} is of type {name}")
+        made.append(pb.Schema(type=_KINDS[name], schema_data=data[at : at + max(0, size)]))
+        at += max(0, size)
+    return made[0], made[1]
 
 
 def _parsed(data: bytes) -> Json:

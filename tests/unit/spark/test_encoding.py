@@ -16,6 +16,8 @@ from anabranch.spark.encoding import Encoder, encoder_of
 from anabranch.spark.sink_columns import BadColumn
 from anabranch.spark.value_types import PRIMITIVES, value_schema
 from anabranch.wire import pulsar_pb2 as pb
+from unit.spark.test_key_values import pairs
+from unit.spark.test_protobuf_values import native, orders
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123000, tzinfo=UTC)
 RECORD = {
@@ -128,3 +130,13 @@ def test_a_null_where_the_schema_allows_none_names_its_column(kind: int) -> None
     table = pa.table({"id": pa.array([1, None], pa.int64()), "at": pa.array([NOON, NOON])})
     with pytest.raises(BadColumn, match="column 'id' is null in a row"):
         planned(record(kind), table)(table)
+
+
+@pytest.mark.parametrize("kind", ["KeyValue", "ProtobufNative"])
+def test_schemas_that_are_only_read_are_told(kind: str) -> None:
+    schemas = {
+        "KeyValue": pairs(("STRING", b""), ("INT32", b"")),
+        "ProtobufNative": native(orders(), "shop.Order"),
+    }
+    with pytest.raises(BadColumn, match=f"a topic with a {kind} schema is only read by it: write bytes"):
+        encoder_of(schemas[kind], [("value", "value", pa.string())])

@@ -164,6 +164,12 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("tlsKeyFile", "me.key", r"tlsCertificateFile and tlsKeyFile belong together"),
         ("tlsAllowInsecure", "1", r"tlsAllowInsecure='1': give 'true' or 'false'"),
         ("tlsCheckHostName", "no", r"tlsCheckHostName='no': give 'true' or 'false'"),
+        (
+            "decryptionKeys",
+            "orders",
+            r"decryptionKeys='orders': give names of keys, each once, and the paths",
+        ),
+        ("decryptionKeys", "a=/x,a=/y", r"names of keys, each once.*orders=/keys/orders\.pem, with commas"),
         ("decode", "yes", r"decode='yes': give 'true' or 'false'"),
         ("decodeErrors", "drop", r"decodeErrors='drop': give 'fail' or 'null'"),
         ("decodePrefix", "a b", r"decodePrefix='a b': give the beginning of a column's name"),

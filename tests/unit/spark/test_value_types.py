@@ -95,7 +95,7 @@ def test_a_field_with_the_name_of_a_message_column_needs_a_prefix() -> None:
     assert names == ["v_Topic", "v_key", "v_item"]
 
 
-@pytest.mark.parametrize("kind", [pb.Schema.Protobuf, pb.Schema.KeyValue])
+@pytest.mark.parametrize("kind", [pb.Schema.Protobuf, pb.Schema.AutoConsume])
 def test_a_schema_that_is_not_decoded_says_how_to_read_the_topic(kind: pb.Schema.Type) -> None:
     with pytest.raises(NoColumns, match=r"without decode=true"):
         value_schema(pb.Schema(name="x", type=kind, schema_data=b""))
