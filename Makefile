@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop clean
+.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ test: setup  ## format, types and tests; those of Spark too, with a Java runtime
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
+
+pictures: setup  ## docs/images/*.png, from a real run of the demo (needs Chromium)
+	@bin/jre
+	@PYTHONPATH=tests $(BIN)/python -m browser.pictures docs/images
 
 bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one of 21 or later, Maven; PEERS_DIR, BENCH="--quick")
 	@bench/run $(BENCH)

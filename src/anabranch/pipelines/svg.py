@@ -215,11 +215,7 @@ def lines(
         x_ticks=x_ticks if x_ticks is not None else _quarters(low, high),
         width=width,
     )
-    marks = [
-        f'<path d="M{made.x(at):.1f} {_TOP}V{height - _BOTTOM}" class="note"/>'
-        f'<text x="{made.x(at) + 5:.1f}" y="{_TOP + 10}" class="noted">{escape(text)}</text>'
-        for at, text in (marked or {}).items()
-    ]
+    marks = [_marked(made, at, text) for at, text in (marked or {}).items()]
     for line in drawn:
         path = _path(line, made)
         if line.is_filled:
@@ -231,6 +227,15 @@ def lines(
             f'<path d="M{path}" stroke="{line.colour}" class="line"><title>{escape(line.name)}</title></path>'
         )
     return made.svg("".join(marks), labels[1])
+
+
+def _marked(made: Frame, at: float, text: str) -> str:
+    x = made.x(at)
+    beside, end = (x - 5, " end") if x > made.width * 0.8 else (x + 5, "")
+    return (
+        f'<path d="M{x:.1f} {_TOP}V{made.height - _BOTTOM}" class="note"/>'
+        f'<text x="{beside:.1f}" y="{_TOP + 10}" class="noted{end}">{escape(text)}</text>'
+    )
 
 
 def _quarters(low: float, high: float) -> list[float]:

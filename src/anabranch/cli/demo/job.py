@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,13 +125,14 @@ class MainJob:
             self._make_topic()
             self._tell.say(f"live page: {self._broker.admin_url}{PAGE}")
             self._open_browser()
-            with self._display.waiting(
-                "making the events, and compiling what moves them (once on a machine)"
+            with (
+                self._display.waiting(f"making the events, starting {self._reading.told}"),
+                ThreadPoolExecutor(1) as aside,
             ):
-                table = stream.table()
-                _warm_up()
-            with self._display.waiting(f"starting {self._reading.told}"):
+                # Compiling takes some seconds, once on a machine, and Spark takes as long to start.
+                made = aside.submit(_made, stream)
                 self._reading.start(self._broker.service_url, TOPIC, stream, self._broker.folder)
+                table = made.result()
             name, clicks = stream.busiest()
             self._tell.say(
                 f"{stream.events:,} clicks of {stream.visitors:,} visitors over {stream.seconds:.0f} s, up to "
@@ -296,10 +298,12 @@ class MainJob:
                 time.sleep(3600)
 
 
-def _warm_up() -> None:
+def _made(stream: Clickstream) -> Any:
+    """The events, and what sends them ready to run."""
     from anabranch.columns import warm_up
 
     warm_up()
+    return stream.table()
 
 
 def _now_ms() -> int:

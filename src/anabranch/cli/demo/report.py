@@ -252,7 +252,7 @@ body{margin:0;background:var(--back);color:var(--ink);font:15px/1.5 system-ui,sa
 main{max-width:1000px;margin:0 auto;padding:32px 24px 64px}
 h1{font-size:27px;line-height:1.25;margin:0 0 8px}h2{font-size:19px;margin:40px 0 6px}
 .lead{color:var(--faint)}p,li{max-width:80ch}.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(126px,1fr));gap:10px;margin:20px 0}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:10px;margin:20px 0}
 .tiles div{background:var(--mark);border:1px solid var(--line);border-radius:10px;padding:10px 12px}
 .tiles b{display:block;font-size:20px;white-space:nowrap;font-variant-numeric:tabular-nums}small{color:var(--faint)}
 .checks{list-style:none;padding:0}.checks li{padding:4px 0 4px 28px;position:relative}
@@ -274,5 +274,6 @@ svg .mid{text-anchor:middle}svg .end{text-anchor:end}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
 .scale i{width:13px;height:11px;margin:0;border-radius:0}
 .glyph{display:inline-block;width:18px;vertical-align:-4px;margin:0}
-.n{display:none}@media (max-width:640px){.w{display:none}.n{display:block}main{padding:20px 14px 48px}}
+.n{display:none}@media (max-width:640px){.tiles{grid-template-columns:1fr 1fr}
+.w{display:none}.n{display:block}main{padding:20px 14px 48px}}
 """

@@ -262,9 +262,10 @@ def _water(stream: Stream, ident: str, limit: float) -> str:
 
 def _note(at_ms: int, text: str, view: View) -> str:
     x = view.x(at_ms)
+    at, end = (x - 5, " end") if x > view.width * 0.8 else (x + 5, "")
     return (
         f'<path d="M{x:.1f} {_TOP}V{view.height - _BOTTOM}" class="note"/>'
-        f'<text x="{x + 5:.1f}" y="{_TOP + 14}" class="noted">{escape(text)}</text>'
+        f'<text x="{at:.1f}" y="{_TOP + 14}" class="noted{end}">{escape(text)}</text>'
     )
 
 
