@@ -36,6 +36,8 @@ PURE_MODULES = [
         for name in ("arrow", "decode", "decode_rows", "encode", "hashing", "memory", "pool")
     ),
     *(f"columns/{name}.py" for name in ("protobuf", "recut", "routing", "scan", "singles", "warmup")),
+    "columns/compaction.py",
+    *(f"broker/compaction/{name}.py" for name in ("entries", "index", "survey", "fast_survey")),
     "broker/cursor.py",
     "broker/dedup.py",
     "broker/hidden.py",
@@ -79,6 +81,7 @@ PURE_MODULES = [
 ]
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
 LOADED_LATE = {
+    "broker/compaction/fast_survey.py",
     *("client/arrow_reader.py", "client/tables.py"),
     *(
         "spark/rows.py",

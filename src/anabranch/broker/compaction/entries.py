@@ -26,7 +26,7 @@ KEEP: Final = -1
 DROP: Final = -2
 
 _NOTHING: Final = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
-_EMPTY_SLOT: Final = len(_NOTHING).to_bytes(4, "big") + _NOTHING
+EMPTY_SLOT: Final = len(_NOTHING).to_bytes(4, "big") + _NOTHING
 
 # (hash of the key, or KEEP or DROP; whether the message deletes its key)
 Slot = tuple[int, bool]
@@ -91,11 +91,20 @@ def rebuilt(entry: Buffer, flags: Sequence[int]) -> Buffer | None:
     for flag in flags:
         head = at + 4 + int.from_bytes(payload[at : at + 4], "big")
         end = head + pb.SingleMessageMetadata.FromString(bytes(payload[at + 4 : head])).payload_size
-        parts.append(payload[at:end] if flag else _EMPTY_SLOT)
+        parts.append(payload[at:end] if flag else EMPTY_SLOT)
         at = end
+    return _with_slots(metadata, b"".join(parts), [n for n, flag in enumerate(flags) if flag])
+
+
+def rebuilt_from(entry: Buffer, payload: bytes, left: Sequence[int]) -> bytes:
+    """The entry with that batch, of which only the messages at those places are left."""
+    return _with_slots(wire_entry.parse_metadata(entry), payload, left)
+
+
+def _with_slots(metadata: pb.MessageMetadata, payload: bytes, left: Sequence[int]) -> bytes:
     del metadata.compacted_batch_indexes[:]
-    metadata.compacted_batch_indexes.extend(n for n, flag in enumerate(flags) if flag)
-    return build_message(metadata, b"".join(parts))
+    metadata.compacted_batch_indexes.extend(left)
+    return build_message(metadata, payload)
 
 
 def last_slot(entry: Buffer) -> int:

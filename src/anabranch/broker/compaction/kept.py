@@ -20,9 +20,8 @@ class Kept:
         self._at: list[int] = []
         self._maps: list[mmap.mmap] = []
 
-    def add(self, numbers: Sequence[int], *, is_only: bool) -> None:
-        """`numbers` are sorted, and no run has one of another's."""
-        packed = array("q", numbers)
+    def add(self, packed: array[int], *, is_only: bool) -> None:
+        """Numbers of eight bytes, sorted; no run has one of another's."""
         self._at.append(0)
         if is_only or not packed:
             self._runs.append(packed)
@@ -34,8 +33,9 @@ class Kept:
         self._maps.append(mapped)
         self._runs.append(memoryview(mapped).cast("q"))
 
-    def __len__(self) -> int:
-        return sum(len(run) for run in self._runs)
+    @property
+    def runs(self) -> Sequence[array[int] | memoryview]:
+        return self._runs
 
     def flags(self, first: int, count: int) -> bytearray:
         """1 for each number from `first` on that is kept."""

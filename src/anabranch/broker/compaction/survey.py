@@ -16,6 +16,7 @@ than one.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
@@ -88,7 +89,7 @@ class Compactor:
         self._check_count()
         self.passes += 1
         is_done = self._high == _HASH_END
-        self._kept.add(sorted(self._table.values()), is_only=is_done and self.passes == 1)
+        self._kept.add(array("q", sorted(self._table.values())), is_only=is_done and self.passes == 1)
         width = self._high - self._low
         self._low, self._high = self._high, min(_HASH_END, self._high + width)
         self._table = {}

@@ -14,7 +14,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
@@ -94,7 +94,31 @@ class Worker:
         await self._process.wait()
 
 
-def answer(compactor: Compactor, what: str, entries: Sequence[bytes]) -> Any:
+class Compacts(Protocol):
+    """As `survey.Compactor` does."""
+
+    removed: int
+
+    def survey(self, entries: Sequence[Buffer]) -> None: ...
+
+    def end_pass(self) -> bool: ...
+
+    def compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]: ...
+
+    def finish(self) -> None: ...
+
+
+def new_compactor(*, keeps_keyless: bool) -> Compacts:
+    """The fast one if what it needs is installed."""
+    secret = secrets.token_bytes(32)
+    try:
+        from anabranch.broker.compaction.fast_survey import FastCompactor
+    except ImportError:
+        return Compactor(secret=secret, keeps_keyless=keeps_keyless)
+    return FastCompactor(secret=secret, keeps_keyless=keeps_keyless)
+
+
+def answer(compactor: Compacts, what: str, entries: Sequence[bytes]) -> Any:
     if what == "survey":
         return compactor.survey(entries)
     if what == "end_pass":
@@ -107,7 +131,7 @@ def answer(compactor: Compactor, what: str, entries: Sequence[bytes]) -> Any:
     return compactor.removed
 
 
-def serve(compactor: Compactor, questions: BinaryIO, answers: BinaryIO) -> None:
+def serve(compactor: Compacts, questions: BinaryIO, answers: BinaryIO) -> None:
     """Until the questions end."""
     while len(head := questions.read(4)) == 4:
         what, entries = _decode(questions.read(int.from_bytes(head, "big")))
@@ -122,8 +146,8 @@ def serve(compactor: Compactor, questions: BinaryIO, answers: BinaryIO) -> None:
 def main() -> None:
     # Whatever else runs on this machine is more urgent.
     os.nice(10)
-    compactor = Compactor(secret=secrets.token_bytes(32), keeps_keyless="--keep-keyless" in sys.argv[1:])
-    serve(compactor, sys.stdin.buffer, sys.stdout.buffer)
+    keeps_keyless = "--keep-keyless" in sys.argv[1:]
+    serve(new_compactor(keeps_keyless=keeps_keyless), sys.stdin.buffer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.compaction.entries import last_slot
+from anabranch.broker.compaction.fast_survey import FastCompactor
 from anabranch.broker.compaction.survey import Compactor, InputChangedError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry, unpack
 from anabranch.wire.frames import Buffer
 
-SECRET = b"a secret of the test"
+SECRET = b"a secret of the test, long enough"
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,21 @@ ENTRIES = st.one_of(
 def compacted(
     entries: list[Buffer], *, keys_max: int = 1000, keeps_keyless: bool = False
 ) -> list[Buffer | None]:
-    compactor = Compactor(secret=SECRET, keys_max=keys_max, keeps_keyless=keeps_keyless)
-    while True:
-        for entry in entries:
-            compactor.survey([entry])
-        if compactor.end_pass():
-            break
-    left = compactor.compact(entries)
-    compactor.finish()
+    """By both, which agree to the byte."""
+    slow = Compactor(secret=SECRET, keys_max=keys_max, keeps_keyless=keeps_keyless)
+    fast = FastCompactor(secret=SECRET, keeps_keyless=keeps_keyless)
+    for entry in entries:
+        slow.survey([entry])
+    while not slow.end_pass():
+        slow.survey(entries)
+    fast.survey(entries)
+    assert fast.end_pass()
+    left = slow.compact(entries)
+    half = len(entries) // 2
+    assert [*fast.compact(entries[:half]), *fast.compact(entries[half:])] == left
+    assert fast.removed == slow.removed
+    slow.finish()
+    fast.finish()
     return left
 
 
@@ -166,6 +174,26 @@ def test_more_keys_than_there_is_room_for_take_more_passes_and_the_same_is_left(
     assert compactor.removed == 700
 
 
+def test_kernels_take_more_passes_too_once_their_table_is_full() -> None:
+    count = 20_000
+    entries: list[Buffer] = []
+    for first in range(0, 2 * count, 100):
+        messages = tuple(Sent(f"k{n % count}", b"%d" % n) for n in range(first, first + 100))
+        entries.append(SentEntry(messages).build())
+    compactor = FastCompactor(secret=SECRET, slots_max=1 << 13)
+    while True:
+        for n in range(0, len(entries), 7):
+            compactor.survey(entries[n : n + 7])
+        if compactor.end_pass():
+            break
+    assert 4 <= compactor.passes <= 12
+    left = compactor.compact(entries)
+    compactor.finish()
+    assert [entry is not None for entry in left] == [n >= 200 for n in range(400)]
+    assert left[200:] == entries[200:]
+    assert compactor.removed == count
+
+
 def test_an_encrypted_batch_is_kept_and_an_encrypted_message_goes_by_its_key() -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
     metadata.encryption_keys.add(key="k", value=b"v")
@@ -180,6 +208,11 @@ def test_a_batch_that_cannot_be_read_is_kept() -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=9)
     torn = build_entry(metadata, b"\x00\x00\x00\x63nonsense")
     assert compacted([torn]) == [torn]
+
+
+def test_nothing_is_left_of_an_empty_batch() -> None:
+    empty, full = SentEntry(()).build(), SentEntry((Sent("a", b"x"),)).build()
+    assert compacted([empty, full, empty]) == [None, full, None]
 
 
 def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
@@ -207,9 +240,10 @@ def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
     assert compacted([*new, gone]) == [None] * 4
 
 
-def test_passes_that_see_other_messages_are_noticed() -> None:
+@pytest.mark.parametrize("kind", [Compactor, FastCompactor])
+def test_passes_that_see_other_messages_are_noticed(kind: type[Compactor] | type[FastCompactor]) -> None:
     entry = SentEntry((Sent("a", b"x"),), False).build()
-    compactor = Compactor(secret=SECRET)
+    compactor = kind(secret=SECRET)
     compactor.survey([entry, entry])
     assert compactor.end_pass()
     compactor.compact([entry])

@@ -1,0 +1,350 @@
+"""Data plane. What keyed compaction does to messages, by the million: finds their keys, remembers the latest of each,
+takes the others out of their batches.
+
+    table = KeyTable(secret, slots_max)
+    opened = open_entries(entries)               # facts; batches unpacked; `plain` says which the kernels can read
+    table.note(opened, first_slot, range)        # every message of the plain entries, in order
+    table.put(key, slot, is_deleted)             # one that Python had to look at
+    table.latest()                               # the slots of the latest messages, sorted
+
+A key is known by 128 bits of SipHash-2-4 under a secret: nobody can make two collide on purpose, and by chance they do
+not. The table has 24 bytes a slot and is at most three quarters full. When it may not grow any more, the upper half of
+the range of hashes is dropped from it, to be looked at in another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.columns import scan
+from anabranch.columns.decode_rows import get_single
+from anabranch.columns.jit import inline, kernel
+from anabranch.columns.memory import SLACK, copy, load_i64, load_u8, load_u32_be
+from anabranch.columns.scan import (
+    BAD,
+    CHUNK,
+    COMPACTED,
+    COUNT,
+    ENCRYPTED,
+    FLAGS,
+    KEY,
+    KEY_SIZE,
+    NULL_VALUE,
+    PAYLOAD,
+    PAYLOAD_END,
+)
+from anabranch.errors import MalformedFrame
+from anabranch.wire.batch import decompress
+from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+
+# Hashes are ordered by 62 of their bits: all that is compared stays positive in 64.
+RANGE_END: Final = 1 << 62
+_SLOTS_MIN: Final = 1 << 12
+_EMPTY: Final = -1
+_DELETED: Final = -2
+
+
+@inline
+def _rotated(value: int, bits: int) -> int:
+    return value << bits | (value >> 64 - bits) & (1 << bits) - 1
+
+
+@inline
+def _mixed(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
+    a += b
+    b = _rotated(b, 13) ^ a
+    a = _rotated(a, 32)
+    c += d
+    d = _rotated(d, 16) ^ c
+    a += d
+    d = _rotated(d, 21) ^ a
+    c += b
+    b = _rotated(b, 17) ^ c
+    c = _rotated(c, 32)
+    return a, b, c, d
+
+
+@inline
+def _hashed(at: int, size: int, secret: Longs) -> tuple[int, int]:
+    """SipHash-2-4 of 128 bits, the first half cut to what ranges are made of."""
+    a, b = secret[0] ^ 0x736F6D6570736575, secret[1] ^ 0x646F72616E646F6D ^ 0xEE
+    c, d = secret[0] ^ 0x6C7967656E657261, secret[1] ^ 0x7465646279746573
+    end = at + (size & ~7)
+    while at < end:
+        word = load_i64(at)
+        d ^= word
+        for _ in range(2):
+            a, b, c, d = _mixed(a, b, c, d)
+        a ^= word
+        at += 8
+    word = (size & 0xFF) << 56
+    for n in range(size & 7):
+        word |= load_u8(at + n) << n * 8
+    d ^= word
+    for _ in range(2):
+        a, b, c, d = _mixed(a, b, c, d)
+    a ^= word
+    c ^= 0xEE
+    for _ in range(4):
+        a, b, c, d = _mixed(a, b, c, d)
+    first = a ^ b ^ c ^ d
+    b ^= 0xDD
+    for _ in range(4):
+        a, b, c, d = _mixed(a, b, c, d)
+    return first >> 2 & RANGE_END - 1, a ^ b ^ c ^ d
+
+
+@inline
+def _put(keys: Longs, values: Longs, first: int, second: int, value: int) -> int:
+    """Remembers the value of a key; 1 if the key is new."""
+    mask = len(values) - 1
+    place = second & mask
+    while values[place] != _EMPTY:
+        if keys[place, 0] == first and keys[place, 1] == second:
+            values[place] = value
+            return 0
+        place = place + 1 & mask
+    if value == _DELETED:
+        return 0
+    keys[place, 0] = first
+    keys[place, 1] = second
+    values[place] = value
+    return 1
+
+
+@kernel
+def _put_one(keys: Longs, values: Longs, secret: Longs, span: Longs, at: int, size: int, value: int) -> int:
+    first, second = _hashed(at, size, secret)
+    return _put(keys, values, first, second, value) if span[0] <= first < span[1] else 0
+
+
+@kernel
+def _rebuild(keys: Longs, values: Longs, into: Longs, values_into: Longs, high: int) -> int:
+    """Copies what is neither deleted nor beyond the range; how much that is."""
+    used = 0
+    for place in range(len(values)):
+        if values[place] >= 0 and keys[place, 0] < high:
+            used += _put(into, values_into, keys[place, 0], keys[place, 1], values[place])
+    return used
+
+
+@kernel
+def _check_batches(facts: scan.Facts) -> None:
+    """Marks batches that cannot be read: they are looked at as a whole or not at all."""
+    for entry in range(len(facts)):
+        row = facts[entry]
+        at, end = row[PAYLOAD], row[PAYLOAD_END]
+        is_good = True
+        for _ in range(max(0, row[COUNT])):
+            if end - at < 4 or load_u32_be(at) > end - at - 4:
+                is_good = False
+                break
+            head = at + 4
+            stop = head + load_u32_be(at)
+            one = get_single(head, stop, 0)
+            if one.flags < 0 or one.size < 0 or one.size > end - stop:
+                is_good = False
+                break
+            at = stop + one.size
+        if not is_good:
+            row[FLAGS] |= BAD
+
+
+@kernel
+def _note(
+    facts: scan.Facts, plain: Flags, starts: Longs, secret: Longs, span: Longs, keys: Longs, values: Longs
+) -> int:
+    """Remembers the messages of plain entries that have keys; how many keys are new."""
+    used = 0
+    for entry in range(len(facts)):
+        if plain[entry] == 0:
+            continue
+        row = facts[entry]
+        slot = starts[entry]
+        if row[COUNT] < 0:
+            if row[KEY_SIZE] >= 0:
+                is_deleted = row[FLAGS] & NULL_VALUE != 0 or row[PAYLOAD_END] == row[PAYLOAD]
+                first, second = _hashed(row[KEY], row[KEY_SIZE], secret)
+                if span[0] <= first < span[1]:
+                    used += _put(keys, values, first, second, _DELETED if is_deleted else slot)
+            continue
+        at = row[PAYLOAD]
+        for index in range(row[COUNT]):
+            head = at + 4
+            stop = head + load_u32_be(at)
+            one = get_single(head, stop, 0)
+            at = stop + one.size
+            if one.key_size >= 0 and one.flags & COMPACTED == 0:
+                is_deleted = one.flags & NULL_VALUE != 0 or one.size == 0
+                first, second = _hashed(one.key, one.key_size, secret)
+                if span[0] <= first < span[1]:
+                    used += _put(keys, values, first, second, _DELETED if is_deleted else slot + index)
+    return used
+
+
+@kernel
+def _mark(facts: scan.Facts, plain: Flags, starts: Longs, flags: Flags, keyless: int) -> None:
+    """Sets the flags of messages without a key, and clears those of messages that are compacted out already."""
+    for entry in range(len(facts)):
+        if plain[entry] == 0:
+            continue
+        row = facts[entry]
+        slot = starts[entry]
+        if row[COUNT] < 0:
+            if row[KEY_SIZE] < 0:
+                flags[slot] = keyless
+            continue
+        at = row[PAYLOAD]
+        for index in range(row[COUNT]):
+            head = at + 4
+            stop = head + load_u32_be(at)
+            one = get_single(head, stop, 0)
+            at = stop + one.size
+            if one.flags & COMPACTED != 0:
+                flags[slot + index] = 0
+            elif one.key_size < 0:
+                flags[slot + index] = keyless
+
+
+@kernel
+def _take_out(row: Longs, flags: Flags, out: int, nothing: int, nothing_size: int, nothing_end: int) -> int:
+    """Writes the batch with `nothing` in place of each message whose flag is not set; its size."""
+    at = row[PAYLOAD]
+    to = out
+    for index in range(row[COUNT]):
+        head = at + 4
+        stop = head + load_u32_be(at)
+        end = stop + get_single(head, stop, 0).size
+        if flags[index] != 0:
+            to = copy(to, at, end - at, row[PAYLOAD_END])
+        else:
+            to = copy(to, nothing, nothing_size, nothing_end)
+        at = end
+    return to - out
+
+
+class OpenedEntries(NamedTuple):
+    facts: scan.Facts
+    # 1 for those that kernels can read: not encrypted, no piece of a message, not malformed.
+    plain: Flags
+    # How many slots each has, and the first of each, counted from 0.
+    slots: Longs
+    starts: Longs
+    held: list[Any]
+
+    @property
+    def total(self) -> int:
+        return int(self.slots.sum())
+
+    @property
+    def messages(self) -> int:
+        return self.total - int(np.count_nonzero((self.facts[:, COUNT] == 0) & (self.plain == 1)))
+
+
+def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
+    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed."""
+    held: list[Any] = [pa.py_buffer(entry) for entry in entries]
+    addresses = np.array([one.address for one in held], np.int64)
+    sizes = np.array([one.size for one in held], np.int64)
+    facts = np.empty((len(entries), scan.WIDTH), np.int64)
+    scan.scan_entries(addresses, sizes, facts)
+    plain = facts[:, FLAGS] & (BAD | ENCRYPTED | CHUNK) == 0
+    for place in np.flatnonzero(plain & (facts[:, scan.COMPRESSION] != 0)).tolist():
+        row = facts[place]
+        if row[COUNT] < 0:
+            # Only whether it is empty matters, and that it says itself.
+            row[PAYLOAD_END] = row[PAYLOAD] + row[scan.UNPACKED]
+            continue
+        packed = memoryview(held[place])[int(row[PAYLOAD]) - held[place].address :]
+        kind, unpacked = int(row[scan.COMPRESSION]), int(row[scan.UNPACKED])
+        try:
+            memory = pa.py_buffer(decompress(kind, packed, unpacked, size_max=MESSAGE_BYTES_MAX))
+        except MalformedFrame:
+            row[FLAGS] |= BAD
+            continue
+        held.append(memory)
+        row[PAYLOAD], row[PAYLOAD_END] = memory.address, memory.address + memory.size
+    readable = facts[plain]
+    _check_batches(readable)
+    facts[plain] = readable
+    plain &= facts[:, FLAGS] & BAD == 0
+    # An empty batch has one slot that nothing is in.
+    slots = np.where(plain & (facts[:, COUNT] > 0), facts[:, COUNT], 1)
+    starts = np.cumsum(slots) - slots
+    return OpenedEntries(facts, plain.astype(np.uint8), slots, starts, held)
+
+
+def mark_keyless(opened: OpenedEntries, flags: Flags, *, is_kept: bool) -> None:
+    _mark(opened.facts, opened.plain, opened.starts, flags, int(is_kept))
+
+
+def without(opened: OpenedEntries, place: int, flags: Flags, nothing: bytes) -> bytes:
+    """The unpacked batch of that entry with `nothing` in place of each message whose flag is not set."""
+    row = opened.facts[place]
+    room = int(row[PAYLOAD_END] - row[PAYLOAD]) + len(nothing) * len(flags) + SLACK
+    out = np.empty(room, np.uint8)
+    small = pa.py_buffer(nothing)
+    size = _take_out(row, flags, out.ctypes.data, small.address, small.size, small.address + small.size)
+    return out[:size].tobytes()
+
+
+class KeyTable:
+    def __init__(self, secret: bytes, slots_max: int) -> None:
+        self._secret = np.frombuffer(secret[:16], np.int64).copy()
+        self._slots_max = max(_SLOTS_MIN, slots_max)
+        self.span = np.array([0, RANGE_END], np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keys = np.empty((_SLOTS_MIN, 2), np.int64)
+        self._values = np.full(_SLOTS_MIN, _EMPTY, np.int64)
+        self._used = 0
+
+    def note(self, opened: OpenedEntries, first_slot: int) -> None:
+        """All messages of the plain entries; slots are counted on from `first_slot`."""
+        self._make_room(opened.total)
+        self._used += _note(
+            opened.facts,
+            opened.plain,
+            opened.starts + first_slot,
+            self._secret,
+            self.span,
+            self._keys,
+            self._values,
+        )
+
+    def put(self, key: bytes, slot: int, *, is_deleted: bool) -> None:
+        self._make_room(1)
+        held = pa.py_buffer(key)
+        value = _DELETED if is_deleted else slot
+        self._used += _put_one(
+            self._keys, self._values, self._secret, self.span, held.address, held.size, value
+        )
+
+    def _make_room(self, count: int) -> None:
+        """For that many more keys, if need be at the cost of the upper half of the range."""
+        while (self._used + count) * 4 > len(self._values) * 3:
+            slots = len(self._values)
+            if slots < self._slots_max or count * 4 > slots * 3:
+                slots *= 2
+            else:
+                self.span[1] = (self.span[0] + self.span[1]) // 2
+            keys, values = np.empty((slots, 2), np.int64), np.full(slots, _EMPTY, np.int64)
+            self._used = _rebuild(self._keys, self._values, keys, values, self.span[1])
+            self._keys, self._values = keys, values
+
+    def end_pass(self) -> tuple[Longs, bool]:
+        """The slots of the latest messages in the range looked at, sorted; and whether that was the last range."""
+        latest = np.sort(self._values[self._values >= 0])
+        low, high = self.span.tolist()
+        self.span[:] = high, min(RANGE_END, high + high - low)
+        self._begin()
+        return latest, high == RANGE_END
