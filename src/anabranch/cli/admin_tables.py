@@ -92,6 +92,8 @@ CLUSTERS = (
 
 # -- brokers
 
+_SETTING = arg("name", help="as `list-dynamic-config` spells it")
+
 BROKERS = (
     Request("list", "list the brokers", "GET", "/brokers"),
     Request("health", "say whether the broker serves: ok, or the reason", "GET", "/brokers/health", (WAIT,)),
@@ -99,6 +101,29 @@ BROKERS = (
     Request("version", "show the broker's version", "GET", "/brokers/version"),
     Request("leader", "show which broker leads", "GET", "/brokers/leaderBroker"),
     Request("config", "show the settings that the broker runs with", "GET", "/brokers/configuration/runtime"),
+    Request(
+        "list-dynamic-config",
+        "list the settings that can be changed while brokers run",
+        "GET",
+        "/brokers/configuration",
+    ),
+    Request(
+        "get-all-dynamic-config", "show those that were changed so", "GET", "/brokers/configuration/values"
+    ),
+    Request(
+        "update-dynamic-config",
+        "change a setting of all brokers at once, until it is deleted here",
+        "POST",
+        "/brokers/configuration/{name}/{value}",
+        (_SETTING, arg("value", help="as in a configuration file")),
+    ),
+    Request(
+        "delete-dynamic-config",
+        "take such a change back",
+        "DELETE",
+        "/brokers/configuration/{name}",
+        (_SETTING,),
+    ),
 )
 
 # -- schemas

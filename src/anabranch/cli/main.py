@@ -31,6 +31,11 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
         "list, make, move, look into and delete subscriptions",
     ),
     "namespaces": ("namespaces", "declare_namespaces", "namespaces, their policies and permissions"),
+    "topic-policies": (
+        "policy_tables",
+        "declare_topic_policies",
+        "policies of single classic topics, over those of their namespace",
+    ),
     "tenants": ("admin_tables", "declare_tenants", "list, make, change and delete tenants"),
     "clusters": ("admin_tables", "declare_clusters", "list, make, change and delete clusters"),
     "brokers": ("admin_tables", "declare_brokers", "list brokers, and ask one how it is"),

@@ -108,4 +108,7 @@ def _quoted(name: str, value: Any) -> str:
         return TopicName.parse(value).schema_path
     if name in ("version", "subscription"):  # Of what a path may go on with.
         return "" if value is None else "/" + quote(str(value), safe="")
+    if name == "value":
+        # Pulsar's own client encodes values of settings twice, and brokers decode them twice.
+        value = quote(str(value), safe="")
     return quote(str(value), safe="")

@@ -10,6 +10,7 @@ from pathlib import Path
 import jwt
 import pytest
 
+from anabranch.cli import policy_tables as cli_policies
 from anabranch.cli.completion import tree
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.main import ADMIN, build_parser, main
@@ -38,6 +39,10 @@ brokers ready
 brokers version
 brokers leader
 brokers config
+brokers list-dynamic-config
+brokers update-dynamic-config maxConsumersPerSubscription 7
+brokers get-all-dynamic-config
+brokers delete-dynamic-config maxConsumersPerSubscription
 namespaces create walk/ns --bundles 2
 namespaces list walk
 namespaces policies walk/ns
@@ -101,30 +106,6 @@ schemas get walk/ns/t --version 0
 schemas versions walk/ns/t
 schemas compatibility walk/ns/t --file {}/whole.json
 schemas delete walk/ns/t
-namespaces set-retention walk/ns --time 2h --size 100M
-namespaces get-retention walk/ns
-namespaces remove-retention walk/ns
-namespaces set-message-ttl walk/ns 1d
-namespaces get-message-ttl walk/ns
-namespaces remove-message-ttl walk/ns
-namespaces set-backlog-quota walk/ns --limit 10G --policy producer_exception
-namespaces get-backlog-quota walk/ns
-namespaces remove-backlog-quota walk/ns --type destination_storage
-namespaces set-deduplication walk/ns on
-namespaces get-deduplication walk/ns
-namespaces remove-deduplication walk/ns
-namespaces set-schema-compatibility-strategy walk/ns backward
-namespaces get-schema-compatibility-strategy walk/ns
-namespaces remove-schema-compatibility-strategy walk/ns
-namespaces set-schema-validation-enforced walk/ns on
-namespaces get-schema-validation-enforced walk/ns
-namespaces remove-schema-validation-enforced walk/ns
-namespaces set-is-allow-auto-update-schema walk/ns off
-namespaces get-is-allow-auto-update-schema walk/ns
-namespaces remove-is-allow-auto-update-schema walk/ns
-namespaces set-auto-topic-creation walk/ns on --partitions 2
-namespaces get-auto-topic-creation walk/ns
-namespaces remove-auto-topic-creation walk/ns
 namespaces permissions walk/ns
 namespaces clear-backlog walk/ns
 namespaces clear-backlog walk/ns -s sub
@@ -143,7 +124,37 @@ config show --config {}/broker.conf
 config show maxMessageSize dataDir
 """
 
-# What a broker may refuse as not turned on or not there yet: an error like any other, in one line.
+# Each with what it is set to.
+POLICIES = {
+    "retention": "--time 2h --size 100M",
+    "message-ttl": "1d",
+    "backlog-quota": "--limit 10G --policy producer_exception",
+    "deduplication": "on",
+    "schema-compatibility-strategy": "backward",
+    "schema-validation-enforced": "on",
+    "is-allow-auto-update-schema": "off",
+    "auto-topic-creation": "on --partitions 2",
+    "compaction-threshold": "100M",
+    "subscription-expiration-time": "10",
+    "max-producers-per-topic": "5",
+    "max-consumers-per-topic": "5",
+    "max-consumers-per-subscription": "5",
+    "max-subscriptions-per-topic": "5",
+    "max-topics-per-namespace": "5",
+    "max-unacked-messages-per-consumer": "5",
+    "max-unacked-messages-per-subscription": "5",
+    "publish-rate": "--messages 1000 --bytes 10M",
+    "dispatch-rate": "--messages 1000",
+    "subscription-dispatch-rate": "--bytes 1M",
+    "delayed-delivery": "off",
+    "auto-subscription-creation": "off",
+    "encryption-required": "off",
+    "subscription-types-enabled": "Shared,Exclusive",
+    "inactive-topic-policies": "--after 7d",
+}
+VERBS = ("set", "get", "remove")
+
+# What a broker may refuse because something is not turned on: an error like any other, in one line.
 MAY_BE_REFUSED = """
 topics truncate ops/refusing/t
 topics compact ops/refusing/t
@@ -153,25 +164,7 @@ topics revoke-permission ops/refusing/t joe
 namespaces grant-permission ops/refusing joe --actions produce
 namespaces revoke-permission ops/refusing joe
 subscriptions analyze-backlog ops/refusing/t sub
-namespaces set-compaction-threshold ops/refusing 100M
-namespaces get-compaction-threshold ops/refusing
-namespaces remove-compaction-threshold ops/refusing
-namespaces set-subscription-expiration-time ops/refusing 10
-namespaces get-subscription-expiration-time ops/refusing
-namespaces remove-subscription-expiration-time ops/refusing
-""" + "".join(
-    f"namespaces {verb}-{limit} ops/refusing{' 5' if verb == 'set' else ''}\n"
-    for limit in (
-        "max-producers-per-topic",
-        "max-consumers-per-topic",
-        "max-consumers-per-subscription",
-        "max-subscriptions-per-topic",
-        "max-topics-per-namespace",
-        "max-unacked-messages-per-consumer",
-        "max-unacked-messages-per-subscription",
-    )
-    for verb in ("set", "get", "remove")
-)
+"""
 
 # These go on until they are ended.
 ENDLESS = {"topics watch"}
@@ -210,6 +203,34 @@ def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Captu
             json.loads(captured.out)
 
 
+def policy_lines() -> list[list[str]]:
+    """Every policy of a namespace and of a topic: set, looked at, and removed."""
+    found: list[list[str]] = []
+    for policy in cli_policies.POLICIES:
+        for command, target in (("namespaces", "ops/policies"), ("topic-policies", "ops/policies/t")):
+            if policy.path if command == "namespaces" else policy.topic_path:
+                for verb in VERBS:
+                    value = POLICIES[policy.word].split() if verb == "set" else []
+                    found.append([command, f"{verb}-{policy.word}", target, *value])
+    return [*found, ["topic-policies", "get-retention", "ops/policies/t", "--applied"]]
+
+
+def test_policies_are_set_shown_and_removed(broker: BrokerProcess, folder: Path, capsys: Capture) -> None:
+    for words in lines("tenants create ops\nnamespaces create ops/policies\ntopics create ops/policies/t"):
+        assert told(broker, folder, words) == 0
+    capsys.readouterr()
+    for words in policy_lines():
+        assert told(broker, folder, words, "--json") == 0, words
+        found = json.loads(capsys.readouterr().out)
+        if words[1].startswith("get-") and "--applied" not in words:
+            assert found is not None, words
+    assert told(broker, folder, ["topic-policies", "remove-all", "ops/policies/t", "--json"]) == 0
+    capsys.readouterr()
+    assert told(broker, folder, ["topic-policies", "get-retention", "ops/policies/t"]) == 0
+    assert "not set" in capsys.readouterr().out
+    assert told(broker, folder, ["tenants", "delete", "ops", "--force"]) == 0
+
+
 def test_what_is_refused_is_told_in_one_line_and_the_rest_is_json(
     broker: BrokerProcess, folder: Path, capsys: Capture
 ) -> None:
@@ -238,7 +259,8 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_takes_json_and_is_part_of_the_story() -> None:
-    walked = {" ".join(words) for words in [*lines(STORY), *lines(MAY_BE_REFUSED)]}
+    walked = {" ".join(words) for words in [*lines(STORY), *lines(MAY_BE_REFUSED), *policy_lines()]}
+    walked.add("topic-policies remove-all")
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":
             assert "--json" in options, path

@@ -33,7 +33,7 @@ def run(*command: str) -> list[str]:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("anabranch top", ["topics"]),
+        ("anabranch tena", ["tenants"]),
         ("anabranch topics update", ["update-partitions"]),
         ("anabranch topics --admin-url http://x create --par", ["--partitions"]),
         ("anabranch topics policy set t --max-seg", ["--max-segments"]),
@@ -75,7 +75,7 @@ def test_zsh_reads_it_and_knows_the_words_of_a_place(script: Path) -> None:
 
 @pytest.mark.parametrize("script", ["fish"], indirect=True)
 def test_fish_completes_commands_actions_and_options(script: Path) -> None:
-    for typed, expected in (("anabranch top", "topics"), ("anabranch topics update", "update-partitions")):
+    for typed, expected in (("anabranch tena", "tenants"), ("anabranch topics update", "update-partitions")):
         found = run("fish", "--no-config", "-c", f'source "{script}"; complete -C "{typed}"')
         assert [line.partition("\t")[0] for line in found if line] == [expected]
     found = run(
