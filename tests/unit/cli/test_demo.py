@@ -11,7 +11,10 @@ from rich.console import Console
 
 from anabranch.cli.demo import choose_reading
 from anabranch.cli.demo.account import Account, StoryEnded
-from anabranch.cli.demo.plain_reading import PlainReading
+from anabranch.cli.demo.clickstream import Clickstream
+from anabranch.cli.demo.job import MainJob, Wish
+from anabranch.cli.demo.plain_reading import PlainReading, received_rows
+from anabranch.cli.demo.verify import Finding, once_each
 from anabranch.cli.main import main
 
 
@@ -57,6 +60,38 @@ def test_without_java_the_demo_says_so_and_what_it_does_instead(monkeypatch: pyt
 def test_too_little_to_show_is_refused(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
     assert main(["demo", option, value]) == 1
     assert f"{option} must be at least" in capsys.readouterr().err
+
+
+def test_a_report_that_could_not_be_written_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo", "--report", str(tmp_path / "file" / "report")]) == 1
+    assert f"nothing can be written to {tmp_path / 'file'}; choose another" in capsys.readouterr().err
+
+
+class Failing(PlainReading):
+    """A reader that loses its first batch."""
+
+    def findings(self, stream: Clickstream, start_ms: int) -> list[Finding]:
+        rows = received_rows(self.received[1:])
+        return [once_each(rows, stream)]
+
+
+@pytest.mark.interop
+def test_a_lost_batch_fails_the_demo_and_leaves_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    told, page = account()
+    wish = Wish(5000, 5.0, tmp_path / "report", is_killing=False)
+    assert MainJob(told, wish, Failing()).run() == 1
+    assert "missing" in page.getvalue()
+    assert "1 of " in page.getvalue()
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["broker.out", "report.html"]
+    assert list(scratch.iterdir()) == []
 
 
 def account() -> tuple[Account, io.StringIO]:

@@ -39,12 +39,14 @@ def test_in_a_pipe_there_is_a_line_now_and_then_and_no_drawing() -> None:
 
 def test_on_a_terminal_the_lines_are_redrawn_and_gone_in_the_end() -> None:
     page = io.StringIO()
-    display = Display(Console(file=page, width=120, force_terminal=True, legacy_windows=False))
+    display = Display(Console(file=page, width=80, force_terminal=True, legacy_windows=False))
     with display.running():
         display.show(SEEN)
         display.say("12.0 s  split of 0: because")
     shown = page.getvalue()
     assert "3 segments   2 splits, 1 merge" in shown
+    assert "250,000 of 1,000,000" in shown
+    assert "…" not in shown
     assert "in 1 batch, 250,000 behind" in shown
     assert "split of 0: because" in shown
     assert "\x1b[2K" in shown
@@ -54,7 +56,7 @@ def test_the_strip_has_a_part_for_each_segment_as_wide_as_its_range() -> None:
     strip = segments_strip(SEEN.segments)
     parts = strip.plain.split(" ")
     assert len(strip.plain) == STRIP_COLUMNS
-    assert [len(part) for part in parts] == [23, 11, 12]
+    assert [len(part) for part in parts] == [14, 6, 8]
     assert [part[0] for part in parts] == ["▂", "█", "▁"]
 
 

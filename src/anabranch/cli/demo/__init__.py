@@ -37,12 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, interrupt)
     account = Account()
     try:
-        if arguments.durability:
-            from anabranch.cli.demo.story import Story
+        if not arguments.durability:
+            return _main_job(account, arguments)
+        from anabranch.cli.demo.story import Story
 
-            Story(account, arguments.messages).tell()
-        else:
-            _main_job(account, arguments)
+        Story(account, arguments.messages).tell()
     except KeyboardInterrupt:
         print("anabranch: interrupted; everything was stopped and its folder removed", file=sys.stderr)
         return 130
@@ -64,9 +63,16 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--seconds must be at least {SECONDS_MIN:.0f}: a topic needs time to split and merge"
         )
+    # Now, and not when the report is to be written, in a minute.
+    folder = Path(arguments.report).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(
+            f"--report {arguments.report}: nothing can be written to {there}; choose another folder"
+        )
 
 
-def _main_job(account: Account, arguments: argparse.Namespace) -> None:
+def _main_job(account: Account, arguments: argparse.Namespace) -> int:
     from anabranch.cli.demo.job import MainJob, Wish
 
     wish = Wish(
@@ -78,7 +84,7 @@ def _main_job(account: Account, arguments: argparse.Namespace) -> None:
         is_killing=not arguments.no_kill and not arguments.keep,
         opens_browser=not arguments.no_browser and _has_screen(),
     )
-    MainJob(account, wish, choose_reading(account, is_spark=not arguments.no_spark)).run()
+    return MainJob(account, wish, choose_reading(account, is_spark=not arguments.no_spark)).run()
 
 
 def choose_reading(account: Account, *, is_spark: bool) -> Reading:

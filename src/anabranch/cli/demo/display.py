@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 LINE_EVERY_S: Final = 5.0
-STRIP_COLUMNS: Final = 48
+STRIP_COLUMNS: Final = 30  # All of it fits into 80.
 # From idle to the limit at which a segment splits.
 HEAT: Final = ("#1d5f8a", "#5b78d6", "#a866d9", "#e3629b", "#f59a52", "#ffd75e")
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -101,7 +101,7 @@ def drawn(seen: Snapshot) -> Group:
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
         ProgressBar(total=seen.events, completed=seen.stored, width=STRIP_COLUMNS),
-        f"{seen.stored:,} of {seen.events:,}   [b]{seen.rate:,.0f}[/]/s   {seen.elapsed_s:.0f} s",
+        f"{seen.stored:,} of {seen.events:,}   [b]{seen.rate:,.0f}[/]/s",
     )
     rows.add_row("   events", bar)
     strip = Table.grid(padding=(0, 2))
@@ -113,7 +113,7 @@ def drawn(seen: Snapshot) -> Group:
             f"   {one.name}",
             f"{one.rows:,} rows in {_counted(one.batches, 'batch', 'batches')}, {one.behind:,} behind",
         )
-    return Group(rows, Text(f"   {seen.doing}", style="dim"))
+    return Group(rows, Text(f"   {seen.elapsed_s:.0f} s: {seen.doing}", style="dim"))
 
 
 def segments_strip(segments: Sequence[tuple[int, int, float]], columns: int = STRIP_COLUMNS) -> Text:

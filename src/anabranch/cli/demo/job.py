@@ -7,10 +7,10 @@ Whatever ends it, a failure or Ctrl-C, ends the processes and removes the folder
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +30,7 @@ TOPIC: Final = "topic://public/default/clicks"
 REST: Final = "/admin/v2/scalable/public/default/clicks"
 PAGE: Final = "/ui#/topics/public/default/clicks"
 LOOK_EVERY_S: Final = 0.5
+LOGS: Final = ("broker.out", "spark.log")
 # A broker usually looks once a minute at what happened within minutes; here all of it has to show within one.
 SETTINGS: Final = {
     "scalableTopicAutoScaleInterval": "500ms",
@@ -82,17 +83,21 @@ class MainJob:
         self._broker = BrokerProcess(SETTINGS)
         self.ran = Ran(self._stream, policy(self._stream), readers=reading.told, software=reading.software)
         self._began = time.monotonic()
+        self._is_staying = False
 
-    def run(self) -> None:
-        with self._cleaned_up():
-            with suppress(StoryEnded):
+    def run(self) -> int:
+        """Returns the exit code."""
+        try:
+            with suppress(StoryEnded), self._reading:
                 self._story()
             self.ran.took_s = time.monotonic() - self._began
-            if self.ran.moments:
-                # Also of a run that failed: it shows how far it came.
-                self._report()
+            self._leave_behind()
+            code = self._tell.conclude()
             if self._wish.is_kept:
                 self._stay()
+            return code
+        finally:
+            self._broker.discard(keep=self._is_staying)
 
     def _story(self) -> None:
         table = self._prepare()
@@ -105,13 +110,6 @@ class MainJob:
             self.ran.start_ms = self.ran.start_ms or producing.start_ms
             self.ran.end_ms = self.ran.end_ms or _now_ms()
         self._check(producing)
-
-    @contextmanager
-    def _cleaned_up(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.callback(self._broker.discard, keep=self._wish.is_kept)
-            stack.enter_context(self._reading)
-            yield
 
     # -- chapters
 
@@ -281,16 +279,26 @@ class MainJob:
                     killed is not None, told if killed else "the broker was to be killed, and was not"
                 )
 
-    def _report(self) -> None:
+    def _leave_behind(self) -> None:
+        """The report, also of a run that failed, as it shows how far it came; of such a run the logs too."""
         from anabranch.cli.demo.report import report
 
         self.ran.checks = self._tell.checked
-        self._wish.report.mkdir(parents=True, exist_ok=True)
-        path = self._wish.report / "report.html"
-        path.write_text(report(self.ran), encoding="utf-8")
-        self._tell.note(f"report: {path.resolve()}")
+        folder = self._wish.report
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.ran.moments:
+            path = folder / "report.html"
+            path.write_text(report(self.ran), encoding="utf-8")
+            self._tell.note(f"report: {path.resolve()}")
+        if not all(held for _, held in self.ran.checks):
+            logs = [path for name in LOGS if (path := self._broker.folder / name).exists()]
+            for path in logs:
+                shutil.copy(path, folder)
+            self._tell.note(f"logs: {', '.join(str((folder / path.name).resolve()) for path in logs)}")
 
     def _stay(self) -> None:
+        self._is_staying = True
+        self._tell.say("")
         self._tell.say(f"the broker goes on until Ctrl-C: {self._broker.admin_url}{PAGE}")
         self._tell.say(f"its data, the tables and the checkpoints stay in {self._broker.folder}")
         with suppress(KeyboardInterrupt):

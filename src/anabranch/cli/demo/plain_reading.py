@@ -35,7 +35,7 @@ class PlainReading:
     def __init__(self) -> None:
         self.software = f"Anabranch {anabranch.__version__}, Python {sys.version.split()[0]}"
         self.sessions = 0
-        self._tables: list[Any] = []
+        self.received: list[Any] = []
         self._rows = 0
         self._error: BaseException | None = None
         self._is_over = threading.Event()
@@ -66,7 +66,7 @@ class PlainReading:
                         batch = await consumer.receive_arrow(timeout_s=RECEIVE_S)
                     except TimedOut:
                         continue
-                    self._tables.append(batch)
+                    self.received.append(batch)
                     self._rows += batch.num_rows
         finally:
             await client.close()
@@ -82,7 +82,7 @@ class PlainReading:
         return {NAME: self._rows}
 
     def batch_count(self, name: str) -> int:
-        return len(self._tables)
+        return len(self.received)
 
     def batches(self) -> Mapping[str, Sequence[Batch]]:
         """None: its batches are too many and too small for a picture."""
@@ -100,7 +100,7 @@ class PlainReading:
             self._thread.join(END_MAX_S)
 
     def findings(self, stream: Clickstream, start_ms: int) -> list[Finding]:
-        rows = received_rows(self._tables)
+        rows = received_rows(self.received)
         return [verify.once_each(rows, stream), verify.in_order(rows, "batch")]
 
 
