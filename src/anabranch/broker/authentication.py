@@ -37,7 +37,7 @@ class TokenReader(Protocol):
 
 
 class PasswordReader(Protocol):
-    def identify(self, proof: bytes) -> Identity:
+    def identify(self, proof: bytes, now_s: float) -> Identity:
         """Of `user:password`. AuthenticationFailed if they do not belong together."""
         ...
 
@@ -59,7 +59,7 @@ class Authentication:
         if method == "token" and self.tokens is not None:
             return self.tokens.identify(proof, now_s)
         if method == "basic" and self.passwords is not None:
-            return self.passwords.identify(proof)
+            return self.passwords.identify(proof, now_s)
         if method == "tls" and self.has_certificates:
             return Identity(_common_name(certificate))
         if method in ("", "none"):

@@ -27,19 +27,28 @@ _ROUNDS: Final = 5000
 _ROUNDS_MAX: Final = 100_000  # A file with more would stop the broker for a second with each wrong password.
 _REMEMBERED_MAX: Final = 10_000
 PROOF_BYTES_MAX: Final = 1024
+# Some tens of milliseconds of each second at most.
+TRIES_PER_S: Final = 10
+TRIES_AT_ONCE: Final = 50
 # What an unknown user's password is compared with, so that it takes as long as a known one's.
 _NOBODY: Final = "$apr1$nobody..$................"
 
 
 class Passwords:
-    """Reads what clients show: `user:password`."""
+    """Reads what clients show: `user:password`.
+
+    Hashing takes the event loop's time, so it is done so often a second and no oftener: whoever guesses passwords does
+    not hold up publishing. Those that were right before are not hashed again.
+    """
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
         self._hashes = dict(hashes)
+        self._tries_left = float(TRIES_AT_ONCE)
+        self._tried_s = 0.0
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
 
-    def identify(self, proof: bytes) -> Identity:
+    def identify(self, proof: bytes, now_s: float) -> Identity:
         """AuthenticationFailed for an unknown user or a wrong password, without saying which."""
         if len(proof) > PROOF_BYTES_MAX:
             raise AuthenticationFailed(f"user and password are longer than {PROOF_BYTES_MAX} bytes")
@@ -51,6 +60,7 @@ class Passwords:
         if mark in self._right:
             self._right.move_to_end(mark)
             return Identity(user)
+        self._spend(now_s)
         stored = self._hashes.get(user)
         is_right = verify(password, stored or _NOBODY)
         if stored is None or not is_right:
@@ -59,6 +69,14 @@ class Passwords:
         if len(self._right) > _REMEMBERED_MAX:
             self._right.popitem(last=False)
         return Identity(user)
+
+    def _spend(self, now_s: float) -> None:
+        passed_s = max(0.0, now_s - self._tried_s)
+        self._tried_s = now_s
+        self._tries_left = min(TRIES_AT_ONCE, self._tries_left + passed_s * TRIES_PER_S)
+        if self._tries_left < 1:
+            raise AuthenticationFailed("too many passwords are being tried: try again in a moment")
+        self._tries_left -= 1
 
 
 def read(text: str) -> Passwords:

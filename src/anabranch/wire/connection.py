@@ -90,6 +90,8 @@ MAY_RECEIVE: Final[Mapping[tuple[Role, State], frozenset[int]]] = {
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
+# CONNECT with the longest token that is taken, and room to spare.
+GREETING_BYTES_MAX: Final = 256 * 1024
 _GREETINGS: Final = _types({"CONNECT", "CONNECTED"})
 _OWN: Final = _GREETINGS | _types({"PING", "PONG"})  # Commands this class acts on itself.
 _kind = itemgetter(0)
@@ -120,6 +122,10 @@ class Connection:
         self._out: list[bytes] = []
         self._plain: frozenset[int] = frozenset()
         self._decoder = decoder or FrameDecoder(frame_bytes_max=message_bytes_max + FRAME_OVERHEAD_BYTES)
+        self._frame_bytes_max = self._decoder.frame_bytes_max
+        if role is Role.BROKER:
+            # Nobody knows yet who that is: it gets no more memory than a greeting takes.
+            self._decoder.frame_bytes_max = min(self._frame_bytes_max, GREETING_BYTES_MAX)
         # The shell's path to the buffer, without a call in between: see FrameDecoder.writable.
         self.writable = self._decoder.writable
 
@@ -167,6 +173,7 @@ class Connection:
     ) -> bytes:
         """A broker's answer to CONNECT. From here on every command is legal."""
         self._enter(State.READY)
+        self._decoder.frame_bytes_max = self._frame_bytes_max
         connected = pb.CommandConnected(
             server_version=server_version,
             protocol_version=self.version,

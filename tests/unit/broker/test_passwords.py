@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.authentication import Authentication, AuthenticationFailed
 from anabranch.broker.config import ConfigError
-from anabranch.broker.passwords import Passwords, read, verify
+from anabranch.broker.passwords import TRIES_AT_ONCE, Passwords, read, verify
 from anabranch.wire import pulsar_pb2 as pb
 from harness.guarded import C, guarded
 
@@ -36,19 +36,31 @@ def users() -> Passwords:
 
 def test_a_user_is_its_role(users: Passwords) -> None:
     for _ in range(2):  # The second time it is remembered.
-        assert users.identify(b"ann:secret").role == "ann"
-        assert users.identify(b"bob:secret").expires_s is None
+        assert users.identify(b"ann:secret", 0).role == "ann"
+        assert users.identify(b"bob:secret", 0).expires_s is None
 
 
 @pytest.mark.parametrize(
     "shown", [b"ann:wrong", b"eve:secret", b"ann", b"", b":", b"ann:" + b"x" * 2000, b"\xff:\xff"]
 )
 def test_what_is_wrong_is_not_told(users: Passwords, shown: bytes) -> None:
-    users.identify(b"ann:secret")
+    users.identify(b"ann:secret", 0)
     with pytest.raises(AuthenticationFailed) as refused:
-        users.identify(shown)
+        users.identify(shown, 0)
     assert "secret" not in str(refused.value)
     assert "ann" not in str(refused.value)
+
+
+def test_guessing_has_a_limit_that_known_users_do_not_notice(users: Passwords) -> None:
+    users.identify(b"ann:secret", 0)
+    for _ in range(TRIES_AT_ONCE - 1):
+        with pytest.raises(AuthenticationFailed, match="wrong password"):
+            users.identify(b"bob:guess", 0)
+    for guess in (b"bob:guess", b"bob:secret"):
+        with pytest.raises(AuthenticationFailed, match="try again"):
+            users.identify(guess, 0)
+    assert users.identify(b"ann:secret", 0).role == "ann"
+    assert users.identify(b"bob:secret", 1).role == "bob"
 
 
 @pytest.mark.parametrize(

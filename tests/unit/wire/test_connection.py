@@ -7,6 +7,7 @@ import pytest
 from anabranch.errors import IllegalCommand, OversizeFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import (
+    GREETING_BYTES_MAX,
     MAY_RECEIVE,
     NEXT,
     PING_FRAME,
@@ -54,6 +55,15 @@ def test_a_handshake_makes_both_ends_ready_and_tells_each_about_the_other() -> N
     assert client.peer_http_url == "http://one:8080"
     with pytest.raises(OversizeFrame):
         list(client.feed(b"\x00\x01\x00\x00\x00\x00\x00\x00", 3))
+
+
+def test_who_has_not_said_connect_gets_no_room_for_a_message() -> None:
+    header = (GREETING_BYTES_MAX + 1).to_bytes(4, "big") + (8).to_bytes(4, "big")
+    with pytest.raises(OversizeFrame):
+        list(Connection(Role.BROKER, now=0).feed(header, 0.0))
+    assert list(ready_broker().feed(header, 1.0)) == []
+    longest = Connection(Role.CLIENT, now=0).connect("test", auth_data=b"x" * 64 * 1024)
+    assert len(list(Connection(Role.BROKER, now=0).feed(longest, 0.0))) == 1
 
 
 @pytest.mark.parametrize(("theirs", "spoken"), [(0, 0), (15, 15), (21, 21), (99, 21), (-1, 0)])

@@ -95,11 +95,13 @@ def create_app(broker: Broker) -> FastAPI:
     app.include_router(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
     app.include_router(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
-    app.include_router(
-        non_persistent.router,
-        prefix="/admin/v2/non-persistent/{tenant}/{namespace}/{topic}",
-        tags=["non-persistent topics"],
-    )
+    # Before the others, whose last route says no to everything else.
+    for router in (permissions.non_persistent, non_persistent.router):
+        app.include_router(
+            router,
+            prefix="/admin/v2/non-persistent/{tenant}/{namespace}/{topic}",
+            tags=["non-persistent topics"],
+        )
     for router in (
         topics.router,
         compaction.router,

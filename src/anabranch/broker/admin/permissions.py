@@ -8,7 +8,7 @@
     /admin/v2/namespaces/grantPermissionsOnTopics, revokePermissionsOnTopics  POST
     /admin/v2/persistent/{tenant}/{ns}/{topic}/permissions                    GET
     /admin/v2/persistent/{tenant}/{ns}/{topic}/permissions/{role}             POST DELETE
-    /admin/v2/scalable/{tenant}/{ns}/{topic}/permissions…                     the same
+    /admin/v2/non-persistent/…, /admin/v2/scalable/…                          the same
 
 Grants may be made before `authorizationEnabled` is set: they count from then on.
 """
@@ -23,6 +23,7 @@ from fastapi import APIRouter, Depends, Request
 
 from anabranch.broker import permissions
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.non_persistent import NameDep as NonPersistentDep
 from anabranch.broker.admin.params import (
     BrokerDep,
     NamespaceDep,
@@ -41,6 +42,7 @@ from anabranch.model.names import Domain, TopicName
 namespaces = APIRouter()
 topics = APIRouter()
 scalable = APIRouter()
+non_persistent = APIRouter()
 
 PERMISSIONS = "/{tenant}/{namespace}/permissions"
 TOPICS_MAX = 1000
@@ -166,6 +168,23 @@ async def revoke_on_topic(broker: BrokerDep, topic: TopicDep, role: GrantedRole)
     await _revoke(broker, topic, role)
 
 
+@non_persistent.get("/permissions")
+async def on_non_persistent(broker: BrokerDep, topic: NonPersistentDep) -> dict[str, list[str]]:
+    return await _shown(broker, topic)
+
+
+@non_persistent.post("/permissions/{role}", status_code=204)
+async def grant_on_non_persistent(
+    broker: BrokerDep, topic: NonPersistentDep, role: GrantedRole, request: Request
+) -> None:
+    await _grant(broker, topic, role, await _texts(request))
+
+
+@non_persistent.delete("/permissions/{role}", status_code=204)
+async def revoke_on_non_persistent(broker: BrokerDep, topic: NonPersistentDep, role: GrantedRole) -> None:
+    await _revoke(broker, topic, role)
+
+
 @scalable.get(TOPIC + "/permissions")
 async def on_scalable(broker: BrokerDep, topic: ScalableDep) -> dict[str, list[str]]:
     return await _shown(broker, topic)
@@ -220,6 +239,9 @@ async def _check_exists(broker: Broker, topic: TopicName) -> None:
     found = topic.is_classic and (
         await broker.resources.topic_exists(topic) or await broker.resources.partitions(topic.base) > 0
     )
+    if topic.domain is Domain.NON_PERSISTENT:
+        # It is there while somebody uses it, and what may be granted must not depend on that.
+        return
     if not found and not await broker.has_scalable(topic):
         raise RestError(404, f"Topic {topic} not found")
 

@@ -55,6 +55,16 @@ async def test_grants_on_a_scalable_topic_have_paths_of_their_own(rest: Rest) ->
     assert await rest.get(f"{river}/permissions") == {}
 
 
+async def test_grants_on_a_topic_that_is_not_persistent_do_not_wait_for_it(rest: Rest) -> None:
+    fleeting = f"{V2}/non-persistent/public/default/t"
+    await rest.call("POST", f"{fleeting}/permissions/ann", 204, json=["consume"])
+    assert await rest.get(f"{fleeting}/permissions") == {"ann": ["consume"]}
+    await rest.call("PUT", T, 204)
+    assert await rest.get(f"{T}/permissions") == {}
+    await rest.call("DELETE", f"{fleeting}/permissions/ann", 204)
+    assert await rest.get(f"{fleeting}/permissions") == {}
+
+
 async def test_grants_on_several_topics_are_one_change(rest: Rest) -> None:
     topics = [f"persistent://public/default/{name}" for name in "ab"]
     for name in "ab":
