@@ -90,7 +90,7 @@ def line(seen: Snapshot) -> str:
     readers = "".join(f"; {one.name} {one.rows:,} ({one.behind:,} behind)" for one in seen.readers)
     return (
         f"{seen.elapsed_s:5.1f} s  {seen.stored:,} of {seen.events:,} stored, {seen.rate:,.0f}/s; "
-        f"{_counted(len(seen.segments), 'segment')}{readers}"
+        f"{counted(len(seen.segments), 'segment')}{readers}"
     )
 
 
@@ -105,13 +105,13 @@ def drawn(seen: Snapshot) -> Group:
     )
     rows.add_row("   events", bar)
     strip = Table.grid(padding=(0, 2))
-    changes = f"{_counted(seen.splits, 'split')}, {_counted(seen.merges, 'merge')}"
-    strip.add_row(segments_strip(seen.segments), f"{_counted(len(seen.segments), 'segment')}   {changes}")
+    changes = f"{counted(seen.splits, 'split')}, {counted(seen.merges, 'merge')}"
+    strip.add_row(segments_strip(seen.segments), f"{counted(len(seen.segments), 'segment')}   {changes}")
     rows.add_row("   segments", strip)
     for one in seen.readers:
         rows.add_row(
             f"   {one.name}",
-            f"{one.rows:,} rows in {_counted(one.batches, 'batch', 'batches')}, {one.behind:,} behind",
+            f"{one.rows:,} rows in {counted(one.batches, 'batch', 'batches')}, {one.behind:,} behind",
         )
     return Group(rows, Text(f"   {seen.elapsed_s:.0f} s: {seen.doing}", style="dim"))
 
@@ -132,5 +132,5 @@ def segments_strip(segments: Sequence[tuple[int, int, float]], columns: int = ST
     return strip
 
 
-def _counted(count: int, one: str, more: str = "") -> str:
+def counted(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"

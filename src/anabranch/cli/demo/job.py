@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.demo.account import Account, StoryEnded
 from anabranch.cli.demo.clickstream import Clickstream, peak_rate
-from anabranch.cli.demo.display import Display, Reader, Snapshot
+from anabranch.cli.demo.display import Display, Reader, Snapshot, counted
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.demo.producing import Producing
 from anabranch.cli.demo.ran import Killed, Moment, Ran
+from anabranch.cli.demo.report import report, stored_rates
 from anabranch.cli.rest import RestRefused
 
 if TYPE_CHECKING:
@@ -270,7 +271,8 @@ class MainJob:
             most = max((count for _, count in past.active_at()), default=0)
             self._tell.check(
                 splits > 0 and merges > 0,
-                f"the topic made {splits} splits and {merges} merges by itself, {most} segments at the most",
+                f"the topic made {counted(splits, 'split')} and {counted(merges, 'merge')} by itself, "
+                f"{counted(most, 'segment')} at the most",
             )
             if self._wish.is_killing:
                 killed = self.ran.killed
@@ -281,20 +283,27 @@ class MainJob:
 
     def _leave_behind(self) -> None:
         """The report, also of a run that failed, as it shows how far it came; of such a run the logs too."""
-        from anabranch.cli.demo.report import report
-
         self.ran.checks = self._tell.checked
         folder = self._wish.report
         folder.mkdir(parents=True, exist_ok=True)
         if self.ran.moments:
             path = folder / "report.html"
             path.write_text(report(self.ran), encoding="utf-8")
-            self._tell.note(f"report: {path.resolve()}")
+            self._tell.note(f"{self._figures()}\nreport: {path.resolve()}")
         if not all(held for _, held in self.ran.checks):
             logs = [path for name in LOGS if (path := self._broker.folder / name).exists()]
             for path in logs:
                 shutil.copy(path, folder)
             self._tell.note(f"logs: {', '.join(str((folder / path.name).resolve()) for path in logs)}")
+
+    def _figures(self) -> str:
+        ran = self.ran
+        rates = [rate for _, rate in stored_rates(ran)]
+        behind = max((m.stored - min(m.rows.values(), default=0) for m in ran.moments), default=0)
+        return (
+            f"{ran.took_s:.0f} s in all; up to {max(rates, default=0):,.0f} events/s stored; "
+            f"readers up to {max(0, behind):,} events behind"
+        )
 
     def _stay(self) -> None:
         self._is_staying = True
