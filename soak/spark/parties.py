@@ -73,8 +73,8 @@ class Driver:
         self._process.wait()
 
     def executors(self) -> list[int]:
-        """Those of a cluster, else the Python processes that run tasks."""
-        return self._own("CoarseGrainedExecutorBackend") or self._own("pyspark.daemon")
+        """Those of a cluster, else the Python processes that run tasks; others of Python's belong to the driver."""
+        return self._own("CoarseGrainedExecutorBackend") or self._own("pyspark.daemon pyspark.worker")
 
     def kill_executor(self, chance: random.Random) -> bool:
         found = self.executors()

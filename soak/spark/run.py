@@ -39,6 +39,7 @@ PATIENCE_S = 300.0
 # A run in which drivers end by themselves more often than this for each kill is no good, whatever the table says.
 OWN_ENDS_MAX = 2.0
 SHOWN_MAX = 50
+QUIET_MAX_S = 30.0
 
 
 class Stuck(Exception):
@@ -114,7 +115,7 @@ class Conductor:
         self.outcome = Outcome(driver.setup)
         self.counts: Counter[str] = Counter()
         self._chance = random.Random(f"{options.seed} conductor")
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
 
     def run(self) -> list[str]:
         """What is wrong with what was left."""
@@ -141,6 +142,11 @@ class Conductor:
     def _say(self, what: str) -> None:
         rows, published = self.outcome.rows(), self.source.published
         print(f"{self._took():5.0f} s  {what}; {published} published, {rows} in the table", flush=True)
+        self._said = time.monotonic()
+
+    def _say_at_times(self, what: str) -> None:
+        if time.monotonic() - self._said > QUIET_MAX_S:
+            self._say(what)
 
     def _took(self) -> float:
         return time.monotonic() - self._began
@@ -171,9 +177,9 @@ class Conductor:
 
     def _pause(self) -> None:
         """Mostly until one of the queries has got on, else any moment: while they start, too."""
-        query = self._chance.choice(self.driver.setup.queries)
         if self._chance.random() < 0.75:
-            self._wait_for_progress([query])
+            # The one that is behind, or it would have to catch up in the end.
+            self._wait_for_progress([min(self.driver.setup.queries, key=self.outcome.committed)])
             self._watch(self._chance.uniform(0.0, 2.0))
         else:
             self._watch(self._chance.uniform(0.0, 8.0))
@@ -236,6 +242,7 @@ class Conductor:
                 rows, since = now, time.monotonic()
             elif time.monotonic() - since > self.options.patience_s:
                 return  # What is missing counts as lost.
+            self._say_at_times("waiting for the table")
             self._watch(0.5)
 
     def _copied(self) -> list[tuple[str, int]]:
@@ -251,6 +258,7 @@ class Conductor:
                 5.0 if len(found) >= self.source.published else self.options.patience_s
             ):
                 self._keep_driver()
+                self._say_at_times(f"waiting for the copy, which has {len(found)}")
                 try:
                     message = consumer.receive(timeout_s=1.0)
                 except TimedOut:
