@@ -8,10 +8,12 @@ import json
 import sys
 from typing import Any
 
-from anabranch.broker.config import FIELDS, Loaded
+from anabranch.broker.config import FIELDS, BrokerConfig, Loaded
 from anabranch.cli.broker_options import declare_broker, settings
 from anabranch.cli.dag_view import aligned
 from anabranch.cli.options import UsageError
+
+_DEFAULTS = BrokerConfig().spelled()
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     show.set_defaults(module="config")
     show.add_argument("name", nargs="*", metavar="NAME", help="only these settings")
-    show.add_argument("--changed", action="store_true", help="only what is not left to its default")
+    show.add_argument("--changed", action="store_true", help="only what differs from its default")
     show.add_argument(
         "--unused", action="store_true", help="instead, the settings of Pulsar's that mean nothing here"
     )
@@ -52,7 +54,7 @@ def _chosen(found: Loaded, arguments: argparse.Namespace) -> dict[str, dict[str,
     shown = {}
     for name in names:
         origin = found.origin(name)
-        if not arguments.changed or origin.kind != "default":
+        if not arguments.changed or values[name] != _DEFAULTS[name]:
             shown[name] = {"value": values[name], "from": origin.kind, "where": origin.where}
     return shown
 

@@ -16,6 +16,7 @@ from typing import Final
 import anabranch
 from anabranch.cli.broker_options import declare_broker
 from anabranch.cli.client_options import declare_consume, declare_produce
+from anabranch.cli.parsing import Parser
 from anabranch.cli.pipeline_options import declare_backtest, declare_load_history, declare_to_parquet
 
 # The module that declares each of these, its function, and what the command is for.
@@ -88,7 +89,7 @@ def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse
 
     Most of a hundred commands would take longer to declare than to run.
     """
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="anabranch",
         description="Messaging on Apache Pulsar's protocol: a broker, and small tools to try it.",
         epilog="`anabranch COMMAND --help` says more about a command.",

@@ -100,6 +100,8 @@ def chosen(found: Mapping[str, Row], text: str, order: str, top: int) -> list[Ro
 
 
 def page(found: Sequence[Row], total: int) -> list[str]:
+    if not found:
+        return ["no open topics: a topic is opened by its first use"]
     cells = [("TOPIC", "IN msg/s", "IN", "OUT msg/s", "OUT", "BACKLOG", "STORED", "PRODUCERS", "CONSUMERS")]
     cells += [
         (

@@ -345,6 +345,15 @@ def test_config_shows_each_value_and_its_origin(
     assert shown["tokenSecretKey"]["value"] == "*****"
 
 
+def test_config_shows_what_differs_from_its_default(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("maxMessageSize=5242880\nclusterName=east\n")
+    assert main(["config", "show", "--changed", "--config", str(file)]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["clusterName", "east"]
+    ]
+
+
 def test_config_lists_what_means_nothing_here(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("zookeeperServers=a:2181\nmaxMesageSize=1\n")

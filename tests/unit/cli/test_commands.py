@@ -64,6 +64,22 @@ def test_mistakes_are_told_in_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["topcs"], "there is no command 'topcs'; did you mean topics"),
+        (["brokers", "healt"], "there is no action 'healt'; did you mean health"),
+        (["namespaces", "set-retenton", "a/b"], "did you mean set-retention"),
+        (["brokers", "???"], "`anabranch brokers --help` lists them"),
+    ],
+)
+def test_a_slip_is_answered_with_the_nearest_word(arguments: list[str], hint: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_help_names_every_command(capsys: Capture) -> None:
     assert main([]) == 2
     shown = capsys.readouterr().out
