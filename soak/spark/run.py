@@ -40,6 +40,8 @@ PATIENCE_S = 300.0
 OWN_ENDS_MAX = 2.0
 SHOWN_MAX = 50
 QUIET_MAX_S = 30.0
+INTERRUPTED = 130
+UNUSABLE = 2
 
 
 class Stuck(Exception):
@@ -59,9 +61,12 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Exit code: 0 if nothing was violated."""
+    """Exit code: 0 if nothing was violated, 1 if something was, 2 or 130 if it did not get that far."""
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        print(f"soak: {folder} holds something already: give an empty folder, or none", flush=True)
+        return UNUSABLE
     print(
         f"soak: Spark on {options.master}, {options.kills} kills of each of {', '.join(PARTIES)}, seed "
         f"{options.seed}, notes in {folder}",
@@ -74,8 +79,13 @@ def run(options: Options) -> int:
         conductor = Conductor(options, broker, Driver(setup))
         try:
             found = conductor.run()
-        except Stuck as error:
+        except (Stuck, RuntimeError, TimeoutError) as error:
+            # A broker that does not come back, too.
             found = [str(error)]
+        except KeyboardInterrupt:
+            print(conductor.summary(), flush=True)
+            print(f"soak: interrupted, with nothing shown; notes are in {folder}", flush=True)
+            return INTERRUPTED
         finally:
             conductor.source.stop()
         return _verdict(found, conductor, setup)

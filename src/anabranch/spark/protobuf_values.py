@@ -91,7 +91,7 @@ def _field_type(field: FieldDescriptor, within: tuple[str, ...]) -> pa.DataType:
         key, value = (pair.fields_by_name[name] for name in ("key", "value"))
         return pa.map_(_one_type(key, within), _one_type(value, within))
     one = _one_type(field, within)
-    return pa.list_(pa.field("element", one)) if field.is_repeated else one
+    return pa.list_(pa.field("element", one)) if _is_repeated(field) else one
 
 
 def _one_type(field: FieldDescriptor, within: tuple[str, ...]) -> pa.DataType:
@@ -103,9 +103,14 @@ def _one_type(field: FieldDescriptor, within: tuple[str, ...]) -> pa.DataType:
     return _PLAIN[field.cpp_type]
 
 
+def _is_repeated(field: Any) -> bool:
+    """Protobuf before 6.31 says it by its label only, which later releases take away."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
 def _pair(field: FieldDescriptor) -> Descriptor | None:
     """The message of a map's entries; None if the field is no map."""
-    message = field.message_type if field.is_repeated else None
+    message = field.message_type if _is_repeated(field) else None
     return message if message is not None and message.GetOptions().map_entry else None
 
 
@@ -141,7 +146,7 @@ def _field_reader(field: FieldDescriptor) -> Read:
         # By key: a map's messages are made when they are asked for.
         return lambda found: [(key, value(getattr(found, name)[key])) for key in getattr(found, name)]
     one = _one_reader(field)
-    if field.is_repeated:
+    if _is_repeated(field):
         return lambda found: list(map(one, getattr(found, name)))
     if field.has_presence:
         return lambda found: one(getattr(found, name)) if found.HasField(name) else None
