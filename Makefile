@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop clean
+.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -55,6 +55,14 @@ spark: setup  ## only the tests of Spark, on a real session
 	@bin/jre
 	@$(BIN)/pytest -q tests/spark -m spark
 
+fuzz: setup  ## made-up bytes and requests for the decoders and the REST (10 minutes each; FUZZ_SECONDS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/decoders.py
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/rest.py
+
+bench-rest: setup  ## how fast the admin REST answers beside a producer at full speed (1 minute)
+	@$(BIN)/python -m bench.rest $(BENCH)
+
 interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven)
 	@$(BIN)/pytest -q tests/interop -m java --override-ini addopts=""
 
@@ -72,7 +80,7 @@ proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.pro
 	@sed -i.old "/^ *None: .*Schema.Type/d" src/anabranch/wire/pulsar_pb2.pyi && rm src/anabranch/wire/pulsar_pb2.pyi.old  # no valid name in Python
 
 lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
-	@for f in runtime dev bench; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	@for f in runtime dev bench fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header requirements/$$f.in -o requirements/$$f.txt; done
 
 clean:  ## remove the virtual environment and caches

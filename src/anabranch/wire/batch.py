@@ -166,9 +166,13 @@ def unpack(
     if is_batch(metadata):
         return split_batch(payload, metadata.num_messages_in_batch)
     single = pb.SingleMessageMetadata(payload_size=len(payload), properties=metadata.properties)
-    for name in _COMMON:
-        if metadata.HasField(name):
-            setattr(single, name, getattr(metadata, name))
+    try:
+        for name in _COMMON:
+            if metadata.HasField(name):
+                setattr(single, name, getattr(metadata, name))
+    except UnicodeDecodeError as error:
+        # A string that is not UTF-8 can be read, as bytes, and not be written.
+        raise MalformedFrame(f"metadata holds a string that is not UTF-8: {error}") from error
     return [(single, memoryview(payload))]
 
 

@@ -109,3 +109,10 @@ def test_a_batch_cut_short_is_malformed() -> None:
         batch.split_batch(payload[:-1], 2)
     with pytest.raises(MalformedFrame):
         batch.split_batch(payload, 3)
+
+
+def test_a_key_that_is_not_text_is_refused_as_such() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="key")
+    raw = metadata.SerializeToString().replace(b"key", b"k\xa4y")
+    with pytest.raises(MalformedFrame, match="not UTF-8"):
+        batch.messages(len(raw).to_bytes(4, "big") + raw + b"payload")

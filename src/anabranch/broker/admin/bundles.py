@@ -92,7 +92,7 @@ async def hash_positions(
         for name in await broker.resources.topic_names(namespace)
         if _is_within(name, edges) and (wanted is None or str(name) in wanted)
     }
-    return {"namespace": str(namespace), "bundle": bundle, "hashPositions": found}
+    return {"namespace": str(namespace), "bundle": bundle, "topicHashPositions": found}
 
 
 @router.put(_PATH + "/split", status_code=204)

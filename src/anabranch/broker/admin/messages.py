@@ -25,6 +25,9 @@ from anabranch.wire.batch import decompress, open_entry
 
 router = APIRouter()
 
+# What stays as it is in a header. Anything else, line ends above all, is written as %XX.
+_PRINTED = " !#$&'()*+,/:;=?@[]~"
+
 
 @router.get("/subscription/{subscription}/position/{position}")
 async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, position: int) -> Response:
@@ -86,9 +89,9 @@ def _answer(at: Position, entry: Buffer) -> Response:
     headers = {
         **packing,
         "X-Pulsar-Message-ID": f"{at[0]}:{at[1]}",
-        "X-Pulsar-PROPERTY": json.dumps({item.key: item.value for item in metadata.properties}),
+        "X-Pulsar-PROPERTY": json.dumps({_text(item.key): _text(item.value) for item in metadata.properties}),
         "X-Pulsar-Is-Encrypted": str(is_encrypted).lower(),
-        "X-Pulsar-producer-name": quote(metadata.producer_name, safe=" !#$&'()*+,/:;=?@[]~"),
+        "X-Pulsar-producer-name": quote(_text(metadata.producer_name), safe=_PRINTED),
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
         "X-Pulsar-publish-time": _time(metadata.publish_time),
     }
@@ -99,8 +102,8 @@ def _answer(at: Position, entry: Buffer) -> Response:
         headers["X-Pulsar-event-time"] = _time(metadata.event_time)
     if metadata.HasField("deliver_at_time"):
         headers["X-Pulsar-deliver-at-time"] = _time(metadata.deliver_at_time)
-    if metadata.HasField("partition_key") and metadata.partition_key.isascii():
-        headers["X-Pulsar-partition-key"] = metadata.partition_key
+    if metadata.HasField("partition_key") and (key := _text(metadata.partition_key)).isascii():
+        headers["X-Pulsar-partition-key"] = quote(key, safe=_PRINTED)
         headers["X-Pulsar-partition-key-b64-encoded"] = str(metadata.partition_key_b64_encoded).lower()
     if metadata.HasField("schema_version"):
         headers["X-Pulsar-Base64-schema-version"] = base64.b64encode(metadata.schema_version).decode()
@@ -111,6 +114,11 @@ def _answer(at: Position, entry: Buffer) -> Response:
     # Not through `headers=`, which would make them lower case: Java's admin client looks for these very letters.
     answer.raw_headers.extend((name.encode(), value.encode("latin-1")) for name, value in headers.items())
     return answer
+
+
+def _text(found: str | bytes) -> str:
+    """Protobuf hands a string that is not UTF-8 over as bytes."""
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 def _time(ms: int) -> str:

@@ -5,12 +5,14 @@ Bodies are read by `params.body`, which FastAPI cannot see into; each route says
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+_NAMES = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
 # Filled by `takes` while the routes are being made.
 _components: dict[str, Any] = {
@@ -40,6 +42,16 @@ def takes(kind: Any, *, parameter: str | None = None, is_required: bool = False)
     return extra
 
 
+def _name_all(path: str, operation: dict[str, Any]) -> None:
+    """Routes that refuse whatever they are asked read no names; their path has them all the same."""
+    known = {one["name"] for one in operation.get("parameters", ())}
+    missing = [name for name in _NAMES.findall(path) if name not in known]
+    operation["parameters"] = [
+        *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in missing),
+        *operation.get("parameters", ()),
+    ]
+
+
 def install(app: FastAPI) -> None:
     """Serves the description with the bodies' types in it. It is made at its first request, and kept."""
 
@@ -49,8 +61,9 @@ def install(app: FastAPI) -> None:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             described.setdefault("components", {}).setdefault("schemas", {}).update(_components)
-            for path in described["paths"].values():
-                for operation in path.values():
+            for path, operations in described["paths"].items():
+                for operation in operations.values():
+                    _name_all(path, operation)
                     # FastAPI promises its own form of a refusal; ours has one for all of them.
                     operation["responses"].pop("422", None)
                     operation["responses"]["4XX"] = _REFUSED

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
@@ -178,7 +179,12 @@ async def clear_properties(broker: BrokerDep, namespace: NamespaceDep) -> None:
 
 @router.get("/{tenant}/{namespace}/property/{key}")
 async def one_property(broker: BrokerDep, namespace: NamespaceDep, key: str) -> Response:
-    return shown((await broker.resources.policies(namespace)).properties.get(decoded(key)))
+    return _plain((await broker.resources.policies(namespace)).properties.get(decoded(key)))
+
+
+def _plain(text: str | None) -> Response:
+    """As text and not as JSON: Pulsar's client takes the answer as it is."""
+    return Response(status_code=204) if text is None else PlainTextResponse(text)
 
 
 @router.put("/{tenant}/{namespace}/property/{key}/{value}", status_code=204)
@@ -198,7 +204,7 @@ async def remove_property(broker: BrokerDep, namespace: NamespaceDep, key: str) 
         namespace,
         lambda p: msgspec.structs.replace(p, properties={k: v for k, v in p.properties.items() if k != name}),
     )
-    return shown(before)
+    return _plain(before)
 
 
 # -- clusters: this one

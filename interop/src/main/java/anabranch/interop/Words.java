@@ -1,5 +1,6 @@
 package anabranch.interop;
 
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.admin.PulsarAdminException;
 
@@ -25,7 +26,7 @@ final class Words {
     }
 
     static void same(Object expected, Object found) {
-        check(expected.equals(found), "expected " + expected + ", found " + found);
+        check(Objects.equals(expected, found), "expected " + expected + ", found " + found);
     }
 
     static void until(String what, Condition condition) throws Exception {
