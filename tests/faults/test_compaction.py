@@ -69,7 +69,7 @@ def status(broker: BrokerProcess) -> str:
 async def test_kill_9_during_a_compaction_leaves_the_old_or_all_of_the_new(broker: BrokerProcess) -> None:
     old = latest(await publish(broker, 0))
     broker.put(PLACE)
-    until(lambda: status(broker) == "SUCCESS")
+    until(lambda: status(broker) == "SUCCESS", within_s=60)
     assert await read(broker) == old
     for polls in (0, 3, 12):
         tail = await publish(broker, polls + 1)
@@ -82,7 +82,7 @@ async def test_kill_9_during_a_compaction_leaves_the_old_or_all_of_the_new(broke
         assert found in (old, new), f"{len(found)} messages, neither the old nor the new"
         # Nothing is in the way of the next one, and nothing is left of the one that was cut short.
         broker.put(PLACE)
-        until(lambda: status(broker) == "SUCCESS")
+        until(lambda: status(broker) == "SUCCESS", within_s=60)
         assert await read(broker) == new
         old = new
     broker.restart()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interop
 def compact(broker: BrokerProcess, topic: str) -> None:
     place = f"{rest_path(topic)}/compaction"
     broker.put(place)
-    until(lambda: broker.get(place)["status"] != "RUNNING")
+    until(lambda: broker.get(place)["status"] != "RUNNING", within_s=60)
     assert broker.get(place) == {"status": "SUCCESS", "lastError": ""}
 
 

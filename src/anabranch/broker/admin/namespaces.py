@@ -172,6 +172,6 @@ async def existing(broker: Broker, namespace: NamespaceName) -> list[Topic]:
 
 async def clear(topic: Topic, subscription: str | None) -> None:
     """Gives up the backlog of that subscription, or of all."""
-    for found in list(topic.subscriptions.values()):
-        if found.is_durable and subscription in (None, found.name):
+    for found in topic.subscribing.durable():
+        if subscription in (None, found.name):
             await found.skip_all()

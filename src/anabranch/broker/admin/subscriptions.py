@@ -229,9 +229,8 @@ async def expire_below(
 async def expire_all(broker: BrokerDep, topic: TopicDep, seconds: int) -> None:
     _check_age(seconds)
     for part in await each(broker, topic):
-        for found in list(part.subscriptions.values()):
-            if found.is_durable:
-                await found.expire_before(broker.now_ms() - seconds * 1000)
+        for found in part.subscribing.durable():
+            await found.expire_before(broker.now_ms() - seconds * 1000)
 
 
 def _check_age(seconds: int) -> None:

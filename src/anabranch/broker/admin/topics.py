@@ -186,7 +186,7 @@ async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Reques
     # Subscriptions of the topic exist on its new partitions too, from their start: nothing published there is missed.
     names: dict[str, None] = {}
     for part in await each_existing(broker, topic, before):
-        names |= dict.fromkeys(name for name, s in part.subscriptions.items() if s.is_durable)
+        names |= dict.fromkeys(one.name for one in part.subscribing.durable())
     await _create_partitions(broker, topic, range(before, count))
     for index in range(before, count if names else before):
         part = await broker.topic(topic.partition(index))

@@ -36,7 +36,8 @@ async def compact(
     """Compacts everything below `upto` into that ledger and makes it the topic's."""
     source = CompactedLog(log, lambda: before)
     writer = log.compacted_writer(ledger)
-    worker = await Worker.start(keeps_keyless=keeps_keyless)
+    expected = (0 if before is None else before[0].bytes) + log.size_bytes
+    worker = await Worker.start(keeps_keyless=keeps_keyless, bytes_expected=expected)
     try:
         while True:
             async for _, entries in _read(source, upto):

@@ -15,6 +15,8 @@ from anabranch.broker.compaction.view import CompactedLog, load_index
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.errors import AnabranchError
 from anabranch.model.position import LedgerId, Position
+from anabranch.storage.port import LogError
+from anabranch.storage.topic_record import CompactedLedger
 
 if TYPE_CHECKING:
     from anabranch.broker.topic import Topic
@@ -53,10 +55,22 @@ class TopicCompaction:
     async def open_view(self) -> CompactedLog:
         """The log as compacted readers see it."""
         async with self._loading:
-            left = self._topic.log.topic_record.compacted
-            if left is not None and (self._left is None or self._left[0].id != left.id):
-                self._left = left, await load_index(self._topic.log, left)
+            while (left := self._topic.log.topic_record.compacted) is not None:
+                if self._left is not None and self._left[0].id == left.id:
+                    break
+                await self._load(left)
         return self.view
+
+    async def _load(self, left: CompactedLedger) -> None:
+        """Reads the index of that ledger, unless a compaction has replaced it meanwhile."""
+        try:
+            index = await load_index(self._topic.log, left)
+        except LogError:
+            if self._topic.log.topic_record.compacted is left:
+                raise
+            return
+        if self._topic.log.topic_record.compacted is left:
+            self._left = left, index
 
     def forget_unread(self) -> None:
         """Gives back the memory of an index that nobody reads with."""

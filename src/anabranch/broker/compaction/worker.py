@@ -27,6 +27,10 @@ _PATH: Final = os.pathsep.join(
     filter(None, (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")))
 )
 _AS_IT_IS: Final = True
+_KEEP_KEYLESS: Final = "--keep-keyless"
+_LARGE: Final = "--large"
+# The kernels take a second to load; Python is through with this much by then.
+_LARGE_BYTES: Final = 16 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -43,12 +47,13 @@ class Worker:
         self._process = process
 
     @staticmethod
-    async def start(*, keeps_keyless: bool) -> Worker:
+    async def start(*, keeps_keyless: bool, bytes_expected: int) -> Worker:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "anabranch.broker.compaction.worker",
-            *(["--keep-keyless"] if keeps_keyless else []),
+            *([_KEEP_KEYLESS] if keeps_keyless else []),
+            *([_LARGE] if bytes_expected >= _LARGE_BYTES else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": _PATH},
@@ -108,9 +113,11 @@ class Compacts(Protocol):
     def finish(self) -> None: ...
 
 
-def new_compactor(*, keeps_keyless: bool) -> Compacts:
-    """The fast one if what it needs is installed."""
+def new_compactor(*, keeps_keyless: bool, is_large: bool) -> Compacts:
+    """The fast one where that is worth it, if what it needs is installed."""
     secret = secrets.token_bytes(32)
+    if not is_large:
+        return Compactor(secret=secret, keeps_keyless=keeps_keyless)
     try:
         from anabranch.broker.compaction.fast_survey import FastCompactor
     except ImportError:
@@ -144,10 +151,12 @@ def serve(compactor: Compacts, questions: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    # Whatever else runs on this machine is more urgent.
-    os.nice(10)
-    keeps_keyless = "--keep-keyless" in sys.argv[1:]
-    serve(new_compactor(keeps_keyless=keeps_keyless), sys.stdin.buffer, sys.stdout.buffer)
+    is_large = _LARGE in sys.argv[1:]
+    if is_large:
+        # Whatever else runs on this machine is more urgent.
+        os.nice(10)
+    compactor = new_compactor(keeps_keyless=_KEEP_KEYLESS in sys.argv[1:], is_large=is_large)
+    serve(compactor, sys.stdin.buffer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ class ClassicTopics:
             # A partition that nobody has used yet.
             return {}
         return {
-            name: SubscriptionKind.QUEUE if found.type_name in _QUEUES else SubscriptionKind.STREAM
-            for name, found in opened.subscriptions.items()
-            if found.is_durable
+            found.name: SubscriptionKind.QUEUE if found.type_name in _QUEUES else SubscriptionKind.STREAM
+            # Without compaction's own: scalable topics are not compacted.
+            for found in opened.subscribing.durable()
         }
 
 

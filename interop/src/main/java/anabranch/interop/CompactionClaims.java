@@ -284,7 +284,7 @@ public final class CompactionClaims {
 
     private static void compact(String topic) throws Exception {
         admin.topics().triggerCompaction(topic);
-        until("in time", () -> admin.topics().compactionStatus(topic).status != LongRunningProcessStatus.Status.RUNNING);
+        until("compacted", 60, () -> admin.topics().compactionStatus(topic).status != LongRunningProcessStatus.Status.RUNNING);
         LongRunningProcessStatus said = admin.topics().compactionStatus(topic);
         check(said.status == LongRunningProcessStatus.Status.SUCCESS, said.status + " " + said.lastError);
     }
