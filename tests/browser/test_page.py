@@ -49,6 +49,10 @@ def test_an_empty_broker_tells_what_to_type_and_a_new_topic_appears_by_itself(
     page.shows("Nothing flows yet")
     page.shows("Nobody reads this topic")
     page.shows("anabranch produce topic://public/default/orders")
+    # As a query of Spark has one, which is never connected.
+    fresh.put("scalable/public/default/orders/subscriptions/later?type=STREAM")
+    page.shows("No consumer is connected")
+    page.shows("0 wait for subscription later")
 
 
 def test_split_and_merge_from_the_page_are_seen_in_the_river(broker: BrokerProcess, opened: Opened) -> None:

@@ -215,7 +215,7 @@ def lines(
         x_ticks=x_ticks if x_ticks is not None else _quarters(low, high),
         width=width,
     )
-    marks = [_marked(made, at, text) for at, text in (marked or {}).items()]
+    marks = []
     for line in drawn:
         path = _path(line, made)
         if line.is_filled:
@@ -226,6 +226,7 @@ def lines(
         marks.append(
             f'<path d="M{path}" stroke="{line.colour}" class="line"><title>{escape(line.name)}</title></path>'
         )
+    marks += [_marked(made, at, text) for at, text in (marked or {}).items()]
     return made.svg("".join(marks), labels[1])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.cli.demo.queries import RESTARTS_MAX, Followed, progress_of
+from anabranch.cli.demo.queries import RESTARTS_MAX, SLOW_STARTS_MAX, Followed, progress_of
 
 
 def told(batch: int, rows: int, state_rows: int | None = None, dropped: int = 0) -> dict[str, Any]:
@@ -91,9 +91,13 @@ def test_a_query_that_failed_goes_on_and_keeps_its_count() -> None:
     assert len(one.failures) == 1
 
 
-def test_a_query_that_fails_again_and_again_fails_the_demo() -> None:
-    one = followed(*(SparkQuery(error="no worker") for _ in range(RESTARTS_MAX + 1)))
-    for _ in range(RESTARTS_MAX):
+@pytest.mark.parametrize(
+    ("why", "often"),
+    [("no worker", RESTARTS_MAX), ("Python worker failed to connect back.", SLOW_STARTS_MAX)],
+)
+def test_a_query_that_fails_again_and_again_fails_the_demo(why: str, often: int) -> None:
+    one = followed(*(SparkQuery(error=why) for _ in range(often + 1)))
+    for _ in range(often):
         one.look()
-    with pytest.raises(RuntimeError, match="query raw failed: no worker"):
+    with pytest.raises(RuntimeError, match=f"query raw failed: {why}"):
         one.look()

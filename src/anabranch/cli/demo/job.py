@@ -276,10 +276,11 @@ class MainJob:
             )
             if self._wish.is_killing:
                 killed = self.ran.killed
-                told = "the broker was killed once (kill -9) in the middle, and nothing is missing for it"
-                self._tell.check(
-                    killed is not None, told if killed else "the broker was to be killed, and was not"
-                )
+                told = "the broker was to be killed, and was not"
+                if killed:
+                    away = (killed.back_ms - killed.at_ms) / 1000
+                    told = f"kill -9 after {killed.stored:,} receipts, the broker {away:.1f} s away: nothing is missing"
+                self._tell.check(killed is not None, told)
 
     def _leave_behind(self) -> None:
         """The report, also of a run that failed, as it shows how far it came; of such a run the logs too."""

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 # No later batch has rows that are older than this, so a watermark that is further behind drops none.
 SKEW: Final = "5s"
 WATERMARK_S: Final = 10
-# A busy machine may start a Python process later than Spark waits for it. What a query wrote before counts anyway.
+# What a query wrote before it failed counts anyway.
 RESTARTS_MAX: Final = 3
+# Of Spark, which waits ten seconds for a Python process to start: too short for a machine that is very busy.
+SLOW_START: Final = "failed to connect back"
+SLOW_STARTS_MAX: Final = 15
 EVENT: Final = "number bigint, step bigint, page string"
 
 
@@ -67,7 +70,7 @@ class Followed:
         error = self.query.exception()
         why = str(error).strip().splitlines()[0] if error is not None else "it has ended by itself"
         self.failures.append(f"query {self.name} failed: {why}")
-        if len(self.failures) > RESTARTS_MAX:
+        if len(self.failures) > (SLOW_STARTS_MAX if SLOW_START in why else RESTARTS_MAX):
             raise RuntimeError(self.failures[-1])
         self.query = self.start()
 

@@ -84,9 +84,11 @@ def _kill(children: set[int]) -> None:
 
 def _let_go(made: Any) -> None:
     """Ends the session on our side, whose other side is gone. Py4J would tell of that at length."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     with suppress(BaseException):
         made.__exit__(None, None, None)
+    logging.disable(before)
 
 
 def _end(gateway: Any) -> None:

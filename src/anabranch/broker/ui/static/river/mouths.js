@@ -134,8 +134,16 @@ function label(mouth, y, slot, width, fan) {
     : [name];
 }
 
-/** What stands at the mouths when nobody reads. */
-export function nobody(name) {
+/** What stands at the mouths when nobody is connected. Whoever reads the log's own files, as Spark may, never is. */
+export function nobody(name, subscription) {
+  if (subscription)
+    return h(
+      "div",
+      { class: "nobody" },
+      h("strong", {}, "No consumer is connected"),
+      h("p", {}, `${short(subscription.backlog)} wait for subscription ${subscription.name}.`),
+      h("p", {}, "Spark's queries read the log themselves and move it on as they commit."),
+    );
   return h(
     "div",
     { class: "nobody" },

@@ -330,13 +330,19 @@ export class RiverView {
     });
     const isRead = chosen && (chosen.consumers.length || chosen.consumerCount);
     this.none.hidden = Boolean(isRead);
-    if (!isRead && !this.none.hasChildNodes()) put(this.none, nobody(model.name));
+    const told = chosen ? `${chosen.name} ${chosen.backlog}` : "";
+    if (!isRead && (told !== this.told || !this.none.hasChildNodes())) {
+      this.told = told;
+      put(this.none, nobody(model.name, chosen));
+    }
     set(
       this.mouths,
       "aria-label",
       isRead
         ? `Subscription ${chosen.name}: ${chosen.consumers.length || chosen.consumerCount} consumers`
-        : "Nobody reads this topic",
+        : chosen
+          ? "No consumer is connected"
+          : "Nobody reads this topic",
     );
     drawChanges(this.marks, changes(picture.joins, model.decisions), picture, tips);
     this.marks.classList.toggle("dense", picture.joins.length > 24);
