@@ -74,7 +74,13 @@ def test_a_broker_that_is_not_trusted_is_told_apart_from_one_that_is_away(secure
 
 
 def test_pulsars_wheel_comes_with_a_token_and_over_tls(secured: Secured, authority: Authority) -> None:
-    for url, topic in ((secured.url, "wheel"), (secured.url_tls, "wheel-tls")):
+    looked_up = f"http://127.0.0.1:{secured.http_port}"
+    for url, topic in (
+        (secured.url, "wheel"),
+        (secured.url_tls, "wheel-tls"),
+        (looked_up, "wheel-http"),
+        (secured.http_url_tls, "wheel-https"),
+    ):
         client = pulsar.Client(
             url,
             authentication=pulsar.AuthenticationToken(TOKEN),

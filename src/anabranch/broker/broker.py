@@ -107,7 +107,7 @@ class Broker:
         self.service_url = service_url
         self.service_url_tls = service_url_tls
         self.http_url = http_url
-        self._http_url_tls = http_url_tls
+        self.http_url_tls = http_url_tls
         self.now_ms = now_ms
         self.started_ms = now_ms()
         me = Owner(service_url, http_url, service_url_tls)
@@ -158,7 +158,7 @@ class Broker:
 
     def http_url_for(self, has_tls: bool) -> str:
         """Where a client that came with or without TLS is sent for REST."""
-        return self._http_url_tls if has_tls and self._http_url_tls else self.http_url
+        return self.http_url_tls if has_tls and self.http_url_tls else self.http_url
 
     # -- life
 

@@ -19,11 +19,11 @@ async def lookup(broker: BrokerDep, topic: AnyTopicDep) -> dict[str, str]:
     # `nativeUrl` and `brokerUrlSsl` are older names that clients still read.
     return {
         "brokerUrl": broker.service_url,
-        "brokerUrlTls": "",
+        "brokerUrlTls": broker.service_url_tls,
         "httpUrl": broker.http_url,
-        "httpUrlTls": "",
+        "httpUrlTls": broker.http_url_tls,
         "nativeUrl": broker.service_url,
-        "brokerUrlSsl": "",
+        "brokerUrlSsl": broker.service_url_tls,
     }
 
 
