@@ -22,11 +22,16 @@ pytestmark = pytest.mark.interop
 
 RESTARTS = 5
 PER_RESTART = 400
+# So far ahead of the consumer the producer may be.
+AHEAD_MAX = 1000
+# A restart takes seconds, on a busy machine many.
+RESTART_MS = 60_000
 
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, {"brokerDeduplicationEnabled": True}) as process:
+    kept = {"defaultRetentionTimeInMinutes": -1, "defaultRetentionSizeInMB": -1}
+    with BrokerProcess(tmp_path, {"brokerDeduplicationEnabled": True, **kept}) as process:
         yield process
 
 
@@ -38,6 +43,7 @@ class Traffic:
         self.refused: list[object] = []
         self.received: list[int] = []
         self._is_over = threading.Event()
+        self._ahead = threading.Semaphore(AHEAD_MAX)
         self._consumer = client.subscribe(
             topic, "s", consumer_type=ConsumerType.Exclusive, initial_position=InitialPosition.Earliest
         )
@@ -60,6 +66,7 @@ class Traffic:
             if self._is_over.is_set():
                 self._producer.flush()
                 return
+            self._ahead.acquire()
             self._producer.send_async(
                 b"m%d" % number, lambda result, _, number=number: self._answered(result, number)
             )
@@ -70,9 +77,10 @@ class Traffic:
 
     def _receive(self) -> None:
         while not self._is_over.is_set() or len(set(self.received)) < self.sent:
-            message = self._consumer.receive(WAIT_MS)
+            message = self._consumer.receive(RESTART_MS)
             self.received.append(int(message.data()[1:]))
             self._consumer.acknowledge(message)
+            self._ahead.release()
 
     def finish(self) -> None:
         self._is_over.set()
@@ -82,6 +90,7 @@ class Traffic:
         until(lambda: len(self.stored) + len(self.refused) == self.sent)
 
 
+@pytest.mark.timeout(240)
 def test_a_client_lives_through_rolling_restarts_and_loses_nothing(
     mortal: BrokerProcess, connect: Connect
 ) -> None:
@@ -89,7 +98,7 @@ def test_a_client_lives_through_rolling_restarts_and_loses_nothing(
     traffic = Traffic(client, "t")
     for _ in range(RESTARTS):
         goal = len(traffic.stored) + PER_RESTART
-        until(lambda goal=goal: len(traffic.stored) > goal, within_s=30)  # type: ignore[misc]
+        until(lambda goal=goal: len(traffic.stored) > goal, within_s=60)  # type: ignore[misc]
         assert mortal.stop() == 0
         mortal.start()
     traffic.finish()
