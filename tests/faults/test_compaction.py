@@ -71,7 +71,7 @@ async def test_kill_9_during_a_compaction_leaves_the_old_or_all_of_the_new(broke
     broker.put(PLACE)
     until(lambda: status(broker) == "SUCCESS", within_s=60)
     assert await read(broker) == old
-    for polls in (0, 3, 12):
+    for polls in (0, 6):
         tail = await publish(broker, polls + 1)
         broker.put(PLACE)
         for _ in range(polls):

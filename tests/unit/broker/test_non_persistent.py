@@ -166,6 +166,9 @@ async def test_partitions_are_topics_of_their_own(rest: Rest) -> None:
     await rest.call("PUT", f"{PATH}/partitions", 204, content="2")
     assert await rest.get(f"{V2}/non-persistent/public/default/partitioned") == [TOPIC]
     assert (await rest.get(f"{PATH}/partitions"))["partitions"] == 2
+    await rest.call("POST", f"{PATH}/partitions", 204, content="2")
+    await rest.refused("POST", f"{PATH}/partitions", 422, content="1")
+    await rest.refused("POST", f"{PATH}/partitions", 422, content="2000000000")
     assert await rest.client.partitions(TOPIC) == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
     consumer = await rest.client.consumer(f"{TOPIC}-partition-1", "s")
     await rest.publish(f"{TOPIC}-partition-1", b"x")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body, decoded
 from anabranch.broker.admin.partitions import merged, parts
-from anabranch.broker.admin.topics import partitions_wanted
+from anabranch.broker.admin.topics import check_count, partitions_wanted
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import SubscriptionNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
@@ -122,7 +122,9 @@ async def create_partitioned(broker: BrokerDep, name: NameDep, request: Request)
 
 @router.post("/partitions", status_code=204)
 async def update_partitioned(broker: BrokerDep, name: NameDep, request: Request) -> None:
-    await broker.resources.update_partitioned(name, await body(request, int))
+    count = await body(request, int)
+    check_count(broker, count, 422)
+    await broker.resources.update_partitioned(name, count)
 
 
 @router.get("/partitions")

@@ -167,7 +167,7 @@ async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Reques
 async def partitions_wanted(broker: Broker, request: Request) -> tuple[int, dict[str, str]]:
     asked: int | Partitioned = await body_of(request, Int32 | Partitioned)
     wanted = asked if isinstance(asked, Partitioned) else Partitioned(asked)
-    _check_count(broker, wanted.partitions, 406)
+    check_count(broker, wanted.partitions, 406)
     return wanted.partitions, wanted.properties
 
 
@@ -181,7 +181,7 @@ async def _create_partitions(broker: Broker, topic: TopicName, indexes: range) -
 @router.post("/partitions", status_code=204, openapi_extra=takes(Int32))
 async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     count: int = await body_of(request, Int32)
-    _check_count(broker, count, 422)
+    check_count(broker, count, 422)
     before = await broker.resources.update_partitioned(topic, count)
     # Subscriptions of the topic exist on its new partitions too, from their start: nothing published there is missed.
     names: dict[str, None] = {}
@@ -204,7 +204,7 @@ async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[An
     return found
 
 
-def _check_count(broker: Broker, count: int, status: int) -> None:
+def check_count(broker: Broker, count: int, status: int) -> None:
     most = broker.config.max_num_partitions_per_partitioned_topic or PARTITIONS_MAX
     if count > most:
         raise RestError(status, f"Number of partitions should be less than or equal to {most}")
