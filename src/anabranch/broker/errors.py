@@ -15,6 +15,7 @@ AnabranchError
     |-- SubscriptionNotFoundError
     |-- SubscriptionBusyError  the subscription is of another type, or still has consumers
     |-- IncompatibleSchemaError
+    |   `-- InvalidSchemaError  no definition at all
     `-- NotAllowedError     not possible here, whoever asks
         `-- TooManyTopicsError
 """
@@ -81,6 +82,10 @@ class SubscriptionBusyError(BrokerError):
 
 class IncompatibleSchemaError(BrokerError):
     code = pb.IncompatibleSchema
+
+
+class InvalidSchemaError(IncompatibleSchemaError):
+    """It is no definition of its own type."""
 
 
 class NotAllowedError(BrokerError):

@@ -64,6 +64,37 @@ def is_same(one: Definition, other: Definition) -> bool:
         return False
 
 
+def defect(schema: Definition) -> str | None:
+    """Why this is no definition of its own type, or None if it is one."""
+    try:
+        _check_definition(schema)
+    except Unreadable as error:
+        return str(error)
+    return None
+
+
+def _check_definition(schema: Definition) -> None:
+    if schema.type == pb.Schema.KeyValue:
+        for part in _parts(schema):
+            if part.type < 0:
+                raise Unreadable(
+                    "a key/value schema names its parts in key.schema.type and value.schema.type"
+                )
+            _check_definition(part)
+    elif schema.type == pb.Schema.ProtobufNative:
+        _root_message(schema.data)
+    elif schema.type == pb.Schema.Json:
+        # Clients of old wrote another kind of description than Avro's, and their schemas are still about.
+        try:
+            is_object = isinstance(json.loads(schema.data), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            raise Unreadable("a JSON schema is described by a JSON object")
+    elif schema.type in _AVRO_TYPES:
+        _parse(schema.data)
+
+
 def objection(before: Sequence[Definition], new: Definition, strategy: str) -> str | None:
     """Why `new` may not follow the versions `before` (oldest first), or None if it may."""
     if strategy == "ALWAYS_COMPATIBLE" or not before:

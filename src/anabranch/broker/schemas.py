@@ -9,7 +9,7 @@ import msgspec
 
 from anabranch.broker import schema_compat
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.errors import BrokerError, IncompatibleSchemaError
+from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, InvalidSchemaError
 from anabranch.broker.policies import Policies
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
@@ -75,6 +75,8 @@ class Schemas:
         if schema.type in _DEFERRED:
             return None
         policies = policies or Policies()
+        if (defect := schema_compat.defect(schema)) is not None:
+            raise InvalidSchemaError(f"Invalid schema definition data for {topic}: {defect}")
         while True:
             found = await self._metadata.get(_path(topic))
             known = [] if found is None else msgspec.json.decode(found.value, type=list[StoredSchema])

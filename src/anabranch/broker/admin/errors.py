@@ -52,6 +52,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (broker_errors.SubscriptionBusyError, 412),
     (broker_errors.ConsumerBusyError, 412),
     (broker_errors.ProducerBusyError, 412),
+    (broker_errors.InvalidSchemaError, 422),
     (broker_errors.IncompatibleSchemaError, 409),
     (broker_errors.TooManyTopicsError, 412),
     (broker_errors.NotAllowedError, 409),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -107,10 +108,35 @@ async def _posted(request: Request, now_ms: int, topic: TopicName) -> StoredSche
     return StoredSchema(
         type=number,
         name=topic.base.local,
-        data=posted.schema.encode(),
+        data=_packed_parts(posted.schema) if number == pb.Schema.KeyValue else posted.schema.encode(),
         properties=posted.properties,
         timestamp_ms=now_ms,
     )
+
+
+def _packed_parts(text: str) -> bytes:
+    """A key/value schema comes as JSON with both definitions in it; on the wire each has its length before it."""
+    try:
+        found = json.loads(text)
+        parts = [found["key"], found["value"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise RestError(
+            422, 'A key/value schema is sent as {"key": …, "value": …}, "" standing for a primitive'
+        ) from None
+    packed = [b"" if part == "" else json.dumps(part, separators=(",", ":")).encode() for part in parts]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in packed)
+
+
+def _shown_parts(data: bytes) -> str:
+    shown: dict[str, Any] = {}
+    for name in ("key", "value"):
+        size = max(0, int.from_bytes(data[:4], "big", signed=True))
+        part, data = data[4 : 4 + size], data[4 + size :]
+        try:
+            shown[name] = json.loads(part) if part else ""
+        except ValueError:
+            shown[name] = part.decode(errors="replace")
+    return json.dumps(shown, separators=(",", ":"))
 
 
 def _shown(version: int, schema: StoredSchema) -> dict[str, Any]:
@@ -118,6 +144,8 @@ def _shown(version: int, schema: StoredSchema) -> dict[str, Any]:
         "version": version,
         "type": _NAMES.get(schema.type, "NONE"),
         "timestamp": schema.timestamp_ms,
-        "data": schema.data.decode(errors="replace"),
+        "data": _shown_parts(schema.data)
+        if schema.type == pb.Schema.KeyValue
+        else schema.data.decode(errors="replace"),
         "properties": schema.properties,
     }

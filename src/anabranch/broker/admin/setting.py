@@ -59,6 +59,7 @@ async def sent(request: Request, setting: Setting) -> Any:
     return await body_of(request, setting.kind)
 
 
+_VERBS = {"GET": "Show", "POST": "Set", "PUT": "Set", "DELETE": "Remove"}
 Handler = Callable[..., Awaitable[Any]]
 
 
@@ -78,6 +79,7 @@ def add_routes(
             methods=[method],
             status_code=status,
             name=f"{method.lower()}_{setting.path}",
+            summary=f"{_VERBS[method]} {setting.path}",
             response_model=None,
             openapi_extra=extra if method in ("POST", "PUT") else None,
         )
@@ -101,5 +103,6 @@ def add_refusals(router: APIRouter, path: str, unserved: Unserved, exists: Handl
             methods=[method],
             status_code=status,
             name=f"{method.lower()}_{unserved.path}",
+            summary=f"{unserved.path} is not supported",
             response_model=None,
         )

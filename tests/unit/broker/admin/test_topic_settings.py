@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -174,3 +175,32 @@ async def test_the_page_describes_every_operation_and_loads_nothing(rest: Rest) 
     for word in ("<script", "src=", "http://cdn", "https://"):
         assert word not in page
     assert "limitSize" in page, "bodies are described too"
+
+
+async def test_key_value_schemas_are_sent_and_shown_with_both_parts_in_them(rest: Rest) -> None:
+    path = f"{V2}/schemas/public/default/t"
+    value = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
+    sent = {
+        "type": "KEY_VALUE",
+        "schema": json.dumps({"key": "", "value": value}),
+        "properties": {"key.schema.type": "STRING", "value.schema.type": "AVRO"},
+    }
+    await rest.call("POST", f"{path}/schema", json=sent)
+    assert json.loads((await rest.get(f"{path}/schema"))["data"]) == {"key": "", "value": value}
+    assert (await rest.call("POST", f"{path}/version", json=sent)).json() == {"version": 0}
+    value["fields"].append({"name": "b", "type": "string"})  # type: ignore[attr-defined]
+    sent["schema"] = json.dumps({"key": "", "value": value})
+    answer = (await rest.call("POST", f"{path}/compatibility", json=sent)).json()
+    assert answer == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
+    await rest.refused("POST", f"{path}/schema", 422, json={**sent, "schema": "[]"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition"),
+    [("AVRO", "hello"), ("AVRO", '{"type": "record"}'), ("JSON", "[]"), ("PROTOBUF_NATIVE", "{}")],
+)
+async def test_what_is_no_schema_is_refused_as_such(rest: Rest, kind: str, definition: str) -> None:
+    sent = {"type": kind, "schema": definition, "properties": {}}
+    path = f"{V2}/schemas/public/default/t/schema"
+    assert "Invalid schema definition" in await rest.refused("POST", path, 422, json=sent)
+    await rest.refused("GET", path, 404)
