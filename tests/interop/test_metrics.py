@@ -50,8 +50,8 @@ def test_the_log_and_its_cache_are_told_of_and_move(
         "anabranch_log_append_latency_seconds_count",
         "anabranch_cache_hits_total",
         "pulsar_broker_publish_latency_count",
-        "anabranch_event_loop_lag_seconds_count",
     ):
         assert after[name] > before[name], name
     assert after["anabranch_log_disk_free_bytes"] > 0
     assert after["anabranch_log_accepting"] == 1
+    assert after["anabranch_event_loop_lag_seconds_count"] > 0
