@@ -10,18 +10,25 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker import units
 from anabranch.broker.scalable.history_records import HISTORY_TOPIC
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.spark_errors import JobFailed, told
+from anabranch.cli.stopping import Stopping, without_interrupts
 from anabranch.pipelines.load_history import CHECKPOINT, TABLES, Written, start, stream
 from anabranch.pipelines.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOKED_EVERY_S: Final = 0.5
+# How long a batch may take to its end once somebody pressed Ctrl-C. One that is cut off is written again.
+FINISHED_S: Final = 60.0
 
 _FIXED: Final = frozenset({"decode", "decodeerrors", "columns", "serviceurl"})
 # What the records of each table are called, one of them and several.
@@ -44,9 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     every = _every(arguments.every) if arguments.follow else None
     output = str(arguments.output).rstrip("/")
     _check_place(output)
-    with session("anabranch load-history", arguments.master, settings) as spark:
-        _Run(spark, {"serviceUrl": arguments.service_url, **options}, output, every, arguments.quiet).run()
-    return 0
+    source = {"serviceUrl": arguments.service_url, **options}
+    with ExitStack() as stack:
+        with without_interrupts():
+            spark = stack.enter_context(session("anabranch load-history", arguments.master, settings))
+        return _Run(spark, source, output, every, arguments.quiet).run()
 
 
 def _every(text: str) -> str:
@@ -79,21 +88,30 @@ class _Run:
         self._sums: Counter[str] = Counter()
         self._unreadable = 0
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """The exit code: Ctrl-C is how following ends, and how one run is cut short."""
         from pyspark.errors import PySparkException
 
-        try:
-            query = start(stream(self._spark, self._options), self._output, self._written, every=self._every)
+        with Stopping() as stopping:
             try:
-                query.awaitTermination()
-            finally:
-                query.stop()
-        except KeyboardInterrupt:
-            if self._every is None:
-                raise
-        except PySparkException as error:
-            raise JobFailed(self._told(error)) from error
+                query = start(
+                    stream(self._spark, self._options), self._output, self._written, every=self._every
+                )
+                self._wait(query, stopping)
+            except PySparkException as error:
+                raise JobFailed(self._told(error)) from error
         self._summary()
+        return 128 + stopping.number if stopping.number and self._every is None else 0
+
+    def _wait(self, query: StreamingQuery, stopping: Stopping) -> None:
+        """Until it ends, or is to end: then behind its batch, if that is done soon."""
+        waiting: Any = query  # Spark's own hint says int.
+        try:
+            while not waiting.awaitTermination(LOOKED_EVERY_S):
+                if stopping.number and (not query.status["isTriggerActive"] or stopping.is_late(FINISHED_S)):
+                    return
+        finally:
+            query.stop()
 
     def _told(self, error: BaseException) -> str:
         why = told(error)

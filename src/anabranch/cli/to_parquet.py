@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.spark_errors import JobFailed, told
+from anabranch.cli.stopping import Stopping, without_interrupts
 from anabranch.cli.table_progress import TableProgress
 from anabranch.errors import AnabranchError
 from anabranch.pipelines.session import session
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if asked.is_split_up and not topics:
         raise UsageError(f"{asked.parsed.choice}: there are none")
     with ExitStack() as stack:
-        with _without_interrupts():
+        with without_interrupts():
             spark = stack.enter_context(session("anabranch to-parquet", arguments.master, settings))
         check(spark, asked.format)
         return _Run(spark, asked, topics).run()
@@ -174,39 +173,6 @@ def _milliseconds(text: str) -> int:
 
 
 # -- doing it
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Processes that are started within do not hear of Ctrl-C, which a terminal sends to all: tasks are to finish."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class Stopping:
-    """A context. Within it the first SIGINT or SIGTERM is noted, and a second one has its usual effect at once."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def __enter__(self) -> Stopping:
-        self._is_main = threading.current_thread() is threading.main_thread()
-        if self._is_main:
-            self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._is_main:
-            for one, before in self._before.items():
-                signal.signal(one, before)
-
-    def _stop(self, number: int, frame: object) -> None:
-        self.number = number
-        for one in self._before:
-            signal.signal(one, signal.SIG_DFL)
 
 
 class _Run:

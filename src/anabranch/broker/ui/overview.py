@@ -96,7 +96,7 @@ async def overview_json(
 
 
 def _open(broker: Broker) -> Iterable[TopicName]:
-    return {shown_name(name) for name in broker.loaded()}
+    return {shown_name(name) for name in broker.loaded() if not name.is_system}
 
 
 def _rate(broker: Broker, name: TopicName) -> float:

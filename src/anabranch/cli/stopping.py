@@ -1,0 +1,47 @@
+"""Ctrl-C for jobs on Spark: noted, so that a batch can be finished first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Processes that are started within do not hear of Ctrl-C, which a terminal sends to all: tasks are to finish."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Stopping:
+    """A context. Within it the first SIGINT or SIGTERM is noted, and a second one has its usual effect at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._at = 0.0
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether it was so long ago."""
+        return self.number != 0 and time.monotonic() - self._at > seconds
+
+    def __enter__(self) -> Stopping:
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._is_main:
+            for one, before in self._before.items():
+                signal.signal(one, before)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.number, self._at = number, time.monotonic()
+        for one in self._before:
+            signal.signal(one, signal.SIG_DFL)
