@@ -7,6 +7,7 @@ any two of these leaves what was there before, or all of the new.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.compaction.worker import Worker
 from anabranch.model.position import LedgerId, Position
+from anabranch.storage.compacted_writer import CompactedWriter
 from anabranch.storage.port import Buffer, Entry
 from anabranch.storage.topic_log import TopicLog
 from anabranch.storage.topic_record import CompactedLedger
@@ -35,7 +37,6 @@ async def compact(
 ) -> Compacted:
     """Compacts everything below `upto` into that ledger and makes it the topic's."""
     source = CompactedLog(log, lambda: before)
-    writer = log.compacted_writer(ledger)
     expected = (0 if before is None else before[0].bytes) + log.size_bytes
     worker = await Worker.start(keeps_keyless=keeps_keyless, bytes_expected=expected)
     try:
@@ -44,39 +45,58 @@ async def compact(
                 await worker.survey([data for _, _, data in entries])
             if await worker.end_pass():
                 break
-        index = CompactedIndex()
-        async for number, entries in _read(source, upto):
-            found = await worker.compact([data for _, _, data in entries])
-            left: list[Buffer] = []
-            messages: list[int] = []
-            for (entry, count, _), data in zip(entries, found, strict=True):
-                if data is not None:
-                    index.add((number, entry))
-                    left.append(data)
-                    messages.append(count)
-            await writer.write(left, messages)
-        removed = await worker.finish()
-        size, entries_end = writer.bytes, writer.entries
-        for part in index.parts():
-            await writer.write([part], [1])
-        writer.close()
-        compacted = CompactedLedger(
-            id=ledger,
-            incarnation=log.incarnation,
-            entries=entries_end,
-            end=writer.entries,
-            upto=upto,
-            bytes=size,
-            created_ms=now_ms,
-        )
-        await log.use_compacted(compacted)
-    except BaseException:
-        if (named := log.topic_record.compacted) is None or named.id != ledger:
+        writer = log.compacted_writer(ledger)
+        try:
+            index, removed = await _write(source, upto, worker, writer)
+            size, entries_end = writer.bytes, writer.entries
+            for part in index.parts():
+                await writer.write([part], [1])
+            writer.close()
+        except BaseException:
             writer.give_up()
-        raise
+            raise
     finally:
         await worker.close()
+    compacted = CompactedLedger(
+        id=ledger,
+        incarnation=log.incarnation,
+        entries=entries_end,
+        end=writer.entries,
+        upto=upto,
+        bytes=size,
+        created_ms=now_ms,
+    )
+    # From here on the record may name it, and it must stay: if it is not named after all, the next start gives it up.
+    await _name(log, compacted)
     return Compacted((compacted, index), removed)
+
+
+async def _write(
+    source: CompactedLog, upto: Position, worker: Worker, writer: CompactedWriter
+) -> tuple[CompactedIndex, int]:
+    """Writes what is left of each entry: where they came from, and how many messages are gone."""
+    index = CompactedIndex()
+    async for number, entries in _read(source, upto):
+        found = await worker.compact([data for _, _, data in entries])
+        left: list[Buffer] = []
+        messages: list[int] = []
+        for (entry, count, _), data in zip(entries, found, strict=True):
+            if data is not None:
+                index.add((number, entry))
+                left.append(data)
+                messages.append(count)
+        await writer.write(left, messages)
+    return index, await worker.finish()
+
+
+async def _name(log: TopicLog, compacted: CompactedLedger) -> None:
+    """Whoever cancels this waits for its end: half a change of the record would be known to nobody."""
+    naming = asyncio.ensure_future(log.use_compacted(compacted))
+    try:
+        await asyncio.shield(naming)
+    except asyncio.CancelledError:
+        await asyncio.gather(naming, return_exceptions=True)
+        raise
 
 
 async def _read(source: CompactedLog, upto: Position) -> AsyncIterator[tuple[int, list[Entry]]]:
