@@ -7,6 +7,7 @@ story with Pulsar's own client. Both end with what was checked, and with an exit
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import signal
 import sys
@@ -57,6 +58,9 @@ def _check(arguments: argparse.Namespace) -> None:
         except ImportError:
             raise UsageError("the demo needs Pulsar's own client: pip install pulsar-client") from None
         return
+    absent = [name for name in ("numba", "numpy", "pyarrow") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise UsageError(f"the demo needs {', '.join(absent)}: pip install 'anabranch[spark]'")
     if arguments.events < EVENTS_MIN:
         raise UsageError(f"--events must be at least {EVENTS_MIN:,}, or there would be little to see")
     if not arguments.seconds >= SECONDS_MIN:
