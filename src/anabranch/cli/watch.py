@@ -146,7 +146,8 @@ class Screen:
         self._draw(f"{time.strftime('%H:%M:%S')}   Ctrl-C ends")
 
     def trouble(self, text: str) -> None:
-        self._draw(f"{time.strftime('%H:%M:%S')}   {text}; trying again")
+        # One line has no room for the advice that follows.
+        self._draw(f"{time.strftime('%H:%M:%S')}   {text.split(';')[0]}; trying again")
 
     def _draw(self, status: str) -> None:
         width, height = shutil.get_terminal_size()
