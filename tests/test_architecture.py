@@ -62,6 +62,7 @@ PURE_MODULES = [
     "spark/choice.py",
     *(f"pipelines/{name}.py" for name in ("backtest_report", "load_history_schema", "outcomes", "replay")),
     *(f"pipelines/{name}.py" for name in ("svg", "synthetic", "trace")),
+    *(f"pipelines/{name}.py" for name in ("compaction", "table_names", "table_schema")),
     "spark/offsets.py",
     "spark/option_values.py",
     "spark/options.py",

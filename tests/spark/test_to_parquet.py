@@ -21,6 +21,7 @@ from anabranch.cli.main import main
 from anabranch.pipelines.hadoop_files import HadoopFiles
 from anabranch.pipelines.table_files import LocalFiles
 from anabranch.pipelines.table_log import TableLog
+from anabranch.pipelines.table_names import GUARD, GUARD_TEXT
 from anabranch.pipelines.to_parquet import BadTable, ParquetTable, Plan, Sink, dated
 from harness.broker_process import BrokerProcess
 from harness.files_contract import check_contract
@@ -119,7 +120,7 @@ def test_rows_are_written_once_on_their_day_and_a_rerun_goes_on_and_compaction_k
     assert capsys.readouterr().out == f"{table}: nothing new\n"
     before = files_by_day(table)
     assert min(before[f"date=2026-05-0{day}"] for day in (1, 2, 3)) > 1
-    run(topic.topic, "--output", str(table), "--time", "event", "--compact")
+    run("--output", str(table), "--compact")
     assert rows_of(table) == wanted(360)
     closed = sum(before[f"date=2026-05-0{day}"] for day in (1, 2, 3))
     assert f"{table}: {closed} small files of 3 days made into 3" in capsys.readouterr().out
@@ -303,3 +304,16 @@ def test_a_format_without_its_jars_says_which_package_to_give(
         words = [topic.topic, "--output", str(tmp_path / "table"), "--format", name]
         assert main(["pipeline", "to-parquet", *words]) == 1
         assert f"--packages {package}" in capsys.readouterr().err
+
+
+def test_readers_of_a_folder_that_is_being_compacted_fail(spark: SparkSession, tmp_path: Path) -> None:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    table, files = tmp_path / "table", LocalFiles()
+    spark.range(5).selectExpr("id value", "'2026-05-01' date").write.partitionBy("date").parquet(str(table))
+    assert ds.dataset(table, partitioning="hive").count_rows() == 5
+    assert files.create(f"{table}/date=2026-05-01/{GUARD}", GUARD_TEXT)
+    with pytest.raises(ValueError, match=GUARD):  # ArrowInvalid is one.
+        ds.dataset(table, partitioning="hive").to_table()
+    with pytest.raises(Py4JJavaError, match=GUARD):
+        spark.read.schema("value long, date string").parquet(str(table)).collect()

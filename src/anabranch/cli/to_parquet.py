@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.options import UsageError, pairs
-from anabranch.cli.spark_errors import JobFailed, told
+from anabranch.cli.spark_errors import JobFailed, quiet, told
 from anabranch.cli.stopping import Stopping, without_interrupts
 from anabranch.cli.table_progress import TableProgress
 from anabranch.errors import AnabranchError
+from anabranch.pipelines.hadoop_files import files_for
 from anabranch.pipelines.session import session
-from anabranch.pipelines.table_formats import FormatTable, check, settings_for
+from anabranch.pipelines.table_formats import FormatTable, check, settings_for, why_not
 from anabranch.pipelines.table_log import TableLog
 from anabranch.pipelines.table_names import beside, folder_of
 from anabranch.pipelines.to_parquet import ParquetTable, Plan, Sink, Written, dated
@@ -37,6 +38,7 @@ TIMES: Final = {"publish": "publish_time", "event": "event_time"}
 # Batches of a topic are larger than the rows of other pipelines.
 _SETTINGS: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10000"}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
+_SETTINGS_FILE: Final = re.compile(r"(.*)/settings/\d+\.json")
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -45,7 +47,7 @@ class Asked:
     """The command line, read."""
 
     source: Mapping[str, str]
-    parsed: Options
+    parsed: Options | None  # None: nothing is read.
     plan: Plan
     output: str
     work: str
@@ -53,8 +55,16 @@ class Asked:
     is_split_up: bool  # A table for each topic.
     every_ms: int | None  # None: what is there now, once.
     compacts: bool
-    only_compacts: bool
     is_quiet: bool
+
+    @property
+    def only_compacts(self) -> bool:
+        return self.parsed is None
+
+    @property
+    def chosen(self) -> Options:
+        assert self.parsed is not None
+        return self.parsed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,22 +73,29 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {**_SETTINGS, **settings_for(asked.format, asked.output), **pairs(arguments.conf, "--conf")}
     if arguments.packages:
         settings["spark.jars.packages"] = arguments.packages
-    topics = [] if asked.only_compacts and not asked.is_split_up else topic_names(asked.parsed)
-    if asked.is_split_up and not topics:
-        raise UsageError(f"{asked.parsed.choice}: there are none")
+    topics = [] if asked.only_compacts else topic_names(asked.chosen)
+    if asked.is_split_up and not topics and not asked.only_compacts:
+        raise UsageError(f"{asked.chosen.choice}: there are none")
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
     with ExitStack() as stack:
         with without_interrupts():
             spark = stack.enter_context(session("anabranch to-parquet", arguments.master, settings))
-        check(spark, asked.format)
-        return _Run(spark, asked, topics).run()
+        quiet(spark)
+        try:
+            check(spark, asked.format)
+            return _Run(spark, asked, topics).run()
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            raise why_not(spark, asked.format, error) or JobFailed(told(error)) from error
 
 
 # -- what is asked
 
 
 def read(arguments: argparse.Namespace) -> Asked:
-    source = _source(arguments)
     output = _place(arguments.output)
+    source = {} if arguments.compact else _source(arguments)
     if arguments.decode and not arguments.table_per_topic and {"namespace", "topicsPattern"} & source.keys():
         raise UsageError(
             "--decode: topics of a namespace may each have a schema of their own: give --table-per-topic with it, or "
@@ -90,7 +107,10 @@ def read(arguments: argparse.Namespace) -> Asked:
         compression=arguments.compression,
         file_bytes=_bytes(arguments.file_size, "--file-size"),
     )
-    if arguments.table_per_topic:
+    parsed: Options | None
+    if arguments.compact:
+        parsed = None
+    elif arguments.table_per_topic:
         # The columns of each are found out when it is its turn.
         parsed = parse(
             {name: value for name, value in source.items() if not name.startswith("decode")}, "stream"
@@ -107,7 +127,6 @@ def read(arguments: argparse.Namespace) -> Asked:
         arguments.table_per_topic,
         _milliseconds(arguments.every) if arguments.follow else None,
         not arguments.no_compact,
-        arguments.compact,
         arguments.quiet,
     )
 
@@ -148,6 +167,8 @@ def _source(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _place(text: str) -> str:
     """Paths of this machine as they are wherever the job's processes are started; URLs as they are."""
+    if re.fullmatch(r"\w+://[^/]*/*", text):
+        raise UsageError(f"{text}: give a folder in there, as in {text.rstrip('/')}/table")
     return text.rstrip("/") if "://" in text else str(Path(text).absolute())
 
 
@@ -180,15 +201,14 @@ class _Run:
         self._spark = spark
         self._asked = asked
         self._topics = topics
-        what = topics[0] if len(topics) == 1 else str(asked.parsed.choice)
+        what = topics[0] if len(topics) == 1 else asked.output
         self._progress = TableProgress(spark, what, is_quiet=asked.is_quiet)
 
     def run(self) -> int:
         asked = self._asked
         with self._progress, Stopping() as stopping:
             if asked.only_compacts:
-                for table in self._tables():
-                    table.only_compact()
+                self._compact()
             elif asked.every_ms is None:
                 self._once(stopping)
             else:
@@ -197,7 +217,15 @@ class _Run:
             print(f"{asked.output}: {self._progress.summary()}")
         if stopping.number and asked.every_ms is None:
             self._progress.say("stopped; the same command goes on from here")
+        elif asked.parsed and not (self._progress.rows or asked.parsed.subscription or self._has_rows()):
+            self._progress.say(
+                "there was nothing: brokers keep what a subscription holds (--subscription), or what the namespace's "
+                "retention says"
+            )
         return 128 + stopping.number if stopping.number and asked.every_ms is None else 0
+
+    def _has_rows(self) -> bool:
+        return any(table.has_rows for table in self._tables())
 
     def _tables(self) -> list[_Table]:
         return (
@@ -207,17 +235,25 @@ class _Run:
     def _table(self, topic: str | None) -> _Table:
         asked = self._asked
         if topic is None:
-            return _Table(self._spark, asked, self._progress)
+            return _Table(self._spark, asked, self._progress, (asked.output.rpartition("/")[2],))
         choices = {"topic", "topics", "topicspattern", "namespace", "propertyfilters"}
         source = {name: value for name, value in asked.source.items() if name.lower() not in choices}
-        folder = folder_of(topic)
-        own = replace(
-            asked,
-            source={**source, "topic": topic},
-            output=f"{asked.output}/{folder}",
-            work=f"{asked.work}/{folder}",
-        )
-        return _Table(self._spark, own, self._progress)
+        return self._in(folder_of(topic), replace(asked, source={**source, "topic": topic}))
+
+    def _in(self, folder: str, asked: Asked) -> _Table:
+        """A table of its own, in the folder of all of them."""
+        own = replace(asked, output=f"{asked.output}/{folder}", work=f"{asked.work}/{folder}")
+        return _Table(self._spark, own, self._progress, tuple(folder.split("/")))
+
+    def _compact(self) -> None:
+        """All tables that the job's folder knows: no broker has to be asked for them."""
+        asked = self._asked
+        paths = (f"/{part.path}" for part in files_for(self._spark, asked.work).parts(asked.work))
+        found = {match[1] for path in paths if (match := _SETTINGS_FILE.fullmatch(path)) is not None}
+        if not found:
+            raise UsageError(f"there is no table at {asked.output}: {asked.work} knows of none")
+        for folder in sorted(found):
+            (self._in(folder.strip("/"), asked) if folder else self._table(None)).only_compact()
 
     def _once(self, stopping: Stopping) -> None:
         for table in self._tables():
@@ -247,18 +283,19 @@ class _Run:
                     table.wait(query, stopping, at_most_s=LOOKED_EVERY_S / len(running))
                 if asked.is_split_up and time.monotonic() - looked_at > max(asked.every_ms / 1000, 10):
                     looked_at = time.monotonic()
-                    wanted = [*topic_names(asked.parsed)]
+                    wanted = [*topic_names(asked.chosen)]
 
 
 class _Table:
     """One table and the query that fills it."""
 
-    def __init__(self, spark: SparkSession, asked: Asked, progress: TableProgress) -> None:
-        from anabranch.pipelines.hadoop_files import files_for
-
+    def __init__(
+        self, spark: SparkSession, asked: Asked, progress: TableProgress, name: tuple[str, ...]
+    ) -> None:
         self._spark = spark
         self._asked = asked
         self._progress = progress
+        self._name = name
         self._files = files_for(spark, asked.output)
         self._log = TableLog(self._files, asked.output, asked.work)
         self._parquet = ParquetTable(spark, self._files, self._log, asked.plan)
@@ -291,6 +328,7 @@ class _Table:
             self._parquet.open(settings, json.loads(frame.schema.json()))
             writer: Any = frame.writeStream.foreachBatch(self._sink)
         else:
+            self._parquet.keep(settings)
             writer = self._format_table().writer(frame)
         every = asked.every_ms
         trigger = {"availableNow": True} if every is None else {"processingTime": f"{every} milliseconds"}
@@ -324,6 +362,10 @@ class _Table:
                 if rows:
                     self._progress.told(Written(int(one["batchId"]), rows, 0, 0, ()))
 
+    @property
+    def has_rows(self) -> bool:
+        return not self._is_plain or self._files.exists(self._asked.output)
+
     # -- compaction
 
     def compact(self) -> None:
@@ -334,16 +376,19 @@ class _Table:
                 self._format_table().compact(datetime.now(UTC).date().isoformat())
 
     def only_compact(self) -> None:
-        if self._is_plain:
-            if not self._files.exists(self._asked.output):
-                raise UsageError(f"there is no table at {self._asked.output}")
-            with self._files.locked(f"{self._asked.work}/lock"):
+        known = self._log.settings() or {}
+        plan = replace(self._asked.plan, time=known["time"], date=known["date-column"])
+        self._asked = replace(self._asked, plan=plan)
+        self._parquet = ParquetTable(self._spark, self._files, self._log, plan)
+        with self._files.locked(f"{self._asked.work}/lock"):
+            self._parquet.keep({"format": self._asked.format})
+            if self._is_plain:
                 self._parquet.open({})
         self.compact()
 
     def _format_table(self) -> FormatTable:
         asked = self._asked
-        name = re.sub(r"\W", "_", asked.output.rpartition("/")[2])
+        name = ".".join(re.sub(r"\W", "_", part) for part in self._name)
         return FormatTable(self._spark, asked.format, asked.output, name, asked.plan)
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +71,9 @@ def session(
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
-        spark.stop()
+        # Where Java has died there is nothing left to stop, and what it died of is being told.
+        with suppress(OSError):
+            spark.stop()
 
 
 def _started(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:

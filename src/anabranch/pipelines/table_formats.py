@@ -62,6 +62,24 @@ def check(spark: SparkSession, kind: str) -> None:
         ) from None
 
 
+_MISFITS: Final = (
+    "NoSuchMethodError",
+    "NoClassDefFoundError",
+    "AbstractMethodError",
+    "IncompatibleClassChangeError",
+)
+
+
+def why_not(spark: SparkSession, kind: str, error: BaseException) -> NoFormat | None:
+    """If an error comes of jars that are made for another release of Spark."""
+    if kind not in _CLASSES or not any(name in str(error) for name in _MISFITS):
+        return None
+    return NoFormat(
+        f"the jars of {kind.capitalize()} are made for another release of Spark than {spark.version}: give --packages "
+        f"{package_for(kind, spark.version)}, if there is one yet"
+    )
+
+
 class FormatTable:
     """A table of such a format, at a path (Delta) or in a catalog of folders (Iceberg)."""
 

@@ -140,6 +140,10 @@ class ParquetTable:
         """Finishes what the last run began. TableDamaged, BadTable or SchemaChanged if this one does not fit it."""
         self.log.recover()
         self.log.check()
+        self.keep(settings, schema)
+
+    def keep(self, settings: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> None:
+        """BadTable or SchemaChanged if the table was begun with others."""
         known = self.log.settings() or {}
         for name, value in settings.items():
             if name in known and known[name] != value:

@@ -1,18 +1,19 @@
-"""Which topics a choice stands for now, asked of a broker; and whether one answers at all, before Spark is started."""
+"""Which topics a choice stands for now, asked of a broker before Spark is started."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from anabranch.client.connections import Connections
-from anabranch.client.errors import ConnectionLost, TimedOut
+from anabranch.client.connections import Backoff, Connections
+from anabranch.client.errors import ConnectionLost, TimedOut, TopicDeleted
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.spark.options import Options
 
 
 def topic_names(options: Options) -> list[str]:
-    """Sorted. ConnectionLost if no broker answers."""
+    """Sorted. ConnectionLost if no broker answers, TopicDeleted if the one topic that is named is not there."""
     return asyncio.run(_names(options))
 
 
@@ -22,6 +23,8 @@ async def _names(options: Options) -> list[str]:
         async with asyncio.timeout(options.timeout_s):
             await _reach(connections, options.service_url)
             if options.choice.is_named:
+                if len(options.choice.names) == 1:
+                    await _find(connections, options.choice.names[0])
                 return sorted(options.choice.names)
             watch = NamespaceWatch(
                 connections,
@@ -41,6 +44,19 @@ async def _names(options: Options) -> list[str]:
         ) from None
     finally:
         await connections.close()
+
+
+async def _find(connections: Connections, topic: str) -> None:
+    """TopicDeleted if there is no such topic. Of several, some may have come to an end since the job was begun."""
+    watch = LayoutWatch(connections, topic, Backoff(random.Random()))
+    try:
+        await watch.open(create=False)
+    except TopicDeleted:
+        raise TopicDeleted(
+            f"{topic}: there is no such topic; `anabranch topics list` shows those there are"
+        ) from None
+    finally:
+        await watch.close()
 
 
 async def _reach(connections: Connections, service_url: str) -> None:

@@ -36,14 +36,14 @@ def test_what_is_given_to_the_source_wins() -> None:
     assert found.source["START"] == "latest"
     assert "start" not in found.source
     assert "maxBytesPerTrigger" not in found.source
-    assert found.parsed.limit.rows == 7
-    assert found.parsed.ordering == "key"
+    assert found.chosen.limit.rows == 7
+    assert found.chosen.ordering == "key"
 
 
 def test_topics_are_named_or_chosen() -> None:
     assert asked(TOPIC, "topic://public/default/orders").source["topics"].count(",") == 1
-    assert asked("--namespace", "public/default", "--filter", "team=blue").parsed.choice.filters
-    assert asked("--pattern", "public/default/a.*").parsed.choice.pattern == "a.*"
+    assert asked("--namespace", "public/default", "--filter", "team=blue").chosen.choice.filters
+    assert asked("--pattern", "public/default/a.*").chosen.choice.pattern == "a.*"
     assert asked(TOPIC, "--decode", "--time", "event", "--follow", "--every", "5s").every_ms == 5000
 
 
@@ -71,6 +71,7 @@ def test_paths_of_this_machine_are_whole_and_urls_stay() -> None:
         ((TOPIC, "--follow", "--every", "often"), "--every often"),
         ((TOPIC, "--date-column", "a b"), "--date-column a b"),
         (("--namespace", "public/default", "--decode"), "--table-per-topic"),
+        ((TOPIC, "--output", "s3a://bucket/"), "give a folder in there"),
         ((TOPIC, "--service-url", "http://localhost"), "option serviceUrl"),
     ],
 )
