@@ -96,11 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
 def read(arguments: argparse.Namespace) -> Asked:
     output = _place(arguments.output)
     source = {} if arguments.compact else _source(arguments)
-    if arguments.decode and not arguments.table_per_topic and {"namespace", "topicsPattern"} & source.keys():
-        raise UsageError(
-            "--decode: topics of a namespace may each have a schema of their own: give --table-per-topic with it, or "
-            "name the topics"
-        )
     plan = Plan(
         time=TIMES.get(arguments.time, arguments.time),
         date=_column(arguments.date_column),

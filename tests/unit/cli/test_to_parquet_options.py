@@ -44,6 +44,7 @@ def test_topics_are_named_or_chosen() -> None:
     assert asked(TOPIC, "topic://public/default/orders").source["topics"].count(",") == 1
     assert asked("--namespace", "public/default", "--filter", "team=blue").chosen.choice.filters
     assert asked("--pattern", "public/default/a.*").chosen.choice.pattern == "a.*"
+    assert asked("--namespace", "public/default", "--decode").chosen.decode
     assert asked(TOPIC, "--decode", "--time", "event", "--follow", "--every", "5s").every_ms == 5000
 
 
@@ -70,7 +71,6 @@ def test_paths_of_this_machine_are_whole_and_urls_stay() -> None:
         ((TOPIC, "--batch-size", "0"), "--batch-size 0"),
         ((TOPIC, "--follow", "--every", "often"), "--every often"),
         ((TOPIC, "--date-column", "a b"), "--date-column a b"),
-        (("--namespace", "public/default", "--decode"), "--table-per-topic"),
         ((TOPIC, "--output", "s3a://bucket/"), "give a folder in there"),
         ((TOPIC, "--service-url", "http://localhost"), "option serviceUrl"),
     ],
