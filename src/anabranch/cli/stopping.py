@@ -7,16 +7,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Processes that are started within do not hear of Ctrl-C, which a terminal sends to all: tasks are to finish."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """A Java that PySpark starts within does not hear of Ctrl-C, nor do its Python workers: tasks are to finish.
+
+    A terminal sends it to the whole group of processes, and workers, other than Java, listen. So they get a group of
+    their own, which PySpark has no setting for. Java ends with us all the same: its standard input does.
+    """
+    from pyspark import java_gateway
+
+    started: Any = java_gateway
+    before = started.Popen
+    started.Popen = partial(before, process_group=0)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        started.Popen = before
 
 
 class Stopping:
