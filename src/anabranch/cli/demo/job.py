@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.demo.account import Account, StoryEnded
-from anabranch.cli.demo.clickstream import Clickstream, peak_rate
+from anabranch.cli.demo.clickstream import Clickstream, due, peak_rate
 from anabranch.cli.demo.display import Display, Reader, Snapshot, counted
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.demo.producing import Producing
@@ -102,7 +102,10 @@ class MainJob:
 
     def _story(self) -> None:
         table = self._prepare()
-        producing = Producing(self._broker.service_url, TOPIC, self._stream, table)
+        stream = self._stream
+        at_kill = due(stream.offsets_ms, stream.seconds * KILLED_AT)
+        held_from = at_kill if self._wish.is_killing else stream.events
+        producing = Producing(self._broker.service_url, TOPIC, stream, table, held_from)
         try:
             self._flow(producing)
             self._drain(producing)
@@ -162,7 +165,7 @@ class MainJob:
             with self._display.running():
                 while not producing.is_sent.wait(LOOK_EVERY_S):
                     self._look(producing, "clicks are flowing")
-                    if self._wish.is_killing and not self.ran.killed and self._is_time_to_kill(producing):
+                    if self._wish.is_killing and not self.ran.killed and producing.is_held:
                         self._kill(producing)
                 self._look(producing, "all clicks are stored")
             if producing.error is not None:
@@ -173,12 +176,9 @@ class MainJob:
                 f"{producing.stored:,} of {self._stream.events:,} events have a receipt: they are on disk",
             )
 
-    def _is_time_to_kill(self, producing: Producing) -> bool:
-        offset_ms = self._stream.offsets_ms[min(producing.sent, self._stream.events - 1)]
-        return bool(offset_ms >= self._stream.seconds * 1000 * KILLED_AT)
-
     def _kill(self, producing: Producing) -> None:
         at_ms, stored = _now_ms(), producing.stored
+        producing.go_on()  # Clicks are on their way while the broker dies, and while it is away.
         self._broker.kill()
         self._broker.start()
         self.ran.killed = Killed(at_ms, _now_ms(), stored)

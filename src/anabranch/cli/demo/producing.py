@@ -22,9 +22,14 @@ BEHIND_MAX_S: Final = 1.0
 
 
 class Producing(threading.Thread):
-    """`sent` are handed in, `stored` have a receipt; `error` is what ended it early, if anything did."""
+    """`sent` are handed in, `stored` have a receipt; `error` is what ended it early, if anything did.
 
-    def __init__(self, service_url: str, topic: str, stream: Clickstream, table: pa.Table) -> None:
+    From event `held_from` on it waits until it may `go_on`, so that nobody who looks now and then is too late.
+    """
+
+    def __init__(
+        self, service_url: str, topic: str, stream: Clickstream, table: pa.Table, held_from: int
+    ) -> None:
         super().__init__(name="clickstream", daemon=True)
         self.start_ms = 0  # When the first event happens.
         self.sent = 0
@@ -35,10 +40,18 @@ class Producing(threading.Thread):
         self._close_at_ms: int | None = None
         self._wanted = threading.Event()  # That the closing event is sent, or that all of it ends.
         self._is_over = False
+        self._sendable = held_from
         self._service_url = service_url
         self._topic = topic
         self._stream = stream
         self._table = table
+
+    @property
+    def is_held(self) -> bool:
+        return self.sent >= self._sendable
+
+    def go_on(self) -> None:
+        self._sendable = self._stream.events
 
     def close_stream(self, at_ms: int) -> None:
         """Has the closing event sent, which happens then."""
@@ -82,7 +95,7 @@ class Producing(threading.Thread):
             if self.sent and (behind := now - began - offsets[self.sent] / 1000 - BEHIND_MAX_S) > 0:
                 self.stalled_s += behind
                 began += behind
-            upto = due(offsets, now - began)
+            upto = min(due(offsets, now - began), self._sendable)
             if upto > self.sent:
                 rows = table.slice(self.sent, upto - self.sent)
                 receipt = await producer.post_batch(rows, key="key", value="value", event_time="event_time")
