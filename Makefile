@@ -44,7 +44,7 @@ bench-spark: setup  ## our Spark source and sink beside Kafka's and Parquet (nee
 	@bin/jre
 	@$(BIN)/python -m bench.spark --peers "$(PEERS_DIR)" --out docs/benchmarks/spark $(BENCH)
 
-soak-spark: setup  ## kill drivers, executors and brokers under a Spark query 20 times (about 15 minutes; SOAK="--seed 7")
+soak-spark: setup  ## kill drivers, executors and brokers under a Spark query 20 times each (half an hour; SOAK="--seed 7")
 	@bin/jre
 	@$(BIN)/python -m soak spark --kills 20 $(SOAK)
 
