@@ -49,7 +49,7 @@ class Authentication:
     tokens: TokenReader | None = None
     passwords: PasswordReader | None = None
     has_certificates: bool = False
-    # Of those who show nothing; empty: they are refused.
+    # Of those who show nothing, or something that is not known here; empty: they are refused.
     anonymous_role: str = ""
 
     def identify(
@@ -62,9 +62,10 @@ class Authentication:
             return self.passwords.identify(proof, now_s)
         if method == "tls" and self.has_certificates:
             return Identity(_common_name(certificate))
+        if self.anonymous_role:
+            # Nobody could learn more by showing nothing at all, and Pulsar's brokers let them in likewise.
+            return Identity(self.anonymous_role)
         if method in ("", "none"):
-            if self.anonymous_role:
-                return Identity(self.anonymous_role)
             raise AuthenticationFailed(f"authentication is required: {self._ways()}")
         raise AuthenticationFailed(f"authentication method {method[:40]!r} is not known here: {self._ways()}")
 

@@ -108,8 +108,22 @@ def topic_record_path(name: TopicName) -> str:
 class Resources:
     """The store's view of what exists. `start` begins watching; `close` ends it."""
 
-    def __init__(self, metadata: MetadataStore, cluster: str = "standalone", *, bundles: int = 4) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        cluster: str = "standalone",
+        *,
+        bundles: int = 4,
+        defaults_yield: bool = False,
+    ) -> None:
+        """`defaults_yield`: what the first start made, and nobody has changed, may be made once more by somebody.
+
+        Where rights are checked, Pulsar's standalone fails to make its own tenant and namespace, and set-up scripts
+        count on that: they make them, with the permissions that they need.
+        """
         self.cluster = cluster
+        self._defaults_yield = defaults_yield
+        self._defaults: dict[str, bytes] = {}
         self._metadata = metadata
         self._bundles = Bundles.even(bundles)
         self._policies: dict[NamespaceName, Policies] = {}
@@ -137,12 +151,24 @@ class Resources:
         if found is None:
             for namespace in (PUBLIC_DEFAULT, SYSTEM_NAMESPACE):
                 with contextlib.suppress(Conflict):
-                    await self.create_tenant(namespace.tenant, Tenant(allowed_clusters=(self.cluster,)))
+                    await self.create_tenant(namespace.tenant)
                 with contextlib.suppress(Conflict):
                     await self.create_namespace(namespace)
         if found is None or found.value != msgspec.json.encode(data):
             # Ports may differ from the last start's; the record says how the cluster is reached now.
             await self._metadata.put(path, msgspec.json.encode(data))
+        if self._defaults_yield:
+            self._defaults = {
+                path: msgspec.json.encode(data),
+                _tenant_path(PUBLIC_DEFAULT.tenant): msgspec.json.encode(self._default_tenant()),
+                _namespace_path(PUBLIC_DEFAULT): encode_policies(self._default_policies()),
+            }
+
+    def _default_tenant(self) -> Tenant:
+        return Tenant(allowed_clusters=(self.cluster,))
+
+    def _default_policies(self) -> Policies:
+        return Policies(bundles=self._bundles, replication_clusters=(self.cluster,))
 
     # -- clusters
 
@@ -169,7 +195,7 @@ class Resources:
         return await self._get(_tenant_path(name), Tenant, f"Tenant {name}")
 
     async def create_tenant(self, name: str, data: Tenant | None = None) -> None:
-        await self._put_tenant(name, data or Tenant(allowed_clusters=(self.cluster,)), create=True)
+        await self._put_tenant(name, data or self._default_tenant(), create=True)
 
     async def update_tenant(self, name: str, data: Tenant) -> None:
         await self._put_tenant(name, data, create=False)
@@ -197,17 +223,19 @@ class Resources:
 
     async def create_namespace(self, namespace: NamespaceName, policies: Policies | None = None) -> None:
         await self.tenant(namespace.tenant)
-        policies = policies or Policies(bundles=self._bundles)
+        policies = policies or self._default_policies()
         if not policies.replication_clusters:
             policies = msgspec.structs.replace(policies, replication_clusters=(self.cluster,))
         try:
             value = encode_policies(policies.checked())
-            await self._metadata.create(_namespace_path(namespace), value)
+            await self._create(_namespace_path(namespace), value)
         except InvalidValue as error:
             raise Refused(str(error)) from None
         except AlreadyExists:
             raise Conflict(f"Namespace {namespace} already exists") from None
         self._changes += 1
+        if namespace in self._policies:  # A default that yielded.
+            self._learn(namespace, policies)
 
     async def policies(self, namespace: NamespaceName) -> Policies:
         """What is set on the namespace; NamespaceNotFound also while it is being deleted."""
@@ -400,10 +428,23 @@ class Resources:
             raise NotFound(f"{what} does not exist")
         return kind.decode(found.value)
 
+    async def _create(self, path: str, value: bytes) -> None:
+        """AlreadyExists if it does, unless it is a default that nobody has changed."""
+        try:
+            await self._metadata.create(path, value)
+        except AlreadyExists:
+            found = await self._metadata.get(path)
+            if found is None or found.value != self._defaults.pop(path, None):
+                raise
+            with contextlib.suppress(VersionConflict):
+                await self._metadata.put(path, value, if_version=found.version)
+                return
+            raise
+
     async def _put(self, path: str, value: Json, what: str, *, create: bool) -> None:
         try:
             if create:
-                await self._metadata.create(path, msgspec.json.encode(value))
+                await self._create(path, msgspec.json.encode(value))
                 return
             found = await self._metadata.get(path)
             if found is None:

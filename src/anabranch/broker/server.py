@@ -118,7 +118,10 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
         service_url_tls = f"pulsar+ssl://{host}:{secured.getsockname()[1]}" if secured else ""
         resources = Resources(
-            metadata, config.cluster_name, bundles=config.default_number_of_namespace_bundles
+            metadata,
+            config.cluster_name,
+            bundles=config.default_number_of_namespace_bundles,
+            defaults_yield=config.authorization_enabled,
         )
         await resources.start()
         stack.push_async_callback(resources.close)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from anabranch.broker.policies import Bundles, Cluster, Policies, Retention, Tenant
+from anabranch.broker.policies import AuthPolicies, Bundles, Cluster, Policies, Retention, Tenant
 from anabranch.broker.policy_json import InvalidValue
 from anabranch.broker.resources import (
     NAMESPACES,
@@ -80,6 +80,33 @@ async def test_a_later_start_brings_nothing_back_and_tells_the_new_address(resou
     await resources.bootstrap(Cluster(service_url="http://localhost:9090"))
     assert await resources.namespaces("public") == []
     assert (await resources.cluster_data("standalone")).service_url == "http://localhost:9090"
+
+
+async def test_defaults_that_yield_are_made_once_more_by_whoever_is_first_unless_changed(
+    store: MemoryStore,
+) -> None:
+    address = Cluster(service_url="http://localhost:8080")
+    resources = Resources(store, defaults_yield=True)
+    await resources.bootstrap(address)
+    guests = Policies(auth_policies=AuthPolicies(namespace_auth={"guest": ["produce"]}))
+    await resources.put_cluster("standalone", Cluster(service_url="http://river:80"), create=True)
+    await resources.create_tenant("public", Tenant(admin_roles=("guest",)))
+    await resources.create_namespace(PUBLIC_DEFAULT, guests)
+    assert (await resources.cluster_data("standalone")).service_url == "http://river:80"
+    assert (await resources.tenant("public")).admin_roles == ("guest",)
+    assert (await resources.policies(PUBLIC_DEFAULT)).auth_policies == guests.auth_policies
+    later = Resources(store, defaults_yield=True)
+    await later.bootstrap(address)
+    for made in (resources, later):
+        for again in (made.create_tenant("public"), made.create_namespace(PUBLIC_DEFAULT)):
+            with pytest.raises(Conflict):
+                await again
+
+
+async def test_defaults_do_not_yield_unless_asked_to(resources: Resources) -> None:
+    for again in (resources.create_tenant("public"), resources.create_namespace(PUBLIC_DEFAULT)):
+        with pytest.raises(Conflict):
+            await again
 
 
 async def test_tenants_are_made_once_changed_and_deleted_when_empty(resources: Resources) -> None:

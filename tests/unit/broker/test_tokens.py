@@ -96,9 +96,16 @@ def test_nobody_gets_in_without_a_proof_unless_there_is_a_role_for_nobody() -> N
     for method in ("", "none"):
         with pytest.raises(AuthenticationFailed, match="authentication is required: show a token"):
             required().identify(method, b"", NOW_S)
-    assert required(anonymous_user_role="guest").identify("", b"", NOW_S).role == "guest"
     with pytest.raises(AuthenticationFailed, match="method 'athenz' is not known"):
-        required(anonymous_user_role="guest").identify("athenz", b"", NOW_S)
+        required().identify("athenz", b"", NOW_S)
+
+
+def test_an_anonymous_role_is_for_those_who_show_nothing_that_is_known_but_not_for_bad_proofs() -> None:
+    open_to_guests = required(anonymous_user_role="guest")
+    for method in ("", "none", "athenz", "basic", "tls"):
+        assert open_to_guests.identify(method, b"", NOW_S).role == "guest"
+    with pytest.raises(AuthenticationFailed):
+        open_to_guests.identify("token", b"not one", NOW_S)
 
 
 def test_a_certificate_counts_only_where_its_authority_is_known() -> None:
