@@ -9,30 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import anabranch
 from anabranch.broker import permissions
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
+from anabranch.broker.background import Background
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.errors import NotAllowedError, NotReadyError, TooManyTopicsError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.inactive_topics import InactiveTopicSweep
+from anabranch.broker.new_topics import NewTopics
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.open_topics import OpenTopics
 from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, NotFound, Resources, topic_record_path
 from anabranch.broker.revocation import take_back
 from anabranch.broker.scalable.classic import scalable_topics
-from anabranch.broker.scalable.history_topic import history_keep
 from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
-from anabranch.broker.scalable.records import GENERATION, generation_of, segment_named
 from anabranch.broker.scalable.registration import Registration
 from anabranch.broker.scalable.scaling import Scaling
 from anabranch.broker.scalable.sweep import sweep_leftovers
@@ -48,7 +48,7 @@ from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
-from anabranch.metadata.port import MetadataStore, SessionState
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
@@ -56,7 +56,7 @@ from anabranch.model.scalable import scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.port import LogError, LogStore
-from anabranch.storage.topic_log import TopicGoneError, TopicLog, finish_delete
+from anabranch.storage.topic_log import finish_delete
 from anabranch.storage.topic_record import TopicRecord
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,6 @@ PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
-RETRY_S = 1.0
-TOPICS_PER_TURN = 500
 
 
 class Broker:
@@ -137,17 +135,14 @@ class Broker:
         self.topic_policies = TopicPolicyStore(metadata)
         self.dynamic_config = DynamicConfig(metadata, config, self._reconfigure)
         self.inactive_topics = InactiveTopicSweep(self)
-        self._topics: dict[TopicName, asyncio.Task[Topic]] = {}
-        self._loaded: dict[TopicName, Topic] = {}  # Those of them that are open.
-        self._ledger_ids = LedgerIds(metadata)
-        self._records = Records(metadata)
+        self.open_topics = OpenTopics(self)
+        self.new_topics = NewTopics(self)
+        self.ledger_ids = LedgerIds(metadata)
+        self.records = Records(metadata)
         self._producer_names = iter(range(0))
         self._paused: dict[Session, None] = {}
-        self._upkeep: set[asyncio.Task[None]] = set()
-        self._is_closing = False
-        # Open since before our session was last lost: others may have had them since. Looked at before they are used.
-        self._suspects: dict[Topic, None] = {}
-        self._losses = 0
+        self.background = Background(self.loop)
+        self.is_closing = False
         # One at a time: each takes the memory of a table of keys.
         self.compacting = asyncio.Semaphore(1)
         self._stop_watching_session: Callable[[], None] = lambda: None
@@ -170,31 +165,29 @@ class Broker:
         if self.scalable is not None:
             await self.scalable.start()
             assert self.scaling is not None
-            self.scaling.start(self._keep_up, self._every, self._until_done)
+            self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
         self.owners.on_change(self._owners_changed)
-        self._stop_watching_session = self.metadata.session.on_change(self._session_changed)
+        self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
-        self._keep_up(self._until_done(self._tell_log_what_lives))
-        self._keep_up(self._every(self.config.keep_alive_interval_seconds / 3, self._check_connections))
-        self._keep_up(self._every(self.config.authentication_refresh_check_seconds, self._check_identities))
-        self._keep_up(self._every(self.config.retention_check_interval_in_seconds, self._maintain_topics))
+        self.background.until_done(self._tell_log_what_lives)
+        self.background.every(self.config.keep_alive_interval_seconds / 3, self._check_connections)
+        self.background.every(self.config.authentication_refresh_check_seconds, self._check_identities)
+        self.background.every(self.config.retention_check_interval_in_seconds, self._maintain_topics)
         interval = self.config.broker_service_compaction_monitor_interval_in_seconds
-        self._keep_up(self._every(interval, self._check_compaction))
-        self._keep_up(self._every(self.config.backlog_quota_check_interval_in_seconds, self.check_quotas))
-        self._keep_up(
-            self._every(
-                self.config.broker_delete_inactive_topics_frequency_seconds, self.inactive_topics.sweep
-            )
+        self.background.every(interval, self._check_compaction)
+        self.background.every(self.config.backlog_quota_check_interval_in_seconds, self.check_quotas)
+        self.background.every(
+            self.config.broker_delete_inactive_topics_frequency_seconds, self.inactive_topics.sweep
         )
-        self._keep_up(self._every(RATES_SECONDS, self._update_rates))
-        self._keep_up(self._until_done(self.write_upkeep.follow))
-        self._keep_up(self._until_done(self.requests.topic_lists.follow))
-        self._keep_up(self._every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look))
-        self._keep_up(self._every(SWEEP_S, self.write_upkeep.sweep))
-        self._keep_up(self._every(self.recorder.interval_s, self.recorder.sample))
-        self._keep_up(self._measure_lag())
+        self.background.every(RATES_SECONDS, self._update_rates)
+        self.background.until_done(self.write_upkeep.follow)
+        self.background.until_done(self.requests.topic_lists.follow)
+        self.background.every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look)
+        self.background.every(SWEEP_S, self.write_upkeep.sweep)
+        self.background.every(self.recorder.interval_s, self.recorder.sample)
+        self.background.begin(self._measure_lag())
 
     @property
     def autoscaler(self) -> AutoScaler:
@@ -213,11 +206,9 @@ class Broker:
 
     async def close(self) -> None:
         """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
-        self._is_closing = True
+        self.is_closing = True
         self._stop_watching_session()
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await self.background.close()
         await self.requests.scalable.close()
         if self.scaling is not None:
             await self.scaling.close()
@@ -232,39 +223,6 @@ class Broker:
         await self.dynamic_config.close()
         await self.registry.close()
         await self.log.close()
-
-    def keep_up(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something in the background; the end of the broker ends it."""
-        self._keep_up(self._logged(work))
-
-    async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except (AnabranchError, OSError):
-            log.exception("%s failed", work)
-
-    def _keep_up(self, work: Coroutine[Any, Any, None]) -> None:
-        # Held in `_upkeep` and cancelled by `close`.
-        task = self.loop.create_task(work)
-        self._upkeep.add(task)
-        task.add_done_callback(self._upkeep.discard)
-
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except Exception:
-                log.exception("upkeep %s failed; it is tried again in %s s", work.__name__, seconds)
-
-    async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            try:
-                await work()
-                return
-            except AnabranchError as error:
-                log.warning("%s failed; it is tried again in %s s: %s", work.__name__, RETRY_S, error)
-                await asyncio.sleep(RETRY_S)
 
     async def _tell_log_what_lives(self) -> None:
         live = []
@@ -295,17 +253,17 @@ class Broker:
 
     def log_lost(self) -> None:
         """A topic has lost its ledger. If that is because the whole log is over, so is this broker."""
-        if self.log.ended is not None and not self._is_closing and not self.failed.done():
+        if self.log.ended is not None and not self.is_closing and not self.failed.done():
             self.failed.set_result(self.log.ended)
 
     # -- topics
 
     def loaded(self) -> Mapping[TopicName, Topic]:
-        return dict(self._loaded)
+        return self.open_topics.all()
 
     def opened(self, name: TopicName) -> Topic | None:
         """The topic, if it is open."""
-        return self._loaded.get(name)
+        return self.open_topics.get(name)
 
     async def topic(
         self,
@@ -320,31 +278,7 @@ class Broker:
         `made_for` makes a missing segment of the topic of that generation: only its owner may say so. `for_deletion`
         also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
         """
-        while True:
-            task = self._topics.get(name)
-            if task is not None and task.done() and _opened(task) is None:
-                self._topics.pop(name, None)
-                task = None
-            if task is None:
-                if self._is_closing:
-                    raise NotReadyError("this broker is shutting down: look the topic up again")
-                # Awaited by everyone who wants the topic, and kept in `_topics` as the topic's holder.
-                task = self.loop.create_task(self._open(name, create, made_for, for_deletion))
-                self._topics[name] = task
-            try:
-                topic = await asyncio.shield(task)
-            except TopicNotFoundError:
-                if self._topics.get(name) is task:
-                    del self._topics[name]
-                if create and not await self.resources.topic_exists(name) and await self.may_create(name):
-                    # Somebody who may not create was opening it; we may.
-                    continue
-                raise
-            if topic in self._suspects:
-                await self._close_if_taken(topic)
-            if not topic.is_closed:
-                return topic
-            await topic.wait_closed()
+        return await self.open_topics.topic(name, create=create, made_for=made_for, for_deletion=for_deletion)
 
     async def attachable(self, name: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
         """What producers and consumers of that name attach to."""
@@ -357,119 +291,6 @@ class Broker:
             return self.non_persistent.opened(name) is not None
         return await self.resources.topic_exists(name)
 
-    async def _open(self, name: TopicName, create: bool, made_for: int | None, for_deletion: bool) -> Topic:
-        if not self.owners.is_mine(name):
-            raise NotReadyError(
-                f"{name} is served by {self.owners.owner(name).service_url}: look it up again"
-            )
-        losses = self._losses
-        policies = Policies() if for_deletion else await self.resources.policies(name.namespace)
-        if create and not await self.resources.topic_exists(name):
-            if not await self.may_create(name):
-                raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
-            await self._check_name_free(name)
-            await self.check_topics_max(name)
-            await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms())
-        is_segment = name.domain is Domain.SEGMENT and not for_deletion
-        generation = made_for
-        if is_segment and generation is None:
-            generation = await self._segment_generation(name)
-        opened = await self._open_log(name, made_for)
-        if is_segment and generation_of(opened.topic_record.properties) != generation:
-            raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
-        topic = await Topic.open(self, name, opened, policies)
-        topic.upkeep.own_keep = history_keep(self.config, name)
-        if not self.owners.is_mine(name):
-            await topic.close()
-            raise NotReadyError(f"{name} has moved to another broker: look it up again")
-        if is_segment and self.scalable is not None:
-            self.scalable.touch(scalable_name(name))
-        if not topic.is_closed:  # Its log may have been lost before it was open in full.
-            self._loaded[name] = topic
-        if losses != self._losses:
-            self._suspects[topic] = None
-        return topic
-
-    async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
-        path, namespace, now_ms = topic_record_path(name), str(name.namespace), self.now_ms()
-        if made_for is not None:
-            made = await TopicLog.create_open(
-                path,
-                namespace,
-                self.log,
-                self.metadata,
-                self._ledger_ids,
-                now_ms,
-                {GENERATION: str(made_for)},
-            )
-            if made is not None:
-                return made
-        try:
-            return await TopicLog.open(path, namespace, self.log, self.metadata, self._ledger_ids, now_ms)
-        except TopicGoneError as error:
-            raise TopicNotFoundError(f"{name} does not exist") from error
-
-    async def _segment_generation(self, name: TopicName) -> int:
-        """The generation of the topic that a segment is part of; TopicNotFoundError if it is part of none."""
-        record = await self._records.get(name)
-        if record is None or segment_named(record, name) is None:
-            raise TopicNotFoundError(f"{name} is not a segment of any topic")
-        return record.generation
-
-    async def may_create(self, name: TopicName) -> bool:
-        """Whether use makes a topic of that name."""
-        if name.domain is Domain.SEGMENT:
-            # A topic's controller makes its segments, nobody else.
-            return False
-        policies = await self.resources.policies(name.namespace)
-        override = policies.auto_topic_creation
-        allowed = (
-            self.config.allow_auto_topic_creation if override is None else override.allow_auto_topic_creation
-        )
-        if name.is_partition:
-            partitions = await self.resources.partitions(name.base)
-            if partitions:
-                return name.partition_index < partitions
-        return allowed
-
-    async def _check_name_free(self, name: TopicName) -> None:
-        if not name.is_partition and await self.resources.partitions(name):
-            raise NotAllowedError(f"{name} is partitioned; use its partitions")
-        if name.is_classic and await self._records.get(name.base) is not None:
-            raise NotAllowedError(
-                f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
-            )
-
-    async def check_topics_max(self, name: TopicName, count: int = 1) -> None:
-        """Raises if the namespace may not have so many topics more. Partitions count one by one, as in Pulsar."""
-        policies = await self.resources.policies(name.namespace)
-        most = policies.max_topics_per_namespace
-        if most is None:
-            most = self.config.max_topics_per_namespace
-        if most and name.is_classic and not name.local.startswith("__"):
-            present = [n for n in await self.resources.topic_names(name.namespace) if n.local[:2] != "__"]
-            if len(present) + count > most:
-                raise TooManyTopicsError(
-                    f"Exceed maximum number of topics in namespace {name.namespace}: {most} are allowed"
-                )
-
-    def topic_closed(self, topic: Topic) -> None:
-        if self._loaded.get(topic.name) is topic:
-            del self._loaded[topic.name]
-        self._suspects.pop(topic, None)
-        task = self._topics.get(topic.name)
-        if task is not None and _opened(task) is topic:
-            del self._topics[topic.name]
-
-    async def create_topic(self, name: TopicName, properties: dict[str, str] | None = None) -> bool:
-        """False if it exists."""
-        await self.resources.policies(name.namespace)
-        if name.is_classic:
-            await self._check_name_free(name)
-        if not await self.resources.topic_exists(name):
-            await self.check_topics_max(name)
-        return await TopicLog.create(topic_record_path(name), self.metadata, self.now_ms(), properties)
-
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         topic = await self.topic(name)
         await topic.delete(force=force)
@@ -480,7 +301,7 @@ class Broker:
         """Removes what is kept of a deleted topic, partitioned or not, besides its log: it may be made anew."""
         await self.schemas.delete(name)
         await self.topic_policies.forget(name)
-        await self._records.remove_classic(scalable_name(name))
+        await self.records.remove_classic(scalable_name(name))
         await self.forget_grants(name)
 
     async def forget_grants(self, name: TopicName) -> None:
@@ -532,46 +353,19 @@ class Broker:
         await self.resources.policies(name.namespace)
         if (
             name.domain is Domain.SEGMENT
-            and name not in self._topics
+            and not self.open_topics.is_opening(name)
             and not await self.resources.topic_exists(name)
         ):
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def check_scalable(self, name: TopicName) -> None:
         """TopicNotFoundError unless there is a scalable topic of that name."""
-        if await self._records.get(name) is None:
+        if await self.records.get(name) is None:
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def has_scalable(self, name: TopicName) -> bool:
         """Whether there is a scalable topic of that name, in whatever domain it is given."""
-        return await self._records.get(scalable_name(name)) is not None
-
-    async def partitions(self, name: TopicName, *, create: bool) -> int:
-        """How many partitions the topic has, 0 for none; a partitioned topic is made if policy says so."""
-        policies = await self.resources.policies(name.namespace)
-        if name.is_partition:
-            return 0
-        partitions = await self.resources.partitions(name)
-        if partitions or await self.topic_exists(name):
-            return partitions
-        if name.domain is Domain.SEGMENT:
-            raise TopicNotFoundError(f"{name} does not exist")
-        override = policies.auto_topic_creation
-        allowed = (
-            self.config.allow_auto_topic_creation if override is None else override.allow_auto_topic_creation
-        )
-        if not allowed:
-            raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
-        if not create:
-            raise TopicNotFoundError(f"{name} does not exist")
-        kind = self.config.allow_auto_topic_creation_type
-        count = self.config.default_num_partitions
-        if override is not None and override.topic_type is not None:
-            kind, count = override.topic_type, override.default_num_partitions or count
-        if kind != "partitioned":
-            return 0
-        await self.resources.create_partitioned(name, count)
-        return await self.resources.partitions(name)
+        return await self.records.get(scalable_name(name)) is not None
 
     async def new_producer_name(self) -> str:
         for number in self._producer_names:
@@ -584,13 +378,13 @@ class Broker:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
-            if not self.rights.are_open and not self._is_closing:
-                self._keep_up(take_back(self, namespace))
+            if not self.rights.are_open and not self.is_closing:
+                self.background.begin(take_back(self, namespace))
         else:
             self.non_persistent.close_those(namespace)
 
     def _topic_policies_changed(self, changed: TopicName) -> None:
-        for name, topic in self._loaded.items():
+        for name, topic in self.loaded().items():
             if name.base == changed:
                 topic.upkeep.policies_changed()
 
@@ -601,42 +395,19 @@ class Broker:
 
     def _reconfigure(self, config: BrokerConfig) -> None:
         self.config = config
-        for topic in self._loaded.values():
+        for topic in self.loaded().values():
             topic.upkeep.policies_changed()
 
     async def check_quotas(self) -> None:
         """Looks at each open topic that has a backlog quota."""
-        async for topics in self._in_turns():
+        async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if topic.upkeep.quotas.is_set:
                     await topic.upkeep.quotas.check()
 
     def _owners_changed(self) -> None:
-        """Closes what this broker does not own any more; its clients look it up again."""
-        for name, topic in self.loaded().items():
-            if not self.owners.is_mine(name):
-                self._keep_up(topic.close())
+        self.open_topics.owners_changed()
         self.non_persistent.owners_changed()
-
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._losses += 1
-            self._suspects.update(dict.fromkeys(self._loaded.values()))
-        elif state is SessionState.CONNECTED and self._suspects and not self._is_closing:
-            self._keep_up(self._until_done(self._close_taken))
-
-    async def _close_taken(self) -> None:
-        """While we were away, others may have taken topics that are ours again by now. What we know of them is old."""
-        for topic in list(self._suspects):
-            await self._close_if_taken(topic)
-
-    async def _close_if_taken(self, topic: Topic) -> None:
-        losses = self._losses
-        if not topic.is_closed and not await topic.log.is_current():
-            log.warning("%s was taken by another broker meanwhile", topic.name)
-            await topic.close()
-        if losses == self._losses:
-            self._suspects.pop(topic, None)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""
@@ -649,15 +420,8 @@ class Broker:
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
         self.scalable.segment_progress(topic, number)
 
-    async def _in_turns(self) -> AsyncIterator[list[Topic]]:
-        """Every open topic, some at a time: ten thousand idle ones must not hold up a busy one."""
-        topics = list(self._loaded.values())
-        for first in range(0, len(topics), TOPICS_PER_TURN):
-            await asyncio.sleep(0)
-            yield topics[first : first + TOPICS_PER_TURN]
-
     async def _maintain_topics(self) -> None:
-        async for topics in self._in_turns():
+        async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if not topic.is_bare:
                     await self._maintain(topic)
@@ -669,17 +433,17 @@ class Broker:
             log.exception("upkeep of %s failed", topic.name)
 
     async def _check_compaction(self) -> None:
-        async for topics in self._in_turns():
+        async for topics in self.open_topics.in_turns():
             for topic in topics:
                 topic.upkeep.check_compaction()
 
     async def next_ledger_id(self) -> int:
         """An id that no ledger ever had."""
-        return await self._ledger_ids.next(0)
+        return await self.ledger_ids.next(0)
 
     async def _update_rates(self) -> None:
         self.publish_times.turn()
-        async for topics in self._in_turns():
+        async for topics in self.open_topics.in_turns():
             for topic in topics:
                 topic.update_rates(RATES_SECONDS)
         self.non_persistent.update_rates(RATES_SECONDS)
@@ -741,7 +505,7 @@ class Broker:
         log.error("only the disk reserve is left: producers are closed until space is freed")
         for topic in self.loaded().values():
             topic.attached.close_all()
-        self._keep_up(self._maintain_topics())
+        self.background.begin(self._maintain_topics())
 
     async def _measure_lag(self) -> None:
         while True:
@@ -749,10 +513,3 @@ class Broker:
             await asyncio.sleep(LAG_S)
             self.loop_lag_s = max(0.0, self.loop.time() - before - LAG_S)
             self.loop_lags.observe(self.loop_lag_s)
-
-
-def _opened(task: asyncio.Task[Topic]) -> Topic | None:
-    """The topic, if its opening is done and succeeded."""
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return None
-    return task.result()

@@ -66,7 +66,7 @@ class SequenceIds:
         elif self.unread_from is None or not self._topic.is_open:
             self._begin()
         else:
-            self._topic.broker.keep_up(self._read_and_begin())
+            self._topic.broker.background.run(self._read_and_begin())
 
     async def _read_and_begin(self) -> None:
         if self.unread_from is not None:

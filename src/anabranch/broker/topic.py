@@ -377,7 +377,7 @@ class Topic:
 
     def _finish_close(self) -> None:
         self.is_closed = True
-        self.broker.topic_closed(self)
+        self.broker.open_topics.closed(self)
         if not self._closed.done():
             self._closed.set_result(None)
 

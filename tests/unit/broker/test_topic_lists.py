@@ -51,12 +51,12 @@ def name(local: str) -> TopicName:
 async def test_a_watch_tells_what_there_is_and_what_comes_and_goes(broker: Broker, peer: Peer) -> None:
     assert peer.connected.feature_flags.supports_topic_watchers
     for local in ("a-1", "b-1"):
-        await broker.create_topic(name(local))
+        await broker.new_topics.create(name(local))
     first = (await watch(peer)).watchTopicListSuccess
     assert (list(first.topic), first.watcher_id) == ([f"{SPACE}/a-1"], 1)
     assert first.topics_hash == topic_hash([f"{SPACE}/a-1"])
     for local in ("a-2", "b-2", "a-parts-partition-0"):
-        await broker.create_topic(name(local))
+        await broker.new_topics.create(name(local))
     added: set[str] = set()
     while len(added) < 2:
         came = await update(peer)
@@ -72,12 +72,12 @@ async def test_a_watch_tells_what_there_is_and_what_comes_and_goes(broker: Broke
 
 
 async def test_a_client_that_has_the_list_already_is_not_told_it_again(broker: Broker, peer: Peer) -> None:
-    await broker.create_topic(name("a-1"))
+    await broker.new_topics.create(name("a-1"))
     known = (await watch(peer)).watchTopicListSuccess.topics_hash
     again = (await watch(peer, topics_hash=known)).watchTopicListSuccess
     assert (list(again.topic), again.topics_hash) == ([], known)
     # The same watcher asks whether it has missed something.
-    await broker.create_topic(name("a-2"))
+    await broker.new_topics.create(name("a-2"))
     later = (await watch(peer, topics_hash=known)).watchTopicListSuccess
     assert set(later.topic) == {f"{SPACE}/a-1", f"{SPACE}/a-2"}
 
@@ -86,7 +86,7 @@ async def test_a_closed_watch_is_told_nothing_and_others_are(broker: Broker, pee
     await watch(peer, 1)
     await watch(peer, 2)
     await peer.ask(C.WATCH_TOPIC_LIST_CLOSE, "watchTopicListClose", watcher_id=1)
-    await broker.create_topic(name("a-1"))
+    await broker.new_topics.create(name("a-1"))
     assert (await update(peer)).watcher_id == 2
     assert not [one for one in await peer.settle() if one.type == C.WATCH_TOPIC_UPDATE]
     # Closing what is not there is no error.
@@ -98,7 +98,7 @@ async def test_a_connection_that_is_lost_ends_its_watches(lab: BrokerLab, broker
     await peer.close()
     other = await lab.peer(broker)
     await watch(other)
-    await broker.create_topic(name("a-1"))
+    await broker.new_topics.create(name("a-1"))
     assert list((await update(other)).new_topics) == [f"{SPACE}/a-1"]
 
 

@@ -73,5 +73,5 @@ async def test_open_topics_are_known_until_they_close(rest: Rest) -> None:
     assert broker.opened(NAME) is None
     again = await opened(rest)
     assert broker.loaded() == {NAME: again}
-    broker.topic_closed(topic)
+    broker.open_topics.closed(topic)
     assert broker.opened(NAME) is again, "the one before has nothing to say any more"

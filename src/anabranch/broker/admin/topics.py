@@ -54,7 +54,7 @@ async def list_partitioned(
 @router.put("", status_code=204, openapi_extra=takes(dict[str, str]))
 async def create_topic(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     properties = await body(request, dict[str, str], {})
-    if await broker.resources.partitions(topic) or not await broker.create_topic(topic, properties):
+    if await broker.resources.partitions(topic) or not await broker.new_topics.create(topic, properties):
         raise RestError(409, "This topic already exists")
 
 
@@ -100,7 +100,7 @@ async def terminate_partitions(broker: BrokerDep, topic: TopicDep) -> dict[str, 
         )
     # A partition that was never used must be sealed too, so it is made first.
     for part in await parts(broker, topic):
-        await broker.create_topic(part)
+        await broker.new_topics.create(part)
     return {
         str(part.partition_index): message_id(part, await broker.terminate_topic(part))
         for part in await parts(broker, topic)
@@ -159,7 +159,7 @@ class Partitioned(msgspec.Struct):
 async def create_partitioned(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     """The body is a number, or an object with `partitions` and `properties`."""
     count, properties = await partitions_wanted(broker, request)
-    await broker.check_topics_max(topic, count)
+    await broker.new_topics.check_count(topic, count)
     await broker.resources.create_partitioned(topic, count, properties)
     await _create_partitions(broker, topic, range(count))
 
@@ -175,7 +175,7 @@ async def _create_partitions(broker: Broker, topic: TopicName, indexes: range) -
     """Some at a time: the store writes down together what comes together."""
     for start in range(indexes.start, indexes.stop, CREATED_AT_ONCE):
         some = range(start, min(start + CREATED_AT_ONCE, indexes.stop))
-        await asyncio.gather(*(broker.create_topic(topic.partition(index)) for index in some))
+        await asyncio.gather(*(broker.new_topics.create(topic.partition(index)) for index in some))
 
 
 @router.post("/partitions", status_code=204, openapi_extra=takes(Int32))
@@ -216,7 +216,7 @@ async def get_partitions(
 ) -> dict[str, Any]:
     """0 for a topic that is not partitioned. Clients that look up over HTTP set `checkAllowAutoCreation`."""
     if checkAllowAutoCreation:
-        return {"partitions": await broker.partitions(topic, create=True)}
+        return {"partitions": await broker.new_topics.partitions(topic, create=True)}
     count = await broker.resources.partitions(topic)
     if count:
         return (await broker.resources.partitioned_topic(topic)).builtins()
@@ -245,7 +245,7 @@ async def delete_partitioned(broker: BrokerDep, topic: TopicDep, force: bool = F
 @router.post("/createMissedPartitions", status_code=204)
 async def create_missed_partitions(broker: BrokerDep, topic: TopicDep) -> None:
     for part in await parts(broker, topic):
-        await broker.create_topic(part)
+        await broker.new_topics.create(part)
 
 
 # -- figures

@@ -41,7 +41,7 @@ class NonPersistentTopics:
         await broker.resources.policies(name.namespace)
         if (found := self._topics.get(name)) is not None:
             return found
-        if not create or not await broker.may_create(name):
+        if not create or not await broker.new_topics.may_create(name):
             raise TopicNotFoundError(f"{name} does not exist")
         if not name.is_partition and await broker.resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 async def make_missing(broker: Broker, topics: ScalableTopics, topic: TopicName) -> None:
     """TopicMissing, or the classic lookup's own error, if topics are not made by use here."""
     if topic.domain is not Domain.TOPIC:
-        if not await broker.partitions(topic, create=True):
-            await broker.create_topic(topic)
+        if not await broker.new_topics.partitions(topic, create=True):
+            await broker.new_topics.create(topic)
         return
-    if not await broker.may_create(topic):
+    if not await broker.new_topics.may_create(topic):
         raise TopicMissing(f"{topic} does not exist and topics are not created by use here")
     # Somebody else may have been faster, which is as good.
     with contextlib.suppress(TopicExists):

@@ -194,7 +194,7 @@ class HistoryTopic:
     async def _opened(self) -> Topic:
         if self._topic is None or self._topic.is_closed:
             broker = self._broker
-            await broker.create_topic(HISTORY_TOPIC)
+            await broker.new_topics.create(HISTORY_TOPIC)
             topic = await broker.topic(HISTORY_TOPIC)
             schema = StoredSchema(pb.Schema.Json, HISTORY_TOPIC.local, SCHEMA_JSON, {}, broker.now_ms())
             version = await broker.schemas.add(HISTORY_TOPIC, schema)

@@ -80,7 +80,7 @@ async def partitions(broker: Broker, text: str, *, create: bool) -> int:
         # No classic producer or consumer comes through here: its lookup or its own command is refused.
         return 0
     name = servable(broker, text)
-    return 0 if name.domain is Domain.SEGMENT else await broker.partitions(name, create=create)
+    return 0 if name.domain is Domain.SEGMENT else await broker.new_topics.partitions(name, create=create)
 
 
 async def owner(broker: Broker, connection: Connection, text: str) -> Owner | None:

@@ -235,7 +235,7 @@ class SegmentOwner:
 
     async def _make(self, name: TopicName, record: ScalableTopic) -> None:
         """Makes the segment's log if there is none of this generation, and clears away one of another."""
-        while not await self._broker.create_topic(name, {GENERATION: str(record.generation)}):
+        while not await self._broker.new_topics.create(name, {GENERATION: str(record.generation)}):
             found = await self._stored_generation(name)
             if found == record.generation:
                 return

@@ -5,8 +5,7 @@ the history of both that it publishes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anabranch.autoscale.policy import problems
 from anabranch.broker.owners import broker_path
@@ -54,21 +53,16 @@ class Scaling:
             listener=self.history,
         )
 
-    def start(
-        self,
-        keep_up: Callable[[Coroutine[Any, Any, None]], None],
-        every: Callable[[float, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
-        until_done: Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
-    ) -> None:
-        """The arguments are the broker's upkeep."""
+    def start(self) -> None:
+        background, config = self._broker.background, self._broker.config
         self.reporter.start()
         self.scaler.start()
-        keep_up(until_done(self.reporter.adopt))
-        self._broker.owners.on_change(lambda: keep_up(until_done(self.reporter.adopt)))
-        keep_up(every(self.reporter.interval_s, self.reporter.sample))
+        background.until_done(self.reporter.adopt)
+        self._broker.owners.on_change(lambda: background.until_done(self.reporter.adopt))
+        background.every(self.reporter.interval_s, self.reporter.sample)
         if self.history is not None:
-            keep_up(every(self._broker.config.load_history_heartbeat_interval, self.history.beat))
-            keep_up(every(FLUSH_S, self.history.flush))
+            background.every(config.load_history_heartbeat_interval, self.history.beat)
+            background.every(FLUSH_S, self.history.flush)
 
     async def close(self) -> None:
         self.reporter.close()

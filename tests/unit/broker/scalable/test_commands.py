@@ -179,7 +179,7 @@ async def test_names_that_cannot_be_watched_are_refused_with_advice(
 
 @pytest.mark.parametrize("asked", [CLASSIC, "orders", ORDERS])
 async def test_a_classic_topic_is_shown_and_not_replaced(broker: Broker, peer: Peer, asked: str) -> None:
-    await broker.create_topic(TopicName.parse(CLASSIC))
+    await broker.new_topics.create(TopicName.parse(CLASSIC))
     update = await peer.watch(asked)
     assert update.resolved_topic_name == ORDERS
     assert [s.legacy_topic_name for s in update.dag.segments] == [CLASSIC]

@@ -147,10 +147,10 @@ async def test_splits_merges_controllers_and_sessions_say_nothing(broker: Broker
 
 
 async def test_classic_topics_never_appear(broker: Broker, peer: Peer) -> None:
-    await broker.create_topic(TopicName.parse("persistent://public/default/plain"))
+    await broker.new_topics.create(TopicName.parse("persistent://public/default/plain"))
     await broker.resources.create_partitioned(TopicName.parse("persistent://public/default/parts"), 3)
     assert list((await watch(peer)).snapshot.topics) == []
-    await broker.create_topic(TopicName.parse("persistent://public/default/plain-2"))
+    await broker.new_topics.create(TopicName.parse("persistent://public/default/plain-2"))
     # A V5 client's view of one, with its sessions, is stored beside the scalable topics.
     await peer.register("persistent://public/default/plain", "consumer")
     await topics_of(broker).create(name("real"))
@@ -379,7 +379,7 @@ async def test_a_client_that_stops_reading_catches_up_with_the_set_and_nothing_p
 async def test_a_listing_of_classic_topics_has_the_same_hash_and_says_nothing_twice(
     broker: Broker, peer: Peer
 ) -> None:
-    await broker.create_topic(TopicName.parse("persistent://public/default/plain"))
+    await broker.new_topics.create(TopicName.parse("persistent://public/default/plain"))
     kind, body = C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace"
     first = (await peer.ask(kind, body, namespace=str(PUBLIC_DEFAULT))).getTopicsOfNamespaceResponse
     assert (first.changed, list(first.topics)) == (True, ["persistent://public/default/plain"])
@@ -387,7 +387,7 @@ async def test_a_listing_of_classic_topics_has_the_same_hash_and_says_nothing_tw
     same = await peer.ask(kind, body, namespace=str(PUBLIC_DEFAULT), topics_hash=first.topics_hash)
     assert not same.getTopicsOfNamespaceResponse.changed
     assert list(same.getTopicsOfNamespaceResponse.topics) == []
-    await broker.create_topic(TopicName.parse("persistent://public/default/more"))
+    await broker.new_topics.create(TopicName.parse("persistent://public/default/more"))
     other = await peer.ask(kind, body, namespace=str(PUBLIC_DEFAULT), topics_hash=first.topics_hash)
     assert other.getTopicsOfNamespaceResponse.changed
     assert len(other.getTopicsOfNamespaceResponse.topics) == 2

@@ -189,7 +189,7 @@ async def test_a_producer_behind_the_times_is_told_that_its_segment_was_terminat
 
 
 async def test_segments_are_not_listed_among_persistent_topics(broker: Broker, classic: Peer) -> None:
-    await broker.create_topic(TopicName.parse("persistent://public/default/plain"))
+    await broker.new_topics.create(TopicName.parse("persistent://public/default/plain"))
     mode = pb.CommandGetTopicsOfNamespace.ALL
     answer = await classic.ask(
         C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="public/default", mode=mode
