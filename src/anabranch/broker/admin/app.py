@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from fastapi import Depends, FastAPI
@@ -17,6 +18,7 @@ from anabranch.broker.admin import (
     bundles,
     clusters,
     compaction,
+    dispatch,
     docs_page,
     elsewhere,
     errors,
@@ -84,20 +86,21 @@ def create_app(broker: Broker) -> FastAPI:
     )
     # Added last, it is the outermost: the others see the path as it is routed.
     app.add_middleware(EncodedPaths)
-    app.include_router(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
-    app.include_router(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])
+    include = functools.partial(dispatch.include, app)
+    include(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
+    include(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])
     # Settings before namespaces: both have routes of the shape /{tenant}/{namespace}/{word}.
-    app.include_router(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    app.include_router(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    app.include_router(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
-    app.include_router(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    include(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    include(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    include(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
+    include(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
     # Last: its routes take any word for a bundle.
-    app.include_router(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    app.include_router(topics.listing, prefix="/admin/v2", tags=["topics"])
-    app.include_router(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
+    include(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    include(topics.listing, prefix="/admin/v2", tags=["topics"])
+    include(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
     # Before the others, whose last route says no to everything else.
     for router in (permissions.non_persistent, non_persistent.router):
-        app.include_router(
+        include(
             router,
             prefix="/admin/v2/non-persistent/{tenant}/{namespace}/{topic}",
             tags=["non-persistent topics"],
@@ -111,24 +114,22 @@ def create_app(broker: Broker) -> FastAPI:
         subscriptions.router,
         messages.router,
     ):
-        app.include_router(
-            router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"]
-        )
+        include(router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"])
     # Before the others of scalable topics, which would take its words for the end of a topic's name.
-    app.include_router(auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"])
-    app.include_router(permissions.scalable, prefix="/admin/v2/scalable", tags=["permissions"])
-    app.include_router(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
-    app.include_router(segments.router, prefix="/admin/v2/segments", tags=["segments"])
-    app.include_router(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
-    app.include_router(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
-    app.include_router(broker_stats.router, prefix="/admin/v2/broker-stats", tags=["brokers"])
-    app.include_router(elsewhere.bookies, prefix="/admin/v2/bookies", tags=["not served"])
-    app.include_router(elsewhere.resource_groups, prefix="/admin/v2/resourcegroups", tags=["not served"])
-    app.include_router(elsewhere.resource_quotas, prefix="/admin/v2/resource-quotas", tags=["not served"])
-    app.include_router(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
-    app.include_router(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
-    app.include_router(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
-    app.include_router(lookup.router, prefix="/lookup/v2", tags=["lookup"])
+    include(auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"])
+    include(permissions.scalable, prefix="/admin/v2/scalable", tags=["permissions"])
+    include(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
+    include(segments.router, prefix="/admin/v2/segments", tags=["segments"])
+    include(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
+    include(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
+    include(broker_stats.router, prefix="/admin/v2/broker-stats", tags=["brokers"])
+    include(elsewhere.bookies, prefix="/admin/v2/bookies", tags=["not served"])
+    include(elsewhere.resource_groups, prefix="/admin/v2/resourcegroups", tags=["not served"])
+    include(elsewhere.resource_quotas, prefix="/admin/v2/resource-quotas", tags=["not served"])
+    include(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
+    include(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
+    include(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
+    include(lookup.router, prefix="/lookup/v2", tags=["lookup"])
     app.add_api_route(
         "/status.html", _status, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
     )
@@ -138,6 +139,7 @@ def create_app(broker: Broker) -> FastAPI:
     ui.install(app)
     docs_page.install(app)
     openapi.install(app)
+    dispatch.install(app)
     return app
 
 

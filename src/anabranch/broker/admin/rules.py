@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from anabranch.broker.admin.path_tree import PathTree
+
 
 class Needs(Enum):
     NOTHING = "nothing, not even a name"
@@ -31,6 +33,7 @@ class Needs(Enum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     methods: frozenset[str]  # Empty: all.
+    pattern: str
     path: re.Pattern[str]
     needs: Needs
 
@@ -139,12 +142,13 @@ def _rules() -> Iterator[Rule]:
             pattern += _KINDS if name[1] == "kind" else ".+" if name[2] else "[^/]+"
             at = name.end()
         methods = {"*": frozenset[str](), "GET": frozenset({"GET", "HEAD"})}.get(method, frozenset({method}))
-        yield Rule(methods, re.compile(pattern + re.escape(path[at:])), Needs[needs])
+        yield Rule(methods, path, re.compile(pattern + re.escape(path[at:])), Needs[needs])
 
 
 RULES: Final = tuple(_rules())
+_TREE: Final = PathTree(rule.pattern for rule in RULES)
 
 
 def rule_for(method: str, path: str) -> Rule | None:
     """The first that fits the path as it was sent, still percent-encoded."""
-    return next((rule for rule in RULES if rule.fits(method, path)), None)
+    return next((rule for number in _TREE.find(path) if (rule := RULES[number]).fits(method, path)), None)

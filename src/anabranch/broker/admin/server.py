@@ -58,11 +58,12 @@ def _with_certificate(app: ASGIApp, certificate: Mapping[str, Any]) -> ASGIApp:
     return called
 
 
-def _warm_up(app: FastAPI) -> None:
-    """Has the application build its routes, which takes it a tenth of a second, while publishes go on.
+def _application(broker: Broker) -> FastAPI:
+    """The application, made in a thread while publishes go on: its hundreds of routes take a third of a second.
 
-    Left to the first request, that would stop the event loop and with it every publish.
+    It has answered a request, too: left to the first caller, what that still loads would stop the event loop.
     """
+    app = create_app(broker)
     scope = {"type": "http", "method": "GET", "path": "/status.html", "query_string": b"", "headers": []}
 
     async def receive() -> dict[str, str]:
@@ -71,6 +72,7 @@ def _warm_up(app: FastAPI) -> None:
     async def send(message: object) -> None: ...
 
     asyncio.run(app(scope, receive, send))
+    return app
 
 
 def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int) -> _Server:
@@ -93,8 +95,7 @@ def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int) -> _
 @contextlib.asynccontextmanager
 async def serve_admin(broker: Broker, listening: Sequence[Listening]) -> AsyncIterator[None]:
     """Serving from entry to exit, on sockets with TLS or without; requests under way get a moment to finish."""
-    app = create_app(broker)
-    await asyncio.to_thread(_warm_up, app)
+    app = await asyncio.to_thread(_application, broker)
     most = broker.config.max_http_server_connections
     servers = [(_server(app, tls, most), sock) for sock, tls in listening]
     tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]  # Awaited below.

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from anabranch.broker.admin.dispatch import include
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
 from anabranch.broker.authorization import NotAuthorizedError
@@ -47,7 +48,7 @@ Since = Annotated[int, Query(ge=0, le=SINCE_MAX)]
 
 def install(app: FastAPI) -> None:
     app.state.ui_names = Names()
-    app.include_router(router, prefix="/ui", tags=["page"], include_in_schema=False)
+    include(app, router, prefix="/ui", tags=["page"], in_schema=False)
     app.add_api_route("/", _home, methods=["GET"], include_in_schema=False)
 
 
