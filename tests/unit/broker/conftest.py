@@ -1,13 +1,15 @@
-"""Rigs that are closed behind the test."""
+"""Rigs and brokers that are closed behind the test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from anabranch.broker.broker import Broker
 from unit.broker.rig import Rig
+from unit.broker.scalable.brokers import BrokerLab, Peer, broker_lab
 
 
 @pytest.fixture
@@ -26,3 +28,20 @@ def make_rig() -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def rig(make_rig: Callable[..., Rig]) -> Rig:
     return make_rig()
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[BrokerLab]:
+    async with broker_lab() as made:
+        yield made
+
+
+@pytest.fixture
+async def broker(lab: BrokerLab) -> Broker:
+    return await lab.broker()
+
+
+@pytest.fixture
+async def peer(lab: BrokerLab, broker: Broker) -> Peer:
+    """Over a socket."""
+    return await lab.peer(broker)

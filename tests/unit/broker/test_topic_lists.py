@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,25 +13,9 @@ from anabranch.model.names import InvalidName, NamespaceName, TopicName
 from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.pulsar_pb2 import BaseCommand as C
-from unit.broker.scalable.brokers import BrokerLab, Peer, broker_lab
+from unit.broker.scalable.brokers import BrokerLab, Peer
 
 SPACE = "persistent://public/default"
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[BrokerLab]:
-    async with broker_lab() as made:
-        yield made
-
-
-@pytest.fixture
-async def broker(lab: BrokerLab) -> Broker:
-    return await lab.broker()
-
-
-@pytest.fixture
-async def peer(lab: BrokerLab, broker: Broker) -> Peer:
-    return await lab.peer(broker)
 
 
 async def watch(peer: Peer, number: int = 1, **more: Any) -> pb.BaseCommand:

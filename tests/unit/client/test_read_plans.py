@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 from anabranch.client.read_plans import NoPlanError, Planner, PlanRefusedError
 from anabranch.client.security import Security
 from anabranch.storage.read_plan import BadPlan, Run, TopicPlan, encode
+from harness.scripted_http import ScriptedHttp
 
 PLAN = TopicPlan(
     topic="persistent://public/default/t",
@@ -29,51 +27,10 @@ PLAN = TopicPlan(
 )
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        server: Any = self.server
-        server.asked.append(self.path)
-        status, body, headers = server.answers.pop(0) if server.answers else (200, encode(PLAN), {})
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-class Server:
-    """Answers with what it is given, then with the plan."""
-
-    def __init__(self) -> None:
-        made: Any = http.server.HTTPServer(("127.0.0.1", 0), Answers)
-        made.asked, made.answers = [], []
-        self.http = made
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def refuse(self, status: int, reason: str = "because") -> None:
-        self.http.answers.append((status, json.dumps({"reason": reason}).encode(), {}))
-
-    @property
-    def asked(self) -> list[str]:
-        found: list[str] = self.http.asked
-        return found
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+def server() -> Iterator[ScriptedHttp]:
+    with ScriptedHttp(encode(PLAN)) as made:
+        yield made
 
 
 class Time:
@@ -89,14 +46,14 @@ class Time:
         self.now += seconds
 
 
-def planner(server: Server, topic: str = PLAN.topic, **options: Any) -> Planner:
+def planner(server: ScriptedHttp, topic: str = PLAN.topic, **options: Any) -> Planner:
     time = Time()
     return Planner(server.url, topic, clock=time.clock, sleep=time.sleep, **options)
 
 
-def test_the_plan_is_what_the_broker_answered(server: Server) -> None:
+def test_the_plan_is_what_the_broker_answered(server: ScriptedHttp) -> None:
     assert planner(server)((5, 0), (5, 10)) == PLAN
-    assert server.asked == [
+    assert [path for _, path, _ in server.asked] == [
         "/admin/v2/anabranch/read-plan/persistent/public/default/t?start=5%3A0&end=5%3A10"
     ]
 
@@ -109,18 +66,18 @@ def test_the_plan_is_what_the_broker_answered(server: Server) -> None:
         ("segment://a/b/orders/0000-7fff-1", "segment/a/b/orders%2F0000-7fff-1"),
     ],
 )
-def test_any_name_is_one_piece_of_the_path(server: Server, topic: str, path: str) -> None:
+def test_any_name_is_one_piece_of_the_path(server: ScriptedHttp, topic: str, path: str) -> None:
     planner(server, topic)()
-    assert server.asked == [f"/admin/v2/anabranch/read-plan/{path}?"]
+    assert [asked.path for asked in server.asked] == [f"/admin/v2/anabranch/read-plan/{path}?"]
 
 
-def test_another_owner_is_followed(server: Server) -> None:
-    server.http.answers.append((307, b"{}", {"Location": f"{server.url}/elsewhere"}))
+def test_another_owner_is_followed(server: ScriptedHttp) -> None:
+    server.answer(307, Location=f"{server.url}/elsewhere")
     assert planner(server)() == PLAN
-    assert server.asked[-1] == "/elsewhere"
+    assert server.asked[-1].path == "/elsewhere"
 
 
-def test_a_broker_that_cannot_answer_is_asked_again(server: Server) -> None:
+def test_a_broker_that_cannot_answer_is_asked_again(server: ScriptedHttp) -> None:
     server.refuse(503)
     server.refuse(409)
     server.refuse(500)
@@ -128,7 +85,7 @@ def test_a_broker_that_cannot_answer_is_asked_again(server: Server) -> None:
     assert len(server.asked) == 4
 
 
-def test_asking_ends_after_a_while(server: Server) -> None:
+def test_asking_ends_after_a_while(server: ScriptedHttp) -> None:
     for _ in range(100):
         server.refuse(503, "starting up")
     with pytest.raises(NoPlanError, match="starting up"):
@@ -137,26 +94,26 @@ def test_asking_ends_after_a_while(server: Server) -> None:
 
 
 def test_a_broker_that_is_not_there_is_told_apart() -> None:
-    server = Server()
-    server.close()
+    with ScriptedHttp(b"") as server:
+        pass
     with pytest.raises(NoPlanError, match=server.url):
         planner(server, retry_s=1.0)()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 412])
-def test_a_refusal_is_final(server: Server, status: int) -> None:
+def test_a_refusal_is_final(server: ScriptedHttp, status: int) -> None:
     server.refuse(status, "direct reads are turned off")
     with pytest.raises(PlanRefusedError, match="turned off"):
         planner(server)()
     assert len(server.asked) == 1
 
 
-def test_an_answer_that_is_no_plan_is_refused(server: Server) -> None:
-    server.http.answers.append((200, b"<html>", {}))
+def test_an_answer_that_is_no_plan_is_refused(server: ScriptedHttp) -> None:
+    server.answer(200, b"<html>")
     with pytest.raises(BadPlan):
         planner(server)()
 
 
-def test_a_planner_travels_to_where_it_is_used(server: Server) -> None:
+def test_a_planner_travels_to_where_it_is_used(server: ScriptedHttp) -> None:
     made = pickle.loads(pickle.dumps(Planner(server.url, PLAN.topic, Security(token="x"))))
     assert made() == PLAN

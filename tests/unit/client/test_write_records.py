@@ -2,71 +2,34 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from anabranch.client.errors import ConnectionLost, TimedOut
 from anabranch.client.write_records import Record, WinnerDropped, WriteRecords, WriteRefused
+from harness.scripted_http import ScriptedHttp
 
 A, B = UUID(int=1), UUID(int=2)
 SEGMENT = "segment://public/default/t/0000-ffff-0"
 DECIDED = {"winners": [A.hex], "topics": [SEGMENT], "dropped": [B.hex]}
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    def _answer(self) -> None:
-        server: Any = self.server
-        size = int(self.headers.get("Content-Length", 0))
-        body = json.loads(self.rfile.read(size)) if size else None
-        server.asked.append((self.command, self.path, body))
-        status, answer, headers = server.answers.pop(0) if server.answers else (200, DECIDED, {})
-        data = b"" if status == 204 else json.dumps(answer).encode()
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_PUT = do_POST = _answer
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-class Server:
-    """Answers with what it is given, then with a decided record."""
+class Server(ScriptedHttp):
+    """And records of writes that are asked for there."""
 
     def __init__(self) -> None:
-        made: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        made.asked, made.answers = [], []
-        self.http = made
-        self.asked: list[tuple[str, str, Any]] = made.asked
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        super().__init__(json.dumps(DECIDED).encode())
         self.pauses: list[float] = []
         self.records = WriteRecords(lambda: self.url, sleep=self.pauses.append)
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def answer(self, status: int, body: object = None, **headers: str) -> None:
-        self.http.answers.append((status, body if body is not None else {"reason": "because"}, headers))
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with Server() as made:
+        yield made
 
 
 def test_a_write_is_decided_once_and_the_record_of_whoever_was_first_comes_back(server: Server) -> None:
@@ -77,21 +40,21 @@ def test_a_write_is_decided_once_and_the_record_of_whoever_was_first_comes_back(
 
 
 def test_a_winner_that_was_dropped_means_to_run_it_again(server: Server) -> None:
-    server.answer(409)
+    server.refuse(409)
     with pytest.raises(WinnerDropped, match="because"):
         server.records.decide("w", 0, [A], [])
 
 
 def test_a_broker_without_hidden_writes_is_told_apart(server: Server) -> None:
-    server.answer(404)
+    server.refuse(404)
     with pytest.raises(WriteRefused, match="too old"):
         server.records.decide("w", 0, [A], [])
 
 
 def test_of_a_write_that_nobody_made_nothing_is_known(server: Server) -> None:
-    server.answer(404)
+    server.refuse(404)
     assert server.records.get("w", 0) is None
-    server.answer(200, {"winners": None, "topics": [], "dropped": []})
+    server.answer(200, b'{"winners": null, "topics": [], "dropped": []}')
     assert server.records.get("w", 0) == Record(None, (), frozenset())
 
 
@@ -102,7 +65,7 @@ def test_attempts_are_dropped_by_name(server: Server) -> None:
 
 def test_every_topic_is_revealed_at_its_owner_and_one_that_is_gone_is_done(server: Server) -> None:
     server.answer(204)
-    server.answer(404)
+    server.refuse(404)
     server.records.reveal("w", 3, [SEGMENT])
     server.records.reveal("w", 3, ["persistent://public/default/u-partition-1"])
     assert [path for _, path, _ in server.asked] == [
@@ -118,8 +81,8 @@ def test_a_redirect_keeps_the_method_and_the_body(server: Server) -> None:
 
 
 def test_it_asks_again_while_brokers_are_away(server: Server) -> None:
-    server.answer(503)
-    server.answer(500)
+    server.refuse(503)
+    server.refuse(500)
     assert server.records.get("w", 0) is not None
     assert len(server.asked) == 3
     assert server.pauses == [0.05, 0.1]
@@ -141,7 +104,7 @@ def test_it_gives_up_after_a_while_and_says_what_is_wrong() -> None:
 
 
 def test_what_is_forbidden_is_not_asked_again(server: Server) -> None:
-    server.answer(403)
+    server.refuse(403)
     with pytest.raises(WriteRefused, match="403: because"):
         server.records.reveal("w", 0, [SEGMENT])
     assert len(server.asked) == 1

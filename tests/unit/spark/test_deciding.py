@@ -10,16 +10,15 @@ from anabranch.client.errors import Unsupported
 from anabranch.spark.deciding import AdminAddress, commit, records_of, told_address
 from anabranch.spark.sink_options import parse
 from unit.client.scripted_thread import ScriptedThread
-from unit.client.test_write_records import DECIDED, SEGMENT, A, B, Server
+from unit.client.test_write_records import SEGMENT, A, B, Server
 
 OTHER = "segment://public/default/t/0000-7fff-1"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with Server() as made:
+        yield made
 
 
 def revealed(server: Server) -> set[str]:
@@ -27,14 +26,13 @@ def revealed(server: Server) -> set[str]:
 
 
 def test_what_won_is_shown_wherever_this_run_or_an_earlier_one_has_written(server: Server) -> None:
-    server.answer(200, DECIDED)
     commit(server.records, "w", 3, [B], {OTHER})
     assert server.asked[0][2] == {"winners": [B.hex], "topics": [OTHER]}
     assert revealed(server) == {"0000-ffff-0", "0000-7fff-1"}
 
 
 def test_a_write_of_no_rows_is_decided_too(server: Server) -> None:
-    server.answer(200, {"winners": [], "topics": [], "dropped": []})
+    server.answer(200, b'{"winners": [], "topics": [], "dropped": []}')
     commit(server.records, "w", 3, [], set())
     assert len(server.asked) == 1
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
 
@@ -16,27 +14,11 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.model.scalable import SubscriptionKind, controller_path
 from anabranch.wire import pulsar_pb2 as pb
-from unit.broker.scalable.brokers import NOW_MS, V5, BrokerLab, C, Peer, broker_lab, ids, topics_of
+from unit.broker.scalable.brokers import NOW_MS, V5, BrokerLab, C, Peer, ids, topics_of
 
 ORDERS = "topic://public/default/orders"
 TOPIC = TopicName.parse(ORDERS)
 CLASSIC = "persistent://public/default/orders"
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[BrokerLab]:
-    async with broker_lab() as made:
-        yield made
-
-
-@pytest.fixture
-async def broker(lab: BrokerLab) -> Broker:
-    return await lab.broker()
-
-
-@pytest.fixture
-async def peer(lab: BrokerLab, broker: Broker) -> Peer:
-    return await lab.peer(broker)
 
 
 # -- layouts

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from anabranch.broker.broker import Broker
@@ -11,17 +9,11 @@ from anabranch.model.names import TopicName
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Client
-from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, broker_lab, ids, topics_of
+from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, ids, topics_of
 
 ORDERS = "topic://public/default/orders"
 SEGMENT = "segment://public/default/orders/0000-ffff-0"
 TOPIC = TopicName.parse(ORDERS)
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[BrokerLab]:
-    async with broker_lab() as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,25 +13,9 @@ from anabranch.broker.broker import Broker
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb
-from unit.broker.scalable.brokers import BrokerLab, C, Peer, broker_lab, topics_of
+from unit.broker.scalable.brokers import BrokerLab, C, Peer, topics_of
 
 Update = pb.CommandWatchScalableTopicsUpdate
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[BrokerLab]:
-    async with broker_lab() as made:
-        yield made
-
-
-@pytest.fixture
-async def broker(lab: BrokerLab) -> Broker:
-    return await lab.broker()
-
-
-@pytest.fixture
-async def peer(lab: BrokerLab, broker: Broker) -> Peer:
-    return await lab.peer(broker)
 
 
 def name(local: str) -> TopicName:

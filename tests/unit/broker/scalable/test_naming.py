@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -13,19 +12,13 @@ from anabranch.model.names import PUBLIC_DEFAULT, TopicName
 from anabranch.model.scalable import topic_path
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import Connection, Role
-from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, broker_lab, topics_of
+from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, topics_of
 from unit.broker.scalable.stored import OTHER, MovingOwners
 
 ORDERS = "topic://public/default/orders"
 TOPIC = TopicName.parse(ORDERS)
 FIRST = "segment://public/default/orders/0000-ffff-0"
 Kinds = pb.CommandLookupTopicResponse
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[BrokerLab]:
-    async with broker_lab() as made:
-        yield made
 
 
 @pytest.fixture
