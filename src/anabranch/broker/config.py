@@ -103,6 +103,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     broker_max_connections: int = 0
     broker_max_connections_per_ip: int = 0
     max_http_server_connections: int = 2048
+    # Milliseconds in which an HTTP request must be there in full, and its answer be taken.
+    http_server_idle_timeout: int = 30_000
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * MIB
     # Bytes waiting for one consumer's socket before its dispatch pauses.
@@ -300,6 +302,7 @@ _AT_LEAST: Mapping[str, float] = {
     "authenticationRefreshCheckSeconds": 0.05,
     "keepAliveIntervalSeconds": 1,
     "maxHttpServerConnections": 1,
+    "httpServerIdleTimeout": 100,
     "maxMessageSize": 1024,
     "defaultNumPartitions": 1,
     "defaultNumberOfNamespaceBundles": 1,

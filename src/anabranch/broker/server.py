@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from anabranch.broker import logs
+from anabranch.broker.accepting import Acceptor, descriptors_for_connections
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
@@ -100,7 +101,7 @@ def _authorizer(config: BrokerConfig, resources: Resources) -> StoredRights | No
 @contextlib.asynccontextmanager
 async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
     """A broker that serves its binary port. Leaving the context ends it cleanly."""
-    loop = asyncio.get_running_loop()
+    descriptors_end = descriptors_for_connections()
     authentication = _authentication(config)
     tls = server_context(config) if config.broker_service_port_tls else None
     data = Path(config.data_dir)
@@ -157,13 +158,9 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         )
         await broker.start()
         stack.push_async_callback(broker.close)
-        server = await loop.create_server(lambda: Session(broker), sock=binary, backlog=BACKLOG)
-        stack.callback(server.close)
+        stack.callback(Acceptor(binary, lambda: Session(broker), descriptors_end).close)
         if secured is not None:
-            over_tls = await loop.create_server(
-                lambda: Session(broker), sock=secured, backlog=BACKLOG, ssl=tls
-            )
-            stack.callback(over_tls.close)
+            stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, tls).close)
         log.info(
             "serving %s from %s", service_url, data, extra={"service_url": service_url, "data_dir": str(data)}
         )

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,14 @@ _WRITE_OUT = 2  # SYNC_FILE_RANGE_WRITE
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+# The system's own: Python's mappings keep a descriptor each (until 3.13, which can be told not to), and a log of many
+# files would run out of them.
+_system = ctypes.CDLL(None, use_errno=True)
+_system.mmap.restype = ctypes.c_void_p
+_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 # One coherent file system is what fences rest on; these are not.
 _NETWORK_TYPES = frozenset(
@@ -202,10 +211,9 @@ class OsFiles:
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         fd = self.open(path)
         try:
-            whole = mmap.mmap(fd, offset - start + size, prot=mmap.PROT_READ, offset=start)
+            return _mapped(fd, start, offset - start + size)[offset - start :]
         finally:
             os.close(fd)
-        return memoryview(whole)[offset - start :]
 
     def link(self, source: Path, target: Path) -> None:
         os.link(source, target)
@@ -281,3 +289,15 @@ def mount_type(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
         if inside and len(where) >= len(best):
             best, kind = where, what
     return kind
+
+
+def _mapped(fd: int, start: int, size: int) -> memoryview:
+    """The file's bytes, for as long as somebody holds the view or a slice of it."""
+    address = _system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    whole = (ctypes.c_char * size).from_address(address)
+    # Not at the end of the process: threads may still be reading.
+    weakref.finalize(whole, _system.munmap, address, size).atexit = False
+    return memoryview(whole).cast("B").toreadonly()

@@ -1,9 +1,16 @@
-"""Who sends an HTTP request. Asked before any route is looked for, so that no route can forget it."""
+"""Who sends an HTTP request. Asked before any route is looked for, so that no route can forget it.
+
+And whether it is to be read at all. A browser sends requests for whatever page it shows, with the certificate or the
+password that its user has given for this broker, or to a broker on the user's own machine that asks nobody: pages of
+other sites may change nothing here. Reading is denied to them by the browser, since no answer allows it.
+"""
 
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlsplit
 
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anabranch.broker.admin.errors import reason
@@ -28,6 +35,9 @@ class Caller:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if (fault := _fault(scope)) is not None:
+            await fault(scope, receive, send)
             return
         role = NOBODY.role
         if not self._is_public(scope["method"], scope["path"]):
@@ -54,6 +64,25 @@ class Caller:
         if rule is None or rule.needs is not Needs.NOTHING:
             return False
         return not (self._hides_metrics and path == "/metrics")
+
+
+def _fault(scope: Scope) -> JSONResponse | None:
+    """The refusal of a request that is not to be read, whoever sends it."""
+    if _header(scope, b"transfer-encoding") and _header(scope, b"content-length"):
+        # A proxy before us may go by the other one, and take what follows for a request of somebody else.
+        text = "The request has a Content-Length and a Transfer-Encoding: send one of them"
+        return reason(400, text, {"Connection": "close"})
+    if scope["method"] in ("GET", "HEAD", "OPTIONS") or _is_own_page(scope):
+        return None
+    return reason(403, "A page of another site may change nothing here")
+
+
+def _is_own_page(scope: Scope) -> bool:
+    """Whether what a browser says of itself is that our own page sent this. Other programs say nothing."""
+    if site := _header(scope, b"sec-fetch-site"):
+        return site in ("same-origin", "none")
+    origin = _header(scope, b"origin")
+    return not origin or urlsplit(origin).netloc == _header(scope, b"host")
 
 
 def _header(scope: Scope, wanted: bytes) -> str:

@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Generator, Sequence
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from anabranch.broker.accepting import Acceptor, descriptors_for_connections
 from anabranch.broker.admin.app import create_app
-from anabranch.broker.admin.caller import CERTIFICATE
+from anabranch.broker.admin.http import HttpLimits, protocol_class
 from anabranch.broker.broker import Broker
+from anabranch.broker.connection_limits import ConnectionLimits
 
 STOP_MAX_S = 3
 
@@ -24,38 +23,32 @@ Listening = tuple[socket.socket, ssl.SSLContext | None]
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves. Signals belong to the broker, which ends this server itself."""
+    """Says when it serves, and takes its connections in as the broker does. Signals belong to the broker, which ends
+    this server itself.
+    """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self.is_serving = asyncio.Event()
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        end = descriptors_for_connections()
+        # What `shutdown` closes.
+        self.servers = [Acceptor(sock, self._connection, end, self._tls) for sock in sockets or ()]  # type: ignore[misc]
+        self.started = True
         self.is_serving.set()
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        made: asyncio.BaseProtocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-
-class _Http(H11Protocol):
-    """Tells the application what TLS has verified of the caller, which ASGI itself has no place for.
-
-    And not the default parser, which loses the body of a request that offers HTTP/2, as Java's own HTTP client does.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if certificate := transport.get_extra_info("peercert"):
-            self.app = _with_certificate(self.app, certificate)
-
-
-def _with_certificate(app: ASGIApp, certificate: Mapping[str, Any]) -> ASGIApp:
-    async def called(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, CERTIFICATE: certificate}, receive, send)
-
-    return called
 
 
 def _application(broker: Broker) -> FastAPI:
@@ -75,7 +68,7 @@ def _application(broker: Broker) -> FastAPI:
     return app
 
 
-def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int) -> _Server:
+def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int, limits: HttpLimits) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -83,21 +76,26 @@ def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int) -> _
         access_log=False,
         lifespan="off",
         ws="none",
-        http=_Http,
+        http=protocol_class(limits),
         limit_concurrency=connections_max,
         timeout_graceful_shutdown=STOP_MAX_S,
+        # Whoever sits before us says who calls by X-Original-Principal, and addresses are those of connections.
+        proxy_headers=False,
+        server_header=False,
     )
     config.load()
-    config.ssl = tls
-    return _Server(config)
+    return _Server(config, tls)
 
 
 @contextlib.asynccontextmanager
 async def serve_admin(broker: Broker, listening: Sequence[Listening]) -> AsyncIterator[None]:
     """Serving from entry to exit, on sockets with TLS or without; requests under way get a moment to finish."""
     app = await asyncio.to_thread(_application, broker)
-    most = broker.config.max_http_server_connections
-    servers = [(_server(app, tls, most), sock) for sock, tls in listening]
+    config = broker.config
+    most = config.max_http_server_connections
+    per_host = ConnectionLimits(per_host_max=config.broker_max_connections_per_ip)
+    limits = HttpLimits(per_host, config.http_server_idle_timeout / 1000)
+    servers = [(_server(app, tls, most, limits), sock) for sock, tls in listening]
     tasks = [asyncio.create_task(server.serve([sock])) for server, sock in servers]  # Awaited below.
     try:
         for server, _ in servers:

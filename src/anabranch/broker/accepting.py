@@ -1,0 +1,130 @@
+"""Takes connections in, on ports with TLS or without: as many as there are file descriptors for, less a reserve.
+
+A process without descriptors cannot open its log's next file, and ends. Whoever can reach a port can open connections,
+before anybody asks who it is. So a part of the descriptors is kept from them, and one connection too many is closed as
+soon as it is taken in. A system hands out the lowest number that is free: the number alone says how many are in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+# Of all descriptors, this part is for the log's files, the metadata store and whatever else the process opens.
+RESERVED: Final = 4
+# What is asked of the system, the most first: some have no limit, and refuse numbers over one that they do not tell.
+_WANTED: Final = (1 << 20, 1 << 16, 24_576, 10_240)
+GREETING_MAX_S: Final = 10.0
+RETRY_S: Final = 1.0
+TELL_EVERY_S: Final = 10.0
+# Taken in one turn of the loop, so that a flood of connections does not hold up publishing.
+BURST: Final = 64
+
+_NOT_NOW: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def descriptors_for_connections() -> int:
+    """The number from which on descriptors are not for connections, once this process has all that it may have."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in _WANTED:
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        if limit != resource.RLIM_INFINITY and limit < wanted:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                limit = wanted
+    if limit == resource.RLIM_INFINITY:
+        limit = _WANTED[0]
+    return limit - limit // RESERVED
+
+
+class Acceptor:
+    """Serves one listening socket, which stays its owner's, until closed."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        factory: Callable[[], asyncio.BaseProtocol],
+        descriptors_end: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._sock = sock
+        self._factory = factory
+        self._descriptors_end = descriptors_end
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._told_s = -TELL_EVERY_S
+        self._retry: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        """Takes nobody in any more. Those that are served stay."""
+        self._loop.remove_reader(self._sock)
+        if self._retry is not None:
+            self._retry.cancel()
+        for task in self._greetings:
+            task.cancel()
+
+    def _listen(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self._sock, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(BURST):
+            try:
+                taken, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NOT_NOW:
+                    raise
+                self._tell(f"no connection can be taken in: {error.strerror}")
+                self._loop.remove_reader(self._sock)
+                self._retry = self._loop.call_later(RETRY_S, self._listen)
+                return
+            if taken.fileno() >= self._descriptors_end:
+                self._tell(
+                    f"new connections are closed: {self._descriptors_end} files and connections are open, and the rest "
+                    "of what the system allows (ulimit -n) is kept for the log"
+                )
+                taken.close()
+                continue
+            taken.setblocking(False)
+            # Held in `_greetings` and cancelled by `close`.
+            task = self._loop.create_task(self._greet(taken))
+            self._greetings.add(task)
+            task.add_done_callback(self._greetings.discard)
+
+    async def wait_closed(self) -> None:
+        """What uvicorn waits for after `close`."""
+        await asyncio.gather(*self._greetings, return_exceptions=True)
+
+    async def _greet(self, taken: socket.socket) -> None:
+        try:
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._factory, taken)
+            else:
+                await self._loop.connect_accepted_socket(
+                    self._factory, taken, ssl=self._tls, ssl_handshake_timeout=GREETING_MAX_S
+                )
+        except (OSError, asyncio.CancelledError) as error:
+            # The peer has gone, or speaks no TLS, or shows a certificate of nobody we know.
+            log.debug("a connection was not taken in: %s", error)
+            taken.close()
+
+    def _tell(self, text: str) -> None:
+        """Now and then: whoever floods the port must not flood the log, too."""
+        if self._loop.time() - self._told_s >= TELL_EVERY_S:
+            self._told_s = self._loop.time()
+            log.warning(text)
