@@ -12,6 +12,7 @@ import errno
 import gc
 import importlib
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -31,6 +32,7 @@ from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.broker.tls import server_context
 from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.sqlite import SqliteMetadata
 from anabranch.storage.file_store import FileLogStore
 
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 # publish's latency.
 SWITCH_INTERVAL_S = 0.0001
 BACKLOG = 1024
+# With fewer descriptors there is hardly room for a connection beside what the broker itself has open.
+CONNECTIONS_LEAST = 96
 GC_THRESHOLDS = (100_000, 50, 100)
 
 
@@ -69,16 +73,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _advertised(config: BrokerConfig) -> str:
-    if config.advertised_address:
-        return config.advertised_address
-    return socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
+    """As it stands in a URL."""
+    host = config.advertised_address
+    if not host:
+        host = socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _make_folder(data: Path) -> None:
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StartError(f"cannot use {data}: {error.strerror or error}") from None
+        reason = "it is a file; name a folder" if data.is_file() else error.strerror or error
+        raise StartError(f"cannot use {data}: {reason}") from None
+    if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
+        raise StartError(f"cannot write to {data}: is the disk read-only, or the folder another user's?")
 
 
 def _authentication(config: BrokerConfig) -> Authentication | None:
@@ -99,9 +108,14 @@ def _authorizer(config: BrokerConfig, resources: Resources) -> StoredRights | No
 
 
 @contextlib.asynccontextmanager
-async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
-    """A broker that serves its binary port. Leaving the context ends it cleanly."""
+async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIterator[Broker]:
+    """A broker that serves its binary port. Leaving the context ends it cleanly.
+
+    `web_port` is the one that the admin REST really listens on, where the settings leave it to the system.
+    """
     descriptors_end = descriptors_for_connections()
+    if descriptors_end < CONNECTIONS_LEAST:
+        raise StartError("too few open files are allowed here: raise `ulimit -n` to some thousands")
     authentication = _authentication(config)
     tls = server_context(config) if config.broker_service_port_tls else None
     data = Path(config.data_dir)
@@ -112,7 +126,12 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         if secured is not None:
             stack.callback(secured.close)
         _make_folder(data)
-        service = await SqliteMetadata.open(data / "metadata.sqlite", clock_ms=now_ms)
+        try:
+            service = await SqliteMetadata.open(data / "metadata.sqlite", clock_ms=now_ms)
+        except StoreInUse:
+            raise StartError(
+                f"another broker serves {data} already: stop it, or name another folder with --data-dir"
+            ) from None
         stack.push_async_callback(service.close)
         metadata = await service.connect()
         host = _advertised(config)
@@ -126,7 +145,7 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
         )
         await resources.start()
         stack.push_async_callback(resources.close)
-        http_url = f"http://{host}:{config.web_service_port}"
+        http_url = f"http://{host}:{web_port or config.web_service_port}"
         await resources.bootstrap(
             Cluster(
                 service_url=http_url, broker_service_url=service_url, broker_service_url_tls=service_url_tls
@@ -193,7 +212,7 @@ async def _serve(config: BrokerConfig) -> None:
         if tls is not None:
             secured = stack.enter_context(listen(config.bind_address, config.web_service_port_tls))
             listening.append((secured, tls))
-        async with running(config) as broker:
+        async with running(config, web.getsockname()[1]) as broker:
             # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
             admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
             async with admin.serve_admin(broker, listening):

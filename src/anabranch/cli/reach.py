@@ -12,7 +12,7 @@ from typing import Final
 
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
-from anabranch.client.errors import ConnectionLost, RequestRefused, TimedOut, Unsupported
+from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.options import check_service_url
 from anabranch.client.security import NOBODY, Security
@@ -84,6 +84,8 @@ async def _service(connections: Connections, service_url: str) -> ClientConnecti
         except ConnectionLost as lost:
             if left:
                 continue
+            if isinstance(lost, AccessFailed):
+                raise  # It says itself what to do, and a broker is running.
             raise ConnectionLost(
                 f"{lost}; is a broker running there? `anabranch standalone` starts one, --service-url names another"
             ) from None

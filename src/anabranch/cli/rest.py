@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,7 @@ def fetch(
     base: str, path: str, *, method: str = "GET", body: Any = None, timeout: float = ANSWER_MAX_S
 ) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of the answer, as they are."""
-    if not base.startswith(("http://", "https://")):
-        raise RestRefused(0, f"{base!r} is no admin URL: expected http://host:port")
+    _check(base)
     data = None if body is None else json.dumps(body).encode()
     url = base.rstrip("/") + path
     for _ in range(REDIRECTS_MAX):
@@ -74,6 +74,16 @@ def fetch(
     raise RestRefused(307, f"{base} and the brokers it names send the request round in circles; try again")
 
 
+def _check(base: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(base)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # Of a port that is no number.
+        is_good = False
+    if not is_good:
+        raise RestRefused(0, f"{base!r} is no admin URL: expected http://host:port")
+
+
 def _unreachable(where: str, error: Exception, timeout: float) -> RestRefused:
     cause = getattr(error, "reason", None) or error
     what = f"cannot reach {where}: {getattr(cause, 'strerror', None) or cause}"
@@ -89,9 +99,13 @@ def _unreachable(where: str, error: Exception, timeout: float) -> RestRefused:
             return RestRefused(0, f"{what}; is the host's name in --admin-url right?")
         case ssl.SSLError():
             return RestRefused(0, f"{what}; is that the port for https, and is its certificate trusted here?")
+        case http.client.RemoteDisconnected():
+            return RestRefused(0, f"{where} ended the connection without an answer; is the broker stopping?")
         case http.client.HTTPException():
+            # What it said instead is another protocol's, and not to be printed.
             return RestRefused(
-                0, f"{what}; --admin-url names the HTTP port (8080), not the one of the protocol (6650)"
+                0,
+                f"{where} does not speak HTTP: --admin-url names the port of HTTP (8080), not the binary one (6650)",
             )
     return RestRefused(0, what)
 

@@ -29,15 +29,17 @@ _ENDS = {
 def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
     declared = declare_group(parser)
 
-    def action(name: str, help: str, subscription: bool = True) -> argparse.ArgumentParser:
+    def action(name: str, help: str, subscription: str = "one") -> argparse.ArgumentParser:
         made = declared(name, help)
         made.set_defaults(module="subscriptions")
         made.add_argument("topic", help=TOPIC)
-        if subscription:
+        if subscription == "one":
             made.add_argument("subscription", help="its name")
+        elif subscription == "all":
+            made.add_argument("subscription", nargs="?", help="only this one")
         return made
 
-    action("list", "list a topic's subscriptions", subscription=False)
+    action("list", "list a topic's subscriptions", subscription="")
     create = action("create", "make a subscription")
     create.add_argument(
         "--start",
@@ -54,7 +56,7 @@ def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
     action("delete", "delete a subscription").add_argument(
         "--force", action="store_true", help="with its consumers"
     )
-    action("stats", "show how far a topic's subscriptions are").add_argument(
+    action("stats", "show how far a topic's subscriptions are", subscription="all").add_argument(
         "--consumers", action="store_true", help="with all that is known about each consumer"
     )
     action("skip", "skip the next messages").add_argument("count", type=int, metavar="N", help="how many")
@@ -95,8 +97,10 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
     if arguments.action == "list":
         show(call(url, "GET", f"{topic}/subscriptions"), is_json=arguments.json)
         return
-    subscription: str = arguments.subscription
-    path = f"{topic}/subscription/{quote(subscription, safe='')}"
+    if arguments.action == "stats":
+        _stats(arguments, str(name), stats(url, topic))
+        return
+    path = f"{topic}/subscription/{quote(arguments.subscription, safe='')}"
     found: Any = None
     match arguments.action:
         case "create":
@@ -105,9 +109,6 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
             call(url, "PUT", path, _start(arguments))
         case "delete":
             call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
-        case "stats":
-            _stats(arguments, str(name), stats(url, topic))
-            return
         case "skip":
             call(url, "POST", f"{path}/skip/{arguments.count}")
         case "skip-all":
@@ -121,7 +122,7 @@ def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
             peeked.show(url, entries, is_json=arguments.json)
             return
         case "analyze-backlog":
-            found = call(url, "GET", f"{path}/analyzeBacklog")
+            found = call(url, "POST", f"{path}/analyzeBacklog")
         case "properties":
             found = call(url, "GET", f"{path}/properties")
     show(found, is_json=arguments.json)
@@ -166,15 +167,19 @@ def _time(text: str) -> int:
 
 
 def _stats(arguments: argparse.Namespace, topic: str, found: dict[str, Any]) -> None:
-    one = found["subscriptions"].get(arguments.subscription)
-    if one is None:
-        raise UsageError(f"{topic} has no subscription {arguments.subscription}")
+    only: str | None = arguments.subscription
+    subscriptions = found["subscriptions"]
+    if only is not None and only not in subscriptions:
+        raise UsageError(f"{topic} has no subscription {only}")
     if arguments.json or arguments.consumers:
-        show(one, is_json=arguments.json)
+        show(subscriptions if only is None else subscriptions[only], is_json=arguments.json)
+    elif not subscriptions:
+        print(f"{topic} has no subscriptions")
     elif "segments" in found:
-        print("\n".join(dag_view.subscription_table({"subscriptions": {arguments.subscription: one}})))
+        chosen = subscriptions if only is None else {only: subscriptions[only]}
+        print("\n".join(dag_view.subscription_table({"subscriptions": chosen})))
     else:
-        print("\n".join(topic_view.subscription_table(found, arguments.subscription)))
+        print("\n".join(topic_view.subscription_table(found, only)))
 
 
 # -- scalable topics
@@ -184,6 +189,9 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
     url = arguments.admin_url
     if arguments.action == "list":
         show(list(scalable.stats(url, topic)["subscriptions"]), is_json=arguments.json)
+        return
+    if arguments.action == "stats":
+        _stats(arguments, str(topic), scalable.stats(url, topic))
         return
     path = f"{scalable.rest_path(topic)}/subscriptions/{quote(arguments.subscription, safe='')}"
     match arguments.action:
@@ -195,9 +203,6 @@ def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
             call(url, "PUT", f"{path}?{urlencode({'type': (arguments.type or 'stream').upper()})}")
         case "delete":
             call(url, "DELETE", path)
-        case "stats":
-            _stats(arguments, str(topic), scalable.stats(url, topic))
-            return
         case "skip-all":
             call(url, "POST", f"{path}/skip-all")
         case "reset":

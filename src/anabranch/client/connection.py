@@ -124,10 +124,18 @@ class ClientConnection(asyncio.BufferedProtocol):
                 "as tls_trust_certs_file"
             ) from None
         except ssl.SSLError as error:
+            if error.reason == "WRONG_VERSION_NUMBER":
+                raise AccessFailed(
+                    f"{service_url}: that port does not speak TLS; name the one that does (6651), or use pulsar://"
+                ) from None
             raise ConnectionLost(f"{service_url}: TLS failed: {error.reason or error}") from None
         except OSError as error:
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
+        except PeerError as error:
+            raise type(error)(
+                f"{service_url} does not speak Pulsar's protocol ({error}): name the binary port, 6650"
+            ) from None
         return self
 
     # -- the socket

@@ -71,14 +71,15 @@ class FenceWatch:
         self._folder = folder / FENCES
         self._seen: set[str] = set()
         self.is_ended = False
+        self.why = "was taken by another broker"
         self.ledgers: frozenset[int] = frozenset()
 
     def look(self) -> bool:
         """True if there are fences not seen before. A folder or fence that cannot be read ends the incarnation."""
         try:
             names = self._files.list(self._folder)
-        except OSError:
-            self.is_ended = True
+        except OSError as error:
+            self._end_unread(error)
             return True
         if len(names) == len(self._seen):
             return False
@@ -88,11 +89,15 @@ class FenceWatch:
             self._add(name)
         return bool(new)
 
+    def _end_unread(self, error: Exception) -> None:
+        self.is_ended = True
+        self.why = f"ends, since nobody can say whether it was taken by another broker: {error}"
+
     def _add(self, name: str) -> None:
         try:
             note = msgspec.json.decode(read_whole(self._files, self._folder / name), type=FenceNote)
-        except (OSError, msgspec.DecodeError):
-            self.is_ended = True
+        except (OSError, msgspec.DecodeError) as error:
+            self._end_unread(error)
             return
         if note.ledgers is None:
             self.is_ended = True

@@ -10,14 +10,21 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
 import mmap
 import os
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from anabranch.storage.port import Buffer, LogInUseError
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Linux refuses more buffers than this in one call.
 IOV_MAX = 1024
@@ -37,6 +44,10 @@ _system.mmap.restype = ctypes.c_void_p
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
 _system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+# How long somebody who needs a file descriptor waits for one, and how often it is tried.
+DESCRIPTOR_MAX_S = 30.0
+DESCRIPTOR_STEP_S = 0.01
 
 # One coherent file system is what fences rest on; these are not.
 _NETWORK_TYPES = frozenset(
@@ -131,6 +142,22 @@ def _groups(buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
         yield group
 
 
+def _patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Waits for a file descriptor where there is none: connections end, whereas a log that has failed is over."""
+    ends_s = 0.0
+    while True:
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            now_s = time.monotonic()
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or 0 < ends_s < now_s:
+                raise
+            if not ends_s:
+                log.warning("no file descriptor is left, the log waits: raise `ulimit -n` or LimitNOFILE")
+                ends_s = now_s + DESCRIPTOR_MAX_S
+            time.sleep(DESCRIPTOR_STEP_S)
+
+
 class OsFiles:
     """The real thing."""
 
@@ -142,7 +169,7 @@ class OsFiles:
         self.sync_folder(path.parent)
 
     def create(self, path: Path, size: int) -> int:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        fd = _patiently(os.open, path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         if size:
             try:
                 os.posix_fallocate(fd, 0, size)
@@ -154,7 +181,7 @@ class OsFiles:
         return fd
 
     def open(self, path: Path) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _patiently(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -187,7 +214,7 @@ class OsFiles:
         os.fdatasync(fd)
 
     def sync_folder(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _patiently(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -231,7 +258,7 @@ class OsFiles:
         self.sync_folder(path.parent)
 
     def list(self, path: Path) -> list[str]:
-        return os.listdir(path)
+        return _patiently(os.listdir, path)
 
     def size(self, path: Path) -> int:
         return os.stat(path).st_size

@@ -419,7 +419,7 @@ class WriteAheadLog:
 
     def _meet_fences(self) -> None:
         if self._fences.is_ended:
-            self.end(FencedError(f"incarnation {self._incarnation} was taken by another broker"))
+            self.end(FencedError(f"incarnation {self._incarnation} {self._fences.why}"))
             return
         for ledger in sorted(self._fences.ledgers):
             if (writer := self.writers.get(LedgerId(ledger))) is not None:

@@ -68,6 +68,9 @@ PRODUCE topic://walk/ns/s -m one -k a
 subscriptions list walk/ns/t
 subscriptions list topic://walk/ns/s
 subscriptions stats walk/ns/t sub
+subscriptions stats walk/ns/t
+subscriptions stats topic://walk/ns/s
+subscriptions analyze-backlog walk/ns/t sub
 subscriptions stats topic://walk/ns/s sub
 subscriptions peek walk/ns/t sub -n 2
 subscriptions skip walk/ns/t sub 1
@@ -89,7 +92,14 @@ topics subscriptions topic://walk/ns/s
 topics last-message-id walk/ns/t
 topics find walk/ns/t 2026-01-31T15:00
 topics peek walk/ns/t -n 2 --start earliest
+topics grant-permission walk/ns/t joe --actions produce,consume
 topics permissions walk/ns/t
+topics revoke-permission walk/ns/t joe
+topics compact walk/ns/t
+topics compaction-status walk/ns/t
+topics truncate walk/ns/t
+namespaces grant-permission walk/ns joe --actions produce
+namespaces revoke-permission walk/ns joe
 topics split topic://walk/ns/s 0
 topics merge topic://walk/ns/s 2 3
 topics explain topic://walk/ns/s
@@ -153,18 +163,6 @@ POLICIES = {
     "inactive-topic-policies": "--after 7d",
 }
 VERBS = ("set", "get", "remove")
-
-# What a broker may refuse because something is not turned on: an error like any other, in one line.
-MAY_BE_REFUSED = """
-topics truncate ops/refusing/t
-topics compact ops/refusing/t
-topics compaction-status ops/refusing/t
-topics grant-permission ops/refusing/t joe --actions produce,consume
-topics revoke-permission ops/refusing/t joe
-namespaces grant-permission ops/refusing joe --actions produce
-namespaces revoke-permission ops/refusing joe
-subscriptions analyze-backlog ops/refusing/t sub
-"""
 
 # These go on until they are ended.
 ENDLESS = {"topics watch"}
@@ -231,25 +229,6 @@ def test_policies_are_set_shown_and_removed(broker: BrokerProcess, folder: Path,
     assert told(broker, folder, ["tenants", "delete", "ops", "--force"]) == 0
 
 
-def test_what_is_refused_is_told_in_one_line_and_the_rest_is_json(
-    broker: BrokerProcess, folder: Path, capsys: Capture
-) -> None:
-    for words in lines("tenants create ops\nnamespaces create ops/refusing\ntopics create ops/refusing/t"):
-        assert told(broker, folder, words) == 0
-    assert told(broker, folder, ["subscriptions", "create", "ops/refusing/t", "sub"]) == 0
-    capsys.readouterr()
-    for words in lines(MAY_BE_REFUSED):
-        code = told(broker, folder, words, "--json")
-        captured = capsys.readouterr()
-        if code == 0:
-            json.loads(captured.out)
-        else:
-            assert captured.out == ""
-            assert captured.err.startswith("anabranch: "), words
-            assert captured.err.count("\n") == 1, words
-    assert told(broker, folder, ["tenants", "delete", "ops", "--force"]) == 0
-
-
 def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
     """Every command that runs, with its options."""
     words = tree(parser)
@@ -259,7 +238,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_takes_json_and_is_part_of_the_story() -> None:
-    walked = {" ".join(words) for words in [*lines(STORY), *lines(MAY_BE_REFUSED), *policy_lines()]}
+    walked = {" ".join(words) for words in [*lines(STORY), *policy_lines()]}
     walked.add("topic-policies remove-all")
     for path, options in leaves(build_parser(is_whole=True)):
         if path.split()[0] in ADMIN and path not in ENDLESS and path != "completion":

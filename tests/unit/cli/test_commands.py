@@ -37,6 +37,8 @@ def test_topics_are_made_listed_described_and_deleted(broker: BrokerProcess, cap
     [
         (["topics", "--admin-url", "http://127.0.0.1:1", "list"], "Connection refused"),
         (["topics", "--admin-url", "ftp://x", "list"], "no admin URL"),
+        (["topics", "--admin-url", "http://x:port", "list"], "no admin URL"),
+        (["topics", "--admin-url", "http://", "list"], "no admin URL"),
         (["topics", "list", "a/b/c"], "cluster"),
         (["topics", "stats", "segment://a/b/c/0000-ffff-0"], "is a segment"),
         (["topics", "create", "t", "--segments", "2"], "--scalable"),
@@ -62,6 +64,39 @@ def test_mistakes_are_told_in_one_line(
     assert error.startswith("anabranch: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["topics", "list", "--admin-url", "http://{binary}"],
+            "does not speak HTTP: --admin-url names the port",
+        ),
+        (["produce", "t", "-m", "x", "--service-url", "pulsar://{web}"], "name the binary port"),
+        (
+            ["produce", "t", "-m", "x", "--service-url", "pulsar+ssl://{binary}"],
+            "does not speak TLS; name the one",
+        ),
+        (
+            ["consume", "t", "-s", "s", "--token", "file:///none", "--service-url", "pulsar://{binary}"],
+            "/none",
+        ),
+    ],
+)
+def test_the_wrong_port_and_a_missing_token_are_told_as_what_they_are(
+    broker: BrokerProcess, arguments: list[str], message: str, capsys: Capture
+) -> None:
+    ports = {
+        "binary": broker.service_url.removeprefix("pulsar://"),
+        "web": broker.admin_url.removeprefix("http://"),
+    }
+    assert main([word.format(**ports) for word in arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "is a broker running" not in error
+    assert error.count("\n") == 1
+    assert error[:-1].isprintable()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import mmap
 import os
+import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,3 +48,21 @@ def test_what_cannot_be_mapped_is_said(tmp_path: Path) -> None:
         OsFiles().map(tmp_path / "none", 0, 10)
     with pytest.raises(OSError, match=r"No such device|Invalid argument|Bad file"):
         OsFiles().map(tmp_path, 0, 10)
+
+
+def test_who_finds_no_descriptor_waits_until_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    told = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: told.set()  # type: ignore[method-assign]
+    logging.getLogger("anabranch.storage.files").addHandler(handler)
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_used_next(), hard))
+            found = threads.submit(OsFiles().list, tmp_path)
+            assert told.wait(10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            logging.getLogger("anabranch.storage.files").removeHandler(handler)
+        assert found.result(10) == ["file"]
