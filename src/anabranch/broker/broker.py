@@ -29,7 +29,7 @@ from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
 from anabranch.broker.policies import Policies
 from anabranch.broker.requests import Requests
 from anabranch.broker.resources import MANAGED_LEDGERS, NotFound, Resources, topic_record_path
-from anabranch.broker.revocation import take_back
+from anabranch.broker.revocation import Revocation
 from anabranch.broker.scalable.classic import scalable_topics
 from anabranch.broker.scalable.load_history import LoadHistory
 from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
@@ -99,6 +99,7 @@ class Broker:
             proxy_roles=config.proxy_roles,
         )
         self.rights = Rights(authorizer or AllowAll())
+        self.revocation = Revocation(self)
         self.schemas = Schemas(metadata)
         self.write_records = WriteRecords(metadata)
         self.write_upkeep = WriteUpkeep(self)
@@ -174,6 +175,8 @@ class Broker:
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self._check_connections)
         self.background.every(self.config.authentication_refresh_check_seconds, self._check_identities)
+        if not self.rights.are_open:
+            self.background.until_done(self.revocation.follow_tenants)
         self.background.every(self.config.retention_check_interval_in_seconds, self._maintain_topics)
         interval = self.config.broker_service_compaction_monitor_interval_in_seconds
         self.background.every(interval, self._check_compaction)
@@ -378,10 +381,9 @@ class Broker:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
-            if not self.rights.are_open and not self.is_closing:
-                self.background.begin(take_back(self, namespace))
         else:
             self.non_persistent.close_those(namespace)
+        self.revocation.namespace_changed(namespace)
 
     def _topic_policies_changed(self, changed: TopicName) -> None:
         for name, topic in self.loaded().items():
@@ -470,6 +472,7 @@ class Broker:
     async def _check_identities(self) -> None:
         for session in list(self.sessions):
             self.sign_in.look(session)
+        await self.revocation.look()
 
     # -- back-pressure
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.authorization import NotAuthorizedError
@@ -174,11 +174,11 @@ class TopicLists:
             self._drop(session, watch)
         session.send_success(request.request_id)
 
-    async def take_back(self, session: Session, namespace: NamespaceName) -> None:
-        """Ends watches of a namespace that the client may not look into any more. The protocol has no word for it."""
-        for watch in [one for one in session.topic_watches.values() if one.namespace == namespace]:
+    async def take_back(self, session: Session, is_meant: Callable[[NamespaceName], bool]) -> None:
+        """Ends watches of namespaces that the client may not look into any more. The protocol has no word for it."""
+        for watch in [one for one in session.topic_watches.values() if is_meant(one.namespace)]:
             try:
-                await self._broker.rights.list_topics(session.role, namespace)
+                await self._broker.rights.list_topics(session.role, watch.namespace)
             except NotAuthorizedError:
                 self._drop(session, watch)
 

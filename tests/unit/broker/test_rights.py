@@ -132,6 +132,119 @@ async def test_a_grant_that_is_taken_back_ends_what_uses_it(acme: Guarded) -> No
         assert refused(await subscribe(reader))
 
 
+async def kinds_until(wire: Wire, wanted: int) -> list[int]:
+    """Of what the broker says by itself, as far as that kind."""
+    found: list[int] = []
+    while wanted not in found:
+        command = await wire.receive()
+        assert command is not None, f"closed after {found}"
+        found.append(command.type)
+    return found
+
+
+async def watch_topics(wire: Wire, number: int = 1) -> pb.BaseCommand:
+    return await wire.ask(
+        C.WATCH_TOPIC_LIST,
+        "watchTopicList",
+        request_id=10 + number,
+        watcher_id=number,
+        namespace="acme/news",
+        topics_pattern="acme/news/.*",
+    )
+
+
+async def test_who_is_an_admin_no_more_loses_what_he_uses(acme: Guarded) -> None:
+    async with acme.as_role("boss") as wire:
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+        assert (await subscribe(wire)).type == C.SUCCESS
+        assert (await watch_topics(wire)).type == C.WATCH_TOPIC_LIST_SUCCESS
+        tenant = {"adminRoles": ["new-boss"], "allowedClusters": ["standalone"]}
+        await acme.rest("root", "POST", "/admin/v2/tenants/acme", 204, json=tenant)
+        assert await kinds_until(wire, C.CLOSE_CONSUMER) == [C.CLOSE_PRODUCER, C.CLOSE_CONSUMER]
+        assert refused(await produce(wire, epoch=1))
+        assert refused(await subscribe(wire))
+        assert refused(await watch_topics(wire, 2))
+        await acme.rest("boss", "GET", f"{PATH}/stats", 403)
+        # What is made now would be told to the watch, had it not ended.
+        await acme.rest("new-boss", "PUT", "/admin/v2/persistent/acme/news/secret", 204)
+        async with acme.as_role("new-boss") as other:
+            assert (await watch_topics(other)).type == C.WATCH_TOPIC_LIST_SUCCESS
+        assert await wire.settle() == []
+
+
+async def test_a_change_of_admins_leaves_others_alone(acme: Guarded) -> None:
+    async with acme.as_role("writer") as wire:
+        assert (await produce(wire)).type == C.PRODUCER_SUCCESS
+        tenant = {"adminRoles": [], "allowedClusters": ["standalone"]}
+        await acme.rest("root", "POST", "/admin/v2/tenants/acme", 204, json=tenant)
+        await acme.rest("boss", "GET", f"{PATH}/stats", 403)
+        assert await wire.settle() == []
+
+
+async def test_what_is_opened_while_its_right_is_taken_back_does_not_stay() -> None:
+    async with guarded(authentication_refresh_check_seconds=0.05) as made:
+        for number in range(10):
+            await made.rest("boss", "POST", f"{NS}/permissions/late", 204, json=["produce"])
+            topic = f"persistent://acme/news/new-{number}"
+            async with made.as_role("late") as wire:
+                answer, _ = await asyncio.gather(
+                    produce(wire, topic), made.rest("boss", "DELETE", f"{NS}/permissions/late", 204)
+                )
+                if not refused(answer):
+                    await kinds_until(wire, C.CLOSE_PRODUCER)
+
+
+def checkpoint_consumer(number: int, name: str) -> dict[str, Any]:
+    return {
+        "request_id": number,
+        "consumer_id": number,
+        "topic": "topic://acme/news/river",
+        "subscription": "s",
+        "consumer_name": name,
+        "consumer_type": pb.CHECKPOINT,
+    }
+
+
+async def test_a_registered_consumer_that_may_not_consume_any_more_is_sent_away(acme: Guarded) -> None:
+    await acme.rest("boss", "PUT", "/admin/v2/scalable/acme/news/river", 204)
+    features = pb.FeatureFlags(supports_scalable_topics=True)
+    async with acme.wire(token("reader"), feature_flags=features) as (wire, _):
+        joined = await wire.ask(
+            C.SCALABLE_TOPIC_SUBSCRIBE, "scalableTopicSubscribe", **checkpoint_consumer(1, "one")
+        )
+        assert not joined.scalableTopicSubscribeResponse.HasField("error")
+        await acme.rest("boss", "DELETE", f"{NS}/permissions/reader", 204)
+        assert await kinds_until(wire, C.CLOSE_CONSUMER) == [C.CLOSE_CONSUMER]
+        again = await wire.ask(
+            C.SCALABLE_TOPIC_SUBSCRIBE, "scalableTopicSubscribe", **checkpoint_consumer(2, "one")
+        )
+        assert again.scalableTopicSubscribeResponse.error == pb.AuthorizationError
+
+
+async def test_nobody_finishes_segments_for_a_group_that_he_may_not_join(acme: Guarded) -> None:
+    await acme.rest("boss", "PUT", "/admin/v2/scalable/acme/news/river", 204)
+    async with acme.as_role("reader") as reader, acme.as_role("nobody") as nobody:
+        joined = await reader.ask(
+            C.SCALABLE_TOPIC_SUBSCRIBE, "scalableTopicSubscribe", **checkpoint_consumer(1, "one")
+        )
+        assert not joined.scalableTopicSubscribeResponse.HasField("error")
+        # At once, while it is still being found out whether he may.
+        nobody.send(C.SCALABLE_TOPIC_SUBSCRIBE, "scalableTopicSubscribe", **checkpoint_consumer(7, "one"))
+        nobody.send(
+            C.ACK,
+            "ack",
+            consumer_id=7,
+            request_id=8,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[pb.MessageIdData(ledgerId=0, entryId=0)],
+        )
+        refusal, answer = await nobody.receive(), await nobody.receive()
+        assert refusal is not None
+        assert refusal.scalableTopicSubscribeResponse.error == pb.AuthorizationError
+        assert answer is not None
+        assert answer.ackResponse.HasField("error")
+
+
 async def test_a_namespace_may_want_the_role_in_the_subscriptions_name(acme: Guarded) -> None:
     await acme.rest("boss", "POST", f"{NS}/subscriptionAuthMode", 204, json="Prefix")
     async with acme.as_role("reader") as wire:

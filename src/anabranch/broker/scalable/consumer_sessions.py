@@ -286,6 +286,8 @@ class ConsumerSessions:
             if consumer.kind is not SubscriptionKind.CHECKPOINT or request.ack_type != request.Individual:
                 raise NotAllowedError("only a checkpoint consumer reports segments, one by one, as finished")
             await consumer.registered
+            if session.sessions.get(consumer.id) is not consumer:
+                raise NotAllowedError("this consumer is not registered: it was refused, or has left")
             numbers = [message.ledgerId for message in request.message_id]
             await self._topics.finished(consumer.topic, consumer.subscription, consumer.name, numbers)
         except AnabranchError as error:
@@ -345,6 +347,11 @@ class ConsumerSessions:
             self._send_away(session, consumer)
         finally:
             consumer.is_returning = False
+
+    def expel(self, session: Session, consumer: ConsumerSession) -> None:
+        """It may not consume any more: its segments go to others at once."""
+        self._has_left(session, consumer)
+        self._send_away(session, consumer)
 
     def _send_away(self, session: Session, consumer: ConsumerSession) -> None:
         self._forget(session, consumer)
