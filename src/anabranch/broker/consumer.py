@@ -77,6 +77,7 @@ class Consumer:
         "rates",
         "start_of_rates",
         "subscription",
+        "takes_any_schema",
         "unacked",
         "unacked_max",
     )
@@ -96,6 +97,7 @@ class Consumer:
         address: str = "",
         client_version: str = "",
         connected_ms: int = 0,
+        takes_any_schema: bool = False,
     ) -> None:
         self.id = id
         self.name = name
@@ -111,6 +113,7 @@ class Consumer:
         self.address = address
         self.client_version = client_version
         self.connected_ms = connected_ms
+        self.takes_any_schema = takes_any_schema
         self.subscription: Subscribed
         self.is_open = True
         # Set once the client has been told that it subscribed: nothing else may be sent before that.
@@ -156,6 +159,7 @@ class Consumer:
             address=session.address,
             client_version=session.client_version,
             connected_ms=now_ms,
+            takes_any_schema=request.HasField("schema") and request.schema.type == pb.Schema.AutoConsume,
         )
 
     @property

@@ -379,7 +379,7 @@ class Requests:
         stored = schemas.from_wire(schema, broker.now_ms())
         if await broker.schemas.check_consumer(name, stored, policies):
             return
-        if topic.is_used:
+        if _is_used_without_schema(topic):
             raise IncompatibleSchemaError(f"{name} is in use without a schema")
         await broker.schemas.add(name, stored, policies)
 
@@ -418,6 +418,14 @@ class Requests:
 
 class ConsumerNotFoundError(BrokerError):
     code = pb.ConsumerNotFound
+
+
+def _is_used_without_schema(topic: Topic | NonPersistentTopic) -> bool:
+    """Of a topic that has no schema. Consumers that take whatever schema there is are in nobody's way."""
+    if topic.producers or (isinstance(topic, Topic) and topic.log.entries > 0):
+        return True
+    subscriptions = topic.subscriptions.values()
+    return any(not consumer.takes_any_schema for one in subscriptions for consumer in one.consumers)
 
 
 def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int) -> bool:

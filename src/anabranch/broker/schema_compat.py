@@ -16,6 +16,8 @@ from anabranch.wire import pulsar_pb2 as pb
 
 DEFAULT_STRATEGY: Final = "FULL"
 
+# Its name is a word of Python's.
+TYPE_NONE: Final = pb.Schema.Type.Value("None")
 _AVRO_TYPES: Final = frozenset({pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf})
 _PROMOTIONS: Final = {
     "long": {"int"},
@@ -24,7 +26,21 @@ _PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-_PART_TYPES: Final = {name.upper(): number for name, number in pb.Schema.Type.items()}
+# What Pulsar calls the types where it writes them as text; the protocol itself has other names for some.
+TYPE_NAMES: Final = {number: name.upper() for name, number in pb.Schema.Type.items()} | {
+    pb.Schema.Bool: "BOOLEAN",
+    pb.Schema.KeyValue: "KEY_VALUE",
+    pb.Schema.ProtobufNative: "PROTOBUF_NATIVE",
+    pb.Schema.LocalDate: "LOCAL_DATE",
+    pb.Schema.LocalTime: "LOCAL_TIME",
+    pb.Schema.LocalDateTime: "LOCAL_DATE_TIME",
+    pb.Schema.AutoConsume: "AUTO_CONSUME",
+}
+# Bytes have no schema on the wire. BOOL is what this broker itself wrote before.
+TYPE_NUMBERS: Final = {name: number for number, name in TYPE_NAMES.items()} | {
+    "BYTES": TYPE_NONE,
+    "BOOL": pb.Schema.Bool,
+}
 
 
 class Definition(Protocol):
@@ -54,6 +70,9 @@ def is_same(one: Definition, other: Definition) -> bool:
     """Whether both say the same. Spacing and order of JSON members do not count."""
     if one.type != other.type:
         return False
+    if one.type == pb.Schema.KeyValue:
+        # Primitive parts have no definition: only their types tell them apart.
+        return all(is_same(a, b) for a, b in zip(_parts(one), _parts(other), strict=True))
     if one.data == other.data:
         return True
     if one.type not in _AVRO_TYPES:
@@ -162,7 +181,7 @@ def _parts(schema: Definition) -> tuple[_Part, _Part]:
 
 
 def _part_type(schema: Definition, property: str) -> int:
-    return _PART_TYPES.get(schema.properties.get(property, "").replace("_", ""), -1)
+    return TYPE_NUMBERS.get(schema.properties.get(property, "").upper(), -1)
 
 
 def _root_message(data: bytes) -> str:

@@ -1,6 +1,8 @@
 """The schemas that producers and consumers name: stored per topic, versioned from 0, given back on request.
 
-Who may follow whom is decided in `schema_compat.py`; the strategy is the namespace's.
+Who may follow whom is decided in `schema_compat.py`; the strategy is the namespace's. Messages name their schema by its
+version for as long as they are kept, so deleting a topic's schema leaves a mark in its place, and the next one's
+version is a number that no other ever had.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class StoredSchema(msgspec.Struct, frozen=True):
     data: bytes
     properties: dict[str, str] = {}
     timestamp_ms: int = 0
+    # The mark of a deletion: what came before it is not to be had any more.
+    is_deletion: bool = False
 
     def matches(self, other: StoredSchema) -> bool:
         return schema_compat.is_same(self, other)
@@ -64,9 +68,10 @@ class Schemas:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
-    async def versions(self, topic: TopicName) -> list[StoredSchema]:
+    async def versions(self, topic: TopicName) -> dict[int, StoredSchema]:
+        """Those that are not deleted, oldest first."""
         found = await self._metadata.get(_path(topic))
-        return [] if found is None else msgspec.json.decode(found.value, type=list[StoredSchema])
+        return _live(_decoded(found.value)) if found is not None else {}
 
     async def add(
         self, topic: TopicName, schema: StoredSchema, policies: Policies | None = None
@@ -79,14 +84,15 @@ class Schemas:
             raise InvalidSchemaError(f"Invalid schema definition data for {topic}: {defect}")
         while True:
             found = await self._metadata.get(_path(topic))
-            known = [] if found is None else msgspec.json.decode(found.value, type=list[StoredSchema])
-            for version, old in enumerate(known):
+            stored = [] if found is None else _decoded(found.value)
+            live = _live(stored)
+            for version, old in live.items():
                 if old.matches(schema):
                     return version
             if policies.is_allow_auto_update_schema is False:
                 raise IncompatibleSchemaError(f"{topic}: producers may not add schemas in this namespace")
-            _refuse(topic, schema_compat.objection(known, schema, _strategy(policies)))
-            value = msgspec.json.encode([*known, schema])
+            _refuse(topic, schema_compat.objection(list(live.values()), schema, _strategy(policies)))
+            value = msgspec.json.encode([*stored, schema])
             try:
                 if found is None:
                     await self._metadata.create(_path(topic), value)
@@ -94,24 +100,50 @@ class Schemas:
                     await self._metadata.put(_path(topic), value, if_version=found.version)
             except (AlreadyExists, VersionConflict):
                 continue
-            return len(known)
+            return len(stored)
 
     async def check_consumer(self, topic: TopicName, schema: StoredSchema, policies: Policies) -> bool:
         """Raises if a consumer with this schema cannot read the topic; False if the topic has none to compare."""
         known = await self.versions(topic)
-        _refuse(topic, schema_compat.consumer_objection(known, schema, _strategy(policies)))
+        _refuse(topic, schema_compat.consumer_objection(list(known.values()), schema, _strategy(policies)))
         return bool(known)
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[int, StoredSchema]:
         """A version of the topic's schema, the latest for None."""
         known = await self.versions(topic)
-        number = len(known) - 1 if not version else int.from_bytes(version, "big")
-        if not 0 <= number < len(known):
+        number = max(known, default=-1) if not version else int.from_bytes(version, "big")
+        if number not in known:
             raise SchemaNotFoundError(f"{topic} has no schema" + (f" version {number}" if version else ""))
         return number, known[number]
 
+    async def mark_deleted(self, topic: TopicName, now_ms: int) -> int:
+        """None of the versions so far is to be had any more; the number that the deletion itself takes."""
+        while (found := await self._metadata.get(_path(topic))) is not None:
+            stored = _decoded(found.value)
+            if not _live(stored):
+                return len(stored)
+            mark = StoredSchema(schema_compat.TYPE_NONE, "", b"", timestamp_ms=now_ms, is_deletion=True)
+            try:
+                await self._metadata.put(
+                    _path(topic), msgspec.json.encode([*stored, mark]), if_version=found.version
+                )
+            except VersionConflict:
+                continue
+            return len(stored)
+        return 0
+
     async def delete(self, topic: TopicName) -> None:
+        """For good: the topic is gone, and with it every message that names a version."""
         await self._metadata.delete(_path(topic))
+
+
+def _decoded(value: bytes) -> list[StoredSchema]:
+    return msgspec.json.decode(value, type=list[StoredSchema])
+
+
+def _live(stored: list[StoredSchema]) -> dict[int, StoredSchema]:
+    first = next((n + 1 for n in reversed(range(len(stored))) if stored[n].is_deletion), 0)
+    return {number: stored[number] for number in range(first, len(stored))}
 
 
 def with_schema_defaults(policies: Policies, config: BrokerConfig) -> Policies:

@@ -19,17 +19,6 @@ from anabranch.wire import pulsar_pb2 as pb
 router = APIRouter()
 
 _PATH = "/{tenant}/{namespace}/{topic}"
-# The protocol writes AutoConsume where the REST writes AUTO_CONSUME, and so on.
-_NAMES = {number: name.upper() for name, number in pb.Schema.Type.items()}
-_NAMES |= {
-    pb.Schema.KeyValue: "KEY_VALUE",
-    pb.Schema.ProtobufNative: "PROTOBUF_NATIVE",
-    pb.Schema.LocalDate: "LOCAL_DATE",
-    pb.Schema.LocalTime: "LOCAL_TIME",
-    pb.Schema.LocalDateTime: "LOCAL_DATE_TIME",
-    pb.Schema.AutoConsume: "AUTO_CONSUME",
-}
-_NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 class Posted(msgspec.Struct, rename="camel"):
@@ -53,7 +42,7 @@ async def one_version(broker: BrokerDep, topic: TopicDep, version: int) -> dict[
 @router.get(_PATH + "/schemas")
 async def all_versions(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     versions = await broker.schemas.versions(topic)
-    return {"getSchemaResponses": [_shown(number, schema) for number, schema in enumerate(versions)]}
+    return {"getSchemaResponses": [_shown(number, schema) for number, schema in versions.items()]}
 
 
 @router.post(_PATH + "/schema", openapi_extra=takes(Posted))
@@ -69,10 +58,11 @@ async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str,
 @router.get(_PATH + "/metadata")
 async def metadata(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     """Where Pulsar keeps each version in its ledgers. Here they are one record, so only the versions mean anything."""
-    count = len(await broker.schemas.versions(topic))
-    if not count:
+    index = [
+        {"ledgerId": -1, "entryId": -1, "version": number} for number in await broker.schemas.versions(topic)
+    ]
+    if not index:
         raise RestError(404, f"{topic} has no schema")
-    index = [{"ledgerId": -1, "entryId": -1, "version": number} for number in range(count)]
     return {"info": index[-1], "index": index}
 
 
@@ -80,14 +70,15 @@ async def metadata(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
 async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     posted = await _posted(request, 0, topic)
     strategy = (await broker.policies(topic)).schema_compatibility_strategy
-    objection = schema_compat.objection(await broker.schemas.versions(topic), posted, strategy)
+    known = list((await broker.schemas.versions(topic)).values())
+    objection = schema_compat.objection(known, posted, strategy)
     return {"compatibility": objection is None, "schemaCompatibilityStrategy": strategy}
 
 
 @router.post(_PATH + "/version", openapi_extra=takes(Posted))
 async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
     posted = await _posted(request, 0, topic)
-    for number, schema in enumerate(await broker.schemas.versions(topic)):
+    for number, schema in (await broker.schemas.versions(topic)).items():
         if schema.matches(posted):
             return {"version": number}
     raise RestError(404, f"{topic} has no such schema")
@@ -95,14 +86,16 @@ async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> di
 
 @router.delete(_PATH + "/schema")
 async def delete(broker: BrokerDep, topic: TopicDep, force: bool = False) -> dict[str, int]:
-    versions = await broker.schemas.versions(topic)
-    await broker.schemas.delete(topic)
-    return {"version": len(versions)}
+    """With `force` nothing of it is left, and versions begin anew: messages that name the old ones cannot be read."""
+    version = await broker.schemas.mark_deleted(topic, broker.now_ms())
+    if force:
+        await broker.schemas.delete(topic)
+    return {"version": version}
 
 
 async def _posted(request: Request, now_ms: int, topic: TopicName) -> StoredSchema:
     posted = await body(request, Posted)
-    number = _NUMBERS.get(posted.type.upper())
+    number = schema_compat.TYPE_NUMBERS.get(posted.type.upper())
     if number is None:
         raise RestError(422, f"Unknown schema type {posted.type!r}")
     return StoredSchema(
@@ -142,7 +135,7 @@ def _shown_parts(data: bytes) -> str:
 def _shown(version: int, schema: StoredSchema) -> dict[str, Any]:
     return {
         "version": version,
-        "type": _NAMES.get(schema.type, "NONE"),
+        "type": schema_compat.TYPE_NAMES.get(schema.type, "NONE"),
         "timestamp": schema.timestamp_ms,
         "data": _shown_parts(schema.data)
         if schema.type == pb.Schema.KeyValue
