@@ -4,17 +4,21 @@ The verdict is a pure function of figures. It is asked for in two places: when a
 `backlogQuotaCheckIntervalInSeconds` for each open topic. In between, a backlog may grow beyond its quota, as in Pulsar.
 Producers that are held or refused are closed; their clients come back and are told which of the two it is. Eviction
 gives up the oldest unacknowledged entries, down to nine tenths of the quota, so that it does not run at each check.
+The age of the oldest message is looked at in every check, quota or not: operators watch it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import BrokerError, QuotaExceededError, QuotaHoldError
 from anabranch.broker.policies import Policies, QuotaAction, QuotaKind
+from anabranch.model.position import Position
+from anabranch.storage.port import LogError
 
 if TYPE_CHECKING:
     from anabranch.broker.topic import Topic
@@ -66,7 +70,10 @@ class BacklogQuotas:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._quotas: tuple[Quota, ...] = ()
-        self.evicted = 0
+        # How often messages were given up.
+        self.evictions: Counter[QuotaKind] = Counter()
+        # Where the oldest message that is not acknowledged was found, and when it was published.
+        self._oldest: tuple[Position, int] | None = None
 
     def set(self, quotas: tuple[Quota, ...]) -> None:
         self._quotas = quotas
@@ -75,18 +82,34 @@ class BacklogQuotas:
     def is_set(self) -> bool:
         return bool(self._quotas)
 
+    def limit(self, kind: QuotaKind) -> int:
+        """The one in force, in bytes or in seconds; -1 for none."""
+        return next((quota.limit for quota in self._quotas if quota.kind == kind), -1)
+
+    @property
+    def backlog_age_s(self) -> int:
+        """How old the oldest message is that is not acknowledged, as of the last look; -1 if there is none."""
+        if self._oldest is None or not any(s.backlog() for s in self._topic.subscribing.durable()):
+            return -1
+        return max(0, self._topic.broker.now_ms() - self._oldest[1]) // 1000
+
     async def admit_producer(self) -> None:
         """Raises if producers are held or refused at present."""
-        for quota in await self._exceeded():
+        is_timed = any(quota.kind == "message_age" for quota in self._quotas)
+        for quota in self._exceeded(await self._oldest_age_s() if is_timed else 0.0):
             if (error := _refusal(str(self._topic.name), quota)) is not None:
                 raise error
 
     async def check(self) -> None:
         """Closes producers, or evicts, if a quota is exceeded."""
-        for quota in await self._exceeded():
+        if self._topic.is_closed:
+            return
+        for quota in self._exceeded(await self._oldest_age_s()):
             log.info(
                 "%s: %s quota of %d exceeded: %s", self._topic.name, quota.kind, quota.limit, quota.action
             )
+            if quota.action == "consumer_backlog_eviction":
+                self.evictions[quota.kind] += 1
             if quota.action != "consumer_backlog_eviction":
                 self._topic.attached.close_all()
             elif quota.kind == "destination_storage":
@@ -94,21 +117,28 @@ class BacklogQuotas:
             else:
                 await self._evict_older(quota.limit)
 
-    async def _exceeded(self) -> list[Quota]:
+    def _exceeded(self, age_s: float) -> list[Quota]:
         if not self._quotas or self._topic.is_closed:
             return []
         size = backlog_bytes(self._topic)
-        age_s = 0.0
-        if size and any(quota.kind == "message_age" for quota in self._quotas):
-            age_s = await self._oldest_age_s()
         return [quota for quota in self._quotas if quota.is_exceeded(size, age_s)]
 
     async def _oldest_age_s(self) -> float:
         durable = [s for s in self._topic.subscribing.durable() if s.backlog()]
         if not durable:
+            self._oldest = None
             return 0.0
-        oldest_ms = await min(durable, key=lambda s: s.next).earliest_publish_time()
-        return (self._topic.broker.now_ms() - oldest_ms) / 1000 if oldest_ms else 0.0
+        slowest = min(durable, key=lambda s: s.next)
+        try:
+            if self._oldest is None or self._oldest[0] != slowest.next:
+                at = slowest.next
+                oldest_ms = await slowest.earliest_publish_time()
+                self._oldest = (at, oldest_ms) if oldest_ms else None
+        except LogError as error:
+            # Producers are not to be refused for an entry that nobody can read.
+            log.warning("%s: the age of the oldest message is not known: %s", self._topic.name, error)
+            return 0.0
+        return (self._topic.broker.now_ms() - self._oldest[1]) / 1000 if self._oldest is not None else 0.0
 
     async def _evict_to_size(self, limit: int) -> None:
         topic_log = self._topic.log
@@ -116,12 +146,12 @@ class BacklogQuotas:
         below = topic_log.position_at(max(0, topic_log.entries - kept))
         for subscription in self._topic.subscribing.durable():
             if subscription.next < below:
-                self.evicted += await subscription.give_up_below(below)
+                await subscription.give_up_below(below)
 
     async def _evict_older(self, seconds: int) -> None:
         before_ms = self._topic.broker.now_ms() - seconds * 1000
         for subscription in self._topic.subscribing.durable():
-            self.evicted += await subscription.expire_before(before_ms)
+            await subscription.expire_before(before_ms)
 
 
 def backlog_bytes(topic: Topic) -> int:

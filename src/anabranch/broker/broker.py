@@ -15,7 +15,7 @@ import anabranch
 from anabranch.broker import permissions
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
-from anabranch.broker.background import Background
+from anabranch.broker.background import Background, Work
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.dynamic_config import DynamicConfig
@@ -48,6 +48,7 @@ from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
+from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -67,6 +68,8 @@ PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
+# Pulsar's own for this figure, in seconds.
+QUOTA_CHECK_BOUNDS_S = (5, 10, 30, 60, 300)
 
 
 class Broker:
@@ -132,6 +135,7 @@ class Broker:
         self.connections_refused = 0
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
+        self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
         self.publish_times = Recent(log_store.histograms().get("append", Histogram()))
         self.topic_policies = TopicPolicyStore(metadata)
         self.dynamic_config = DynamicConfig(metadata, config, self._reconfigure)
@@ -294,9 +298,12 @@ class Broker:
             return self.non_persistent.opened(name) is not None
         return await self.resources.topic_exists(name)
 
-    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+    async def delete_topic(
+        self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None
+    ) -> None:
+        """Refused while somebody uses it, unless forced; `if_unused` judges that in another way."""
         topic = await self.topic(name)
-        await topic.delete(force=force)
+        await topic.delete(force=force, if_unused=if_unused)
         if name.is_classic and not name.is_partition:
             await self.forget_topic(name)
 
@@ -381,6 +388,7 @@ class Broker:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
                     topic.apply_policies(policies)
+            self.non_persistent.policies_changed(namespace, policies)
         else:
             self.non_persistent.close_those(namespace)
         self.revocation.namespace_changed(namespace)
@@ -399,13 +407,15 @@ class Broker:
         self.config = config
         for topic in self.loaded().values():
             topic.upkeep.policies_changed()
+        self.non_persistent.config_changed()
 
     async def check_quotas(self) -> None:
-        """Looks at each open topic that has a backlog quota."""
+        """Looks at the backlog of each open topic, and does what its quotas say."""
+        started = self.loop.time()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
-                if topic.upkeep.quotas.is_set:
-                    await topic.upkeep.quotas.check()
+                await self._guarded(topic, topic.upkeep.quotas.check)
+        self.quota_check_times.observe(self.loop.time() - started)
 
     def _owners_changed(self) -> None:
         self.open_topics.owners_changed()
@@ -426,13 +436,19 @@ class Broker:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if not topic.is_bare:
-                    await self._maintain(topic)
+                    await self._guarded(topic, topic.maintain)
 
-    async def _maintain(self, topic: Topic) -> None:
+    async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
+        """One topic's upkeep: what goes wrong with it is no other topic's business."""
         try:
-            await topic.maintain()
+            await work()
+        except VersionConflict:
+            # Its record was changed by somebody else: the topic is another broker's by now.
+            await self.open_topics.close_if_taken(topic)
         except (AnabranchError, OSError):
-            log.exception("upkeep of %s failed", topic.name)
+            # Of a topic that was closed or deleted meanwhile nothing is expected any more.
+            if not topic.is_closed:
+                log.exception("upkeep of %s failed", topic.name)
 
     async def _check_compaction(self) -> None:
         async for topics in self.open_topics.in_turns():

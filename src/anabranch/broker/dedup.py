@@ -59,7 +59,8 @@ class Deduplication:
         """Learns from an entry read back from the log what `push` and `confirm` knew when it was written."""
         highest = last_id(metadata)
         if highest is not None:
-            self.push(metadata.producer_name, highest)
+            # The last and not the highest: an entry that was stored while nobody deduplicated may have gone back.
+            self.learn(metadata.producer_name, highest)
             self.confirm(metadata.producer_name, highest)
 
 

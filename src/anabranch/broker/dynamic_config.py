@@ -71,8 +71,9 @@ class DynamicConfig:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self._read()
+        # Watched first: what is changed while it is read is read again.
         self._watch = self._metadata.watch(CONFIGURATION)
+        await self._read()
         self._watching = asyncio.create_task(self._follow(self._watch))  # Awaited by `close`.
 
     async def close(self) -> None:

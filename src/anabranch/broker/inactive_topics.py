@@ -2,7 +2,8 @@
 
 Only where such a policy is set: without one a topic stays until somebody deletes it. A topic is in use while it has
 producers or consumers, while a durable subscription (or, by the policy's mode, one with a backlog) needs it, and
-while retention keeps something in it. How long it has been unused is counted from when this broker first saw it so.
+while retention keeps something in it, or compaction has left something. How long it has been unused is counted from
+when this broker first saw it so.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def is_unused(topic: Topic, policy: InactiveTopics) -> bool:
         is_needed = bool(durable)
     else:
         is_needed = any(s.backlog() for s in durable)
-    return not is_needed and topic.log.entries == 0
+    left = topic.log.topic_record.compacted
+    return not is_needed and topic.log.entries == 0 and (left is None or left.entries == 0)
 
 
 class InactiveTopicSweep:
@@ -49,14 +51,13 @@ class InactiveTopicSweep:
                 continue
             since = unused[name] = self._since_ms.get(name, now)
             if now - since >= policy.max_inactive_duration_seconds * 1000:
-                await self._delete(topic)
+                await self._delete(topic, policy)
         self._since_ms = unused
 
-    async def _delete(self, topic: Topic) -> None:
+    async def _delete(self, topic: Topic, policy: InactiveTopics) -> None:
         try:
-            for subscription in topic.subscribing.durable():
-                await subscription.delete()
-            await self._broker.delete_topic(topic.name)
+            # With its subscriptions: one by one, they would be gone from a topic that somebody uses after all.
+            await self._broker.delete_topic(topic.name, if_unused=lambda found: is_unused(found, policy))
             log.info("%s was deleted: nobody has used it for as long as its policy allows", topic.name)
         except BrokerError as error:
             # Somebody came at the last moment.

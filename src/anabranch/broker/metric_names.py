@@ -43,6 +43,32 @@ _TOPICS: Final = {
     ),
 }
 
+_UPKEEP: Final = {
+    "pulsar_storage_backlog_quota_limit": _gauge("The backlog quota in force, in bytes; -1 for none"),
+    "pulsar_storage_backlog_quota_limit_time": _gauge("The backlog quota in force, in seconds; -1 for none"),
+    "pulsar_storage_backlog_age_seconds": _gauge(
+        "Age of the oldest message not acknowledged, as of the last look at quotas; -1 if there is none"
+    ),
+    "pulsar_storage_backlog_quota_exceeded_evictions_total": _counter(
+        "How often messages were given up because of a backlog quota, by its kind"
+    ),
+    "pulsar_broker_storage_backlog_quota_exceeded_evictions_total": _counter(
+        "The same, of all topics that are open now"
+    ),
+    "pulsar_storage_backlog_quota_check_duration_seconds": Metric(
+        "histogram", "Looking at the backlog quotas of all topics, each time"
+    ),
+    # Of topics that were compacted since they were opened.
+    "pulsar_compaction_removed_event_count": _gauge("Messages that compactions have left out"),
+    "pulsar_compaction_succeed_count": _gauge("Compactions that have succeeded"),
+    "pulsar_compaction_failed_count": _gauge("Compactions that have failed"),
+    "pulsar_compaction_duration_time_in_mills": _gauge("Milliseconds that compactions took"),
+    "pulsar_compaction_read_throughput": _gauge("Bytes a second read by compactions, over ten seconds"),
+    "pulsar_compaction_write_throughput": _gauge("Bytes a second written by compactions, over ten seconds"),
+    "pulsar_compaction_compacted_entries_count": _gauge("Entries that the last compaction has left"),
+    "pulsar_compaction_compacted_entries_size": _gauge("Bytes that the last compaction has left"),
+}
+
 _SUBSCRIPTIONS: Final = {
     "pulsar_subscription_back_log": _gauge("Entries not acknowledged"),
     "pulsar_subscription_back_log_no_delayed": _gauge("Entries not acknowledged that are not delayed"),
@@ -154,4 +180,4 @@ _SCALABLE: Final = {
     ),
 }
 
-METRICS: Final = {**_TOPICS, **_SUBSCRIPTIONS, **_CLIENTS, **_BROKER, **_LOG, **_SCALABLE}
+METRICS: Final = {**_TOPICS, **_UPKEEP, **_SUBSCRIPTIONS, **_CLIENTS, **_BROKER, **_LOG, **_SCALABLE}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anabranch
 from anabranch.broker.metrics_page import Page, escaped
+from anabranch.broker.metrics_upkeep import UpkeepLines
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.model.histogram import Histogram
@@ -68,14 +69,17 @@ _BROKER_NAMES = {
 async def _add_topics(page: Page, cluster: str, broker: Broker) -> None:
     per_topic = broker.config.expose_topic_level_metrics_in_prometheus
     add_clients = _client_lines(page, broker)
+    upkeep = UpkeepLines(page, cluster, per_topic=per_topic)
     sums: dict[NamespaceName, dict[str, float]] = {}
     counts: dict[NamespaceName, int] = {}
     topics: list[Topic | NonPersistentTopic] = [*broker.loaded().values(), *broker.non_persistent.loaded()]
     for number, topic in enumerate(topics):
         figures = _topic_figures(topic)
         namespace = topic.name.namespace
+        labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(topic.name))}"'
+        if isinstance(topic, Topic):
+            upkeep.add(labels, topic)
         if per_topic:
-            labels = f'{cluster},namespace="{namespace}",topic="{escaped(str(topic.name))}"'
             page.add_all(labels, figures)
             for subscription in topic.subscriptions.values():
                 subscribed = f'{labels},subscription="{escaped(subscription.name)}"'
@@ -90,6 +94,7 @@ async def _add_topics(page: Page, cluster: str, broker: Broker) -> None:
         counts[namespace] = counts.get(namespace, 0) + 1
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
+    upkeep.finish()
     total: dict[str, float] = dict.fromkeys(_BROKER_NAMES.values(), 0)
     for namespace, figures in sums.items():
         labels = f'{cluster},namespace="{namespace}"'
@@ -287,6 +292,9 @@ def _add_broker(page: Page, cluster: str, broker: Broker) -> None:
     )
     page.add("pulsar_version_info", f'{cluster},version="{escaped(anabranch.__version__)}"', 1)
     page.add_histogram("anabranch_event_loop_lag_seconds", cluster, broker.loop_lags)
+    page.add_histogram(
+        "pulsar_storage_backlog_quota_check_duration_seconds", cluster, broker.quota_check_times
+    )
     appended = broker.log.histograms().get("append", Histogram())
     quantiles = {q: broker.publish_times.quantile(q) * 1000 for q in QUANTILES}
     page.add_summary("pulsar_broker_publish_latency", cluster, quantiles, appended.sum * 1000, appended.count)

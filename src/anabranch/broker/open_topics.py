@@ -7,13 +7,14 @@ whoever had it before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
 from anabranch.broker.policies import Policies
-from anabranch.broker.resources import topic_record_path
+from anabranch.broker.resources import NotFound, topic_record_path
 from anabranch.broker.scalable.history_topic import history_keep
 from anabranch.broker.scalable.records import GENERATION, generation_of, segment_named
 from anabranch.broker.topic import Topic
@@ -86,7 +87,7 @@ class OpenTopics:
                     continue
                 raise
             if topic in self._suspects:
-                await self._close_if_taken(topic)
+                await self.close_if_taken(topic)
             if not topic.is_closed:
                 return topic
             await topic.wait_closed()
@@ -117,6 +118,10 @@ class OpenTopics:
             broker.scalable.touch(scalable_name(name))
         if not topic.is_closed:  # Its log may have been lost before it was open in full.
             self._loaded[name] = topic
+            if not for_deletion:
+                # From here on it is told of changes; what was changed while it was opened is made up for.
+                with contextlib.suppress(NotFound):
+                    topic.apply_policies(await broker.resources.policies(name.namespace))
         if losses != self._losses:
             self._suspects[topic] = None
         return topic
@@ -167,9 +172,10 @@ class OpenTopics:
     async def _close_taken(self) -> None:
         """While we were away, others may have taken topics that are ours again by now. What we know of them is old."""
         for topic in list(self._suspects):
-            await self._close_if_taken(topic)
+            await self.close_if_taken(topic)
 
-    async def _close_if_taken(self, topic: Topic) -> None:
+    async def close_if_taken(self, topic: Topic) -> None:
+        """Does nothing to a topic that is still ours."""
         losses = self._losses
         if not topic.is_closed and not await topic.log.is_current():
             log.warning("%s was taken by another broker meanwhile", topic.name)

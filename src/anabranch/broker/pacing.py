@@ -37,7 +37,7 @@ class TopicPacing:
         if limits.publish_rate != before.publish_rate:
             publish = topic.publishing.publish
             rate = limits.publish_rate
-            topic.publish = publish if rate is None else _held(publish, Pace.of(rate, now), topic.broker.loop)
+            topic.publish = publish if rate is None else held(publish, Pace.of(rate, now), topic.broker.loop)
         if limits.dispatch_rate != before.dispatch_rate:
             self._dispatch = None if limits.dispatch_rate is None else Pace.of(limits.dispatch_rate, now)
 
@@ -49,9 +49,11 @@ class TopicPacing:
         return DispatchPace(paces, subscription, self._limits.dispatch.burst_entries) if paces else None
 
 
-def _held(
+def held(
     publish: Callable[[Producer, Sequence[Frame]], None], pace: Pace, loop: asyncio.AbstractEventLoop
 ) -> Callable[[Producer, Sequence[Frame]], None]:
+    """The same, and connections that publish faster than that are not read for a moment."""
+
     def paced(producer: Producer, sends: Sequence[Frame]) -> None:
         publish(producer, sends)
         now = loop.time()

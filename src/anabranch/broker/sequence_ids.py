@@ -78,6 +78,9 @@ class SequenceIds:
             self._begin()
 
     def _begin(self) -> None:
+        if self._topic.publishing.is_deduplicating:
+            # Turned off and on again while the log was read: what the first one learned is newer.
+            return
         live = {p.name: p.last_pushed for p in self._topic.producers.values() if p.last_pushed >= 0}
         for name, last in self._last.items():
             self._table.learn(name, last)

@@ -166,8 +166,13 @@ class Subscribing:
         await existing.wait_announced()
         await existing.wait_for_seek()
         existing.read_from(log)
+        if existing.is_compacted:
+            # Its index may have been given back while nobody was known to read with it.
+            await self._topic.compaction.open_view()
         if existing.is_durable and existing.note_compacted():
             await self._topic.stored_in_full()
+        # Others may have come while this one was on its way.
+        self._check_consumer(request)
         topic = self._topic
         consumer = Consumer.asked_for(request, session, topic.name.partition_index, topic.broker.now_ms())
         try:
@@ -192,13 +197,17 @@ class Subscribing:
         return await self._topic.compaction.open_view()
 
     def _check_limits(self, request: pb.CommandSubscribe, *, is_new: bool) -> None:
-        limits, topic = self._topic.limits, str(self._topic.name)
-        present = sum(len(one.consumers) for one in self.all.values())
-        limits.check_consumer(topic, present, request.subType)
+        self._check_consumer(request)
         if is_new and request.durable:
             self._check_new(request.subscription, is_by_use=True)
 
+    def _check_consumer(self, request: pb.CommandSubscribe) -> None:
+        present = sum(len(one.consumers) for one in self.all.values())
+        self._topic.limits.check_consumer(str(self._topic.name), present, request.subType)
+
     def _check_new(self, name: str, *, is_by_use: bool) -> None:
+        if name == COMPACTION:
+            return  # The broker's own, and no user's.
         present = len(self.durable())
         self._topic.limits.check_new_subscription(str(self._topic.name), name, present, is_by_use=is_by_use)
 

@@ -217,15 +217,6 @@ class Topic:
     def limits(self) -> TopicLimits:
         return self.upkeep.limits
 
-    @property
-    def is_used(self) -> bool:
-        """Somebody is attached, or something was published and is kept."""
-        return (
-            bool(self.producers)
-            or self.log.entries > 0
-            or any(subscription.consumers for subscription in self.subscriptions.values())
-        )
-
     async def add_producer(self, producer: Producer, request_id: int) -> None:
         """Attaches the producer and answers its request, or raises why not. A waiting one is answered twice."""
         key, value = SEALED_OK
@@ -384,8 +375,12 @@ class Topic:
     async def wait_closed(self) -> None:
         await asyncio.shield(self._closed)
 
-    async def delete(self, *, force: bool) -> None:
-        if not force:
+    async def delete(self, *, force: bool, if_unused: Callable[[Topic], bool] | None = None) -> None:
+        # Nothing is awaited between the look and the end of it: whoever comes later finds it closing.
+        if if_unused is not None:
+            if not if_unused(self):
+                raise NotAllowedError(f"{self.name} is in use")
+        elif not force:
             if self.producers or any(s.consumers for s in self.subscriptions.values()):
                 raise NotAllowedError(f"{self.name} has connected producers or consumers")
             if self.subscriptions.keys() - {COMPACTION}:

@@ -93,8 +93,9 @@ class TopicPolicyStore:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self._read_all()
+        # Watched first: what is changed while it is read is read again.
         self._watch = self._metadata.watch(TOPIC_POLICIES)
+        await self._read_all()
         self._watching = asyncio.create_task(self._follow(self._watch))  # Awaited by `close`.
 
     async def close(self) -> None:

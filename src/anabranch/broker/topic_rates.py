@@ -36,6 +36,8 @@ class TopicRates:
                 producer.update_rates(seconds)
         for subscription in self._topic.subscriptions.values():
             subscription.update_rates(seconds)
+        if not self._topic.compaction.figures.is_empty:
+            self._topic.compaction.figures.update_rates(seconds)
 
     def _look_at_keys(self, keys: KeySample) -> None:
         """At those of the latest messages, if they are at hand."""

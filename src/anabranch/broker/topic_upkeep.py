@@ -49,7 +49,10 @@ class TopicUpkeep:
     @property
     def is_bare(self) -> bool:
         """Whether `maintain` has found the log empty, and nothing was appended since: there is nothing to maintain."""
-        return self._topic.log.next_entry == self._bare_at
+        if self._topic.log.next_entry != self._bare_at:
+            return False
+        # Subscriptions grow old also where nothing is published.
+        return not (self._subscription_minutes > 0 and self._topic.subscribing.durable())
 
     def check_compaction(self) -> None:
         """Starts a compaction if policy wants one by now."""
@@ -67,7 +70,7 @@ class TopicUpkeep:
         is_settled = topic_log.confirmed_end == topic_log.next_entry
         is_empty = topic_log.kept_first == topic_log.kept_end
         self._bare_at = topic_log.next_entry if is_settled and is_empty else -1
-        if self.is_bare:
+        if is_settled and is_empty:
             return
         config, policies = topic.broker.config, self.policies
         ttl = policies.message_ttl_in_seconds
@@ -101,20 +104,24 @@ class TopicUpkeep:
             reader.close()
             topic.subscribing.ended(reader)
 
+    @property
+    def _subscription_minutes(self) -> int:
+        """How long a subscription may be without a consumer; 0 for as long as it likes."""
+        minutes = self.policies.subscription_expiration_time_minutes
+        return self._topic.broker.config.subscription_expiration_time_minutes if minutes is None else minutes
+
     async def _expire_subscriptions(self) -> None:
         """Deletes durable subscriptions that have had no consumer for too long.
 
         How long is counted from when the topic was opened, if that is later: a broker that was down must not take its
         own absence for its clients'.
         """
-        topic = self._topic
-        minutes = self.policies.subscription_expiration_time_minutes
-        if minutes is None:
-            minutes = topic.broker.config.subscription_expiration_time_minutes
+        topic, minutes = self._topic, self._subscription_minutes
         if minutes <= 0:
             return
         oldest_ms = topic.broker.now_ms() - minutes * 60_000
         for subscription in topic.subscribing.durable():
+            # Somebody may have come while the one before it was deleted.
             if not subscription.consumers and subscription.last_active_ms < oldest_ms:
                 log.info("%s: subscription %s has expired", topic.name, subscription.name)
                 await subscription.delete()

@@ -348,15 +348,17 @@ class TopicLog:
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """Binary search; publish times are the producers' clocks, so neighbours may be slightly out of order."""
-        low, high = 0, self.entries
+        # The same spans throughout: those of a log that is trimmed meanwhile count from another beginning.
+        spans = self._spans
+        low, high = 0, spans.count(spans.first, spans.end)
         while low < high:
             middle = (low + high) // 2
-            _, entries = await self.read(self._spans.at_index(middle), 1, 1)
+            _, entries = await self.read(spans.at_index(middle), 1, 1)
             if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
                 high = middle
             else:
                 low = middle + 1
-        return self._spans.at_index(low)
+        return self.normalise(spans.at_index(low))
 
     def position_at(self, index: int) -> Position:
         """The position of the index-th kept entry, or the end."""
@@ -367,6 +369,8 @@ class TopicLog:
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         """Compare-and-set. A conflict means somebody else has opened the topic: this log is not ours any more."""
         async with self._changing:
+            if self._record.is_deleting:
+                raise TopicGoneError(f"{self._path} is being deleted")
             changed = change(self._record)
             stored = await self._metadata.put(self._path, changed.encode(), if_version=self._version)
             self._version = stored.version

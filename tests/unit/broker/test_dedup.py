@@ -81,3 +81,12 @@ def test_the_producer_silent_longest_is_forgotten_first() -> None:
     table.push("one more", 1)
     assert table.is_duplicate("p0", 2)
     assert not table.is_duplicate("p1", 1)
+
+
+def test_what_is_read_back_counts_by_the_last_id_and_not_by_the_highest() -> None:
+    # Entries that were stored while nobody deduplicated may be of a producer that began again.
+    table = Deduplication({"p": 90})
+    for sequence_id in (91, 0, 1):
+        table.replay(metadata(sequence_id))
+    assert table.last_confirmed("p") == 1
+    assert not table.is_duplicate("p", 2)

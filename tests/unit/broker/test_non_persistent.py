@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.non_persistent.topics import UNUSED_MS
 from anabranch.client.errors import RequestRefused
+from anabranch.errors import AnabranchError
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -22,6 +23,7 @@ from unit.broker.scalable.brokers import Peer
 TOPIC = "non-persistent://public/default/t"
 V2 = "/admin/v2"
 PATH = f"{V2}/non-persistent/public/default/t"
+NS = f"{V2}/namespaces/public/default"
 EXCLUSIVE, SHARED = pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared
 FAILOVER, KEY_SHARED = pb.CommandSubscribe.Failover, pb.CommandSubscribe.Key_Shared
 
@@ -220,3 +222,79 @@ async def test_lists_by_mode_have_them(rest: Rest) -> None:
             assert set(answer.getTopicsOfNamespaceResponse.topics) == found
     finally:
         await peer.close()
+
+
+# -- limits
+
+
+async def refused(attempt: Awaitable[object]) -> int:
+    with pytest.raises(RequestRefused) as error:
+        await attempt
+    return error.value.error
+
+
+async def test_its_namespaces_maxima_hold_at_once_and_what_is_there_stays(rest: Rest) -> None:
+    producer = await rest.client.producer(TOPIC)
+    consumer = await rest.client.consumer(TOPIC, "s", kind=SHARED)
+    await rest.call("POST", f"{NS}/maxProducersPerTopic", 204, json=1)
+    await rest.call("POST", f"{NS}/maxConsumersPerTopic", 204, json=2)
+    await rest.call("POST", f"{NS}/maxConsumersPerSubscription", 204, json=1)
+    await rest.call("POST", f"{NS}/maxSubscriptionsPerTopic", 204, json=2)
+    assert await refused(rest.client.producer(TOPIC)) == pb.ProducerBusy
+    assert await refused(rest.client.consumer(TOPIC, "s", kind=SHARED)) == pb.ConsumerBusy
+    other = await rest.client.consumer(TOPIC, "other")
+    assert await refused(rest.client.consumer(TOPIC, "third")) == pb.ConsumerBusy
+    await rest.call("POST", f"{NS}/maxConsumersPerTopic", 204, json=0)
+    assert await refused(rest.client.consumer(TOPIC, "third")) == pb.NotAllowedError
+    # A reader's subscription does not count: it is gone with it.
+    await (await rest.client.consumer(TOPIC, "reader", durable=False)).close()
+    await (await producer.send(b"1"))
+    assert await take(consumer, 1) == await take(other, 1) == [b"1"]
+    await rest.call("DELETE", f"{NS}/maxProducersPerTopic", 204)
+    await rest.client.producer(TOPIC)
+
+
+async def test_only_the_enabled_types_of_subscription_are_served(rest: Rest) -> None:
+    await rest.call("POST", f"{NS}/subscriptionTypesEnabled", 204, json=["Shared"])
+    assert await refused(rest.client.consumer(TOPIC, "s", durable=False)) == pb.NotAllowedError
+    assert TopicName.parse(TOPIC) in rest.broker.non_persistent.names(NamespaceName("public", "default"))
+    assert (await rest.get(f"{PATH}/stats"))["subscriptions"] == {}
+    await rest.client.consumer(TOPIC, "s", kind=SHARED)
+
+
+async def test_what_is_not_encrypted_is_refused_where_it_must_be(rest: Rest) -> None:
+    producer = await rest.client.producer(TOPIC)
+    consumer = await rest.client.consumer(TOPIC, "s")
+    await rest.call("POST", f"{NS}/encryptionRequired", 204, json=True)
+    assert await refused(rest.client.producer(TOPIC)) == pb.MetadataError
+    with pytest.raises(AnabranchError):
+        await (await producer.send(b"for everybody to see"))
+    await rest.call("POST", f"{NS}/encryptionRequired", 204, json=False)
+    await rest.publish(TOPIC, b"2")
+    assert await take(consumer, 1) == [b"2"]
+
+
+async def test_publishing_faster_than_its_rate_is_slowed_and_drops_nothing(rest: Rest) -> None:
+    producer = await rest.client.producer(TOPIC)
+    consumer = await rest.client.consumer(TOPIC, "s")
+    rate = {"publishThrottlingRateInMsg": 20, "publishThrottlingRateInByte": -1}
+    await rest.call("POST", f"{NS}/publishRate", 204, json=rate)
+    started = rest.broker.loop.time()
+    for n in range(30):
+        await (await producer.send(b"%d" % n))
+    # Twenty at once, the others as the second goes by.
+    assert rest.broker.loop.time() - started > 0.3
+    assert await take(consumer, 30) == [b"%d" % n for n in range(30)]
+
+
+@pytest.mark.parametrize("path", ["dispatchRate", "subscriptionDispatchRate"])
+async def test_what_goes_beyond_a_dispatch_rate_is_dropped_and_counted(rest: Rest, path: str) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s")
+    rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 60}
+    await rest.call("POST", f"{NS}/{path}", 204, json=rate)
+    await rest.publish(TOPIC, *(b"%d" % n for n in range(8)))
+    assert await take(consumer, 5) == [b"%d" % n for n in range(5)]
+    assert (await subscription(rest, "s"))["msgDropCounter"] == 3
+    await rest.call("DELETE", f"{NS}/{path}", 204)
+    await rest.publish(TOPIC, b"free")
+    assert await take(consumer, 1) == [b"free"]

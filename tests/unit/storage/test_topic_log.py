@@ -266,3 +266,25 @@ async def test_the_end_of_what_was_written_is_known_when_all_of_it_is_gone() -> 
     assert after.written_end == (ledger, 6)
     assert after.has_lost((ledger, 5))
     assert not after.has_lost((ledger, 6))
+
+
+async def test_a_position_is_found_by_publish_time_while_the_log_is_trimmed() -> None:
+    for turns in range(12):
+        _world, _metadata, owner, log = await opened()
+        for n in range(50):
+            log.append(entry(n, publish_time=1000 + 10 * n), 1)
+        await owner.until(lambda owner=owner: owner.end == 50)  # type: ignore[misc]
+        finding = asyncio.create_task(log.find_by_publish_time(1300))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await log.trim((log.ledger, 15))
+        assert await finding == (log.ledger, 30)
+
+
+async def test_a_log_that_is_being_deleted_takes_no_other_change() -> None:
+    _world, _metadata, owner, log = await opened()
+    log.append(entry(1), 1)
+    await owner.until(lambda: owner.end == 1)
+    deleting, trimming = await asyncio.gather(log.delete(), log.trim(log.end), return_exceptions=True)
+    assert deleting is None
+    assert isinstance(trimming, TopicGoneError)

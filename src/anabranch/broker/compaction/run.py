@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from anabranch.broker.compaction.figures import CompactionFigures
 from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.compaction.worker import Worker
@@ -33,21 +34,28 @@ class Compacted:
 
 
 async def compact(
-    log: TopicLog, before: Left | None, upto: Position, ledger: LedgerId, now_ms: int, *, keeps_keyless: bool
+    log: TopicLog,
+    before: Left | None,
+    upto: Position,
+    ledger: LedgerId,
+    now_ms: int,
+    figures: CompactionFigures,
+    *,
+    keeps_keyless: bool,
 ) -> Compacted:
-    """Compacts everything below `upto` into that ledger and makes it the topic's."""
+    """Compacts everything below `upto` into that ledger and makes it the topic's. Counts bytes on the way."""
     source = CompactedLog(log, lambda: before)
     expected = (0 if before is None else before[0].bytes) + log.size_bytes
     worker = await Worker.start(keeps_keyless=keeps_keyless, bytes_expected=expected)
     try:
         while True:
-            async for _, entries in _read(source, upto):
+            async for _, entries in _read(source, upto, figures):
                 await worker.survey([data for _, _, data in entries])
             if await worker.end_pass():
                 break
         writer = log.compacted_writer(ledger)
         try:
-            index, removed = await _write(source, upto, worker, writer)
+            index, removed = await _write(source, upto, worker, writer, figures)
             size, entries_end = writer.bytes, writer.entries
             for part in index.parts():
                 await writer.write([part], [1])
@@ -72,11 +80,11 @@ async def compact(
 
 
 async def _write(
-    source: CompactedLog, upto: Position, worker: Worker, writer: CompactedWriter
+    source: CompactedLog, upto: Position, worker: Worker, writer: CompactedWriter, figures: CompactionFigures
 ) -> tuple[CompactedIndex, int]:
     """Writes what is left of each entry: where they came from, and how many messages are gone."""
     index = CompactedIndex()
-    async for number, entries in _read(source, upto):
+    async for number, entries in _read(source, upto, figures):
         found = await worker.compact([data for _, _, data in entries])
         left: list[Buffer] = []
         messages: list[int] = []
@@ -86,6 +94,7 @@ async def _write(
                 left.append(data)
                 messages.append(count)
         await writer.write(left, messages)
+        figures.written_bytes += sum(map(len, left))
     return index, await worker.finish()
 
 
@@ -99,7 +108,9 @@ async def _name(log: TopicLog, compacted: CompactedLedger) -> None:
         raise
 
 
-async def _read(source: CompactedLog, upto: Position) -> AsyncIterator[tuple[int, list[Entry]]]:
+async def _read(
+    source: CompactedLog, upto: Position, figures: CompactionFigures
+) -> AsyncIterator[tuple[int, list[Entry]]]:
     """Every entry below `upto`, those of one ledger at a time."""
     at = source.first
     while at < upto:
@@ -107,4 +118,5 @@ async def _read(source: CompactedLog, upto: Position) -> AsyncIterator[tuple[int
         if not entries:
             return
         at = source.after((ledger, entries[-1][0]))
+        figures.read_bytes += sum(len(data) for _, _, data in entries)
         yield ledger, [entry for entry in entries if (ledger, entry[0]) < upto]

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker.compaction import run
+from anabranch.broker.compaction.figures import CompactionFigures
 from anabranch.broker.compaction.view import CompactedLog, load_index
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.errors import AnabranchError
@@ -44,7 +45,7 @@ class TopicCompaction:
         self.view = CompactedLog(topic.log, lambda: self._left)
         self.status = NOT_RUN
         self.last_error = ""
-        self._figures = {"removed": 0, "succeeded_ms": 0, "failed_ms": 0, "duration_ms": 0}
+        self.figures = CompactionFigures()
 
     # -- reading
 
@@ -104,9 +105,12 @@ class TopicCompaction:
     async def _run(self) -> None:
         topic, broker = self._topic, self._topic.broker
         started = broker.loop.time()
+        removed = 0
         try:
             async with broker.compacting:
-                await self._compact()
+                # Not counting the wait for its turn.
+                started = broker.loop.time()
+                removed = await self._compact()
         except asyncio.CancelledError:
             self.status, self.last_error = ERROR, "the topic was closed meanwhile"
             raise
@@ -116,18 +120,23 @@ class TopicCompaction:
             else:
                 log.warning("%s: compaction failed: %s", topic.name, error)
             self.status, self.last_error = ERROR, str(error) or type(error).__name__
-            self._figures["failed_ms"] = broker.now_ms()
         else:
             self.status = SUCCESS
-            self._figures["succeeded_ms"] = broker.now_ms()
-            self._figures["duration_ms"] = int((broker.loop.time() - started) * 1000)
+        self.figures.ended(
+            is_success=self.status == SUCCESS,
+            removed=removed,
+            duration_ms=int((broker.loop.time() - started) * 1000),
+            now_ms=broker.now_ms(),
+        )
 
-    async def _compact(self) -> None:
+    async def _compact(self) -> int:
+        """How many messages were left out."""
         topic, broker = self._topic, self._topic.broker
         # Before anything is looked at: from here on the log keeps what is to be compacted.
         await topic.create_subscription(COMPACTION, "earliest", {})
         await self.open_view()
         upto = topic.log.end
+        removed = 0
         if self._left is None or self._left[0].upto < upto:
             done = await run.compact(
                 topic.log,
@@ -135,15 +144,17 @@ class TopicCompaction:
                 upto,
                 LedgerId(await broker.next_ledger_id()),
                 broker.now_ms(),
+                self.figures,
                 keeps_keyless=broker.config.topic_compaction_retain_null_key,
             )
             self._left = done.left
-            self._figures["removed"] = done.messages_removed
+            removed = done.messages_removed
             for subscription in list(topic.subscriptions.values()):
                 if subscription.topic_log is self.view:
                     subscription.entries_confirmed()
         await self._move_cursor(upto)
         self.forget_unread()
+        return removed
 
     async def _move_cursor(self, upto: Position) -> None:
         if (cursor := self._topic.subscriptions.get(COMPACTION)) is not None:
@@ -189,10 +200,10 @@ class TopicCompaction:
     def stats(self) -> dict[str, Any]:
         """Pulsar's CompactionStats JSON."""
         return {
-            "lastCompactionRemovedEventCount": self._figures["removed"],
-            "lastCompactionSucceedTimestamp": self._figures["succeeded_ms"],
-            "lastCompactionFailedTimestamp": self._figures["failed_ms"],
-            "lastCompactionDurationTimeInMills": self._figures["duration_ms"],
+            "lastCompactionRemovedEventCount": self.figures.last_removed,
+            "lastCompactionSucceedTimestamp": self.figures.last_succeeded_ms,
+            "lastCompactionFailedTimestamp": self.figures.last_failed_ms,
+            "lastCompactionDurationTimeInMills": self.figures.last_duration_ms,
         }
 
     def ledger_stats(self) -> dict[str, Any]:

@@ -6,12 +6,14 @@ forgotten. What finds no consumer with permits and room in its socket is dropped
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.dispatch.selector import HashRing, KeyRanges, Selector, pick_failover
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
+from anabranch.broker.pace import Pace
 from anabranch.broker.ports import ConsumerLink, Done, LogReader
 from anabranch.broker.subscription import NotConnectedError
 from anabranch.model.position import Position
@@ -36,10 +38,10 @@ class NonPersistentSubscription:
         name: str,
         topic: str,
         *,
+        loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         ended: Callable[[NonPersistentSubscription], None],
         is_durable: bool = True,
-        consumers_max: int = 0,
         partition: int = -1,
         properties: dict[str, str] | None = None,
     ) -> None:
@@ -57,13 +59,20 @@ class NonPersistentSubscription:
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self._dropped_before = 0
+        self._loop = loop
         self._now_ms = now_ms
         self._ended = ended
-        self._consumers_max = consumers_max
+        self._consumers_max = 0
+        self._paces: Sequence[Pace] = ()
         self._partition = partition
         # Of Key_Shared, and of an Exclusive consumer that wants some keys only.
         self._selector: Selector | None = None
         self._turn = 0
+
+    def limit(self, consumers_max: int, paces: Sequence[Pace]) -> None:
+        """From now on; what goes beyond a pace is dropped."""
+        self._consumers_max = consumers_max
+        self._paces = paces
 
     # -- consumers
 
@@ -82,7 +91,7 @@ class NonPersistentSubscription:
         if consumer.kind not in TYPE_NAMES:
             raise NotAllowedError(f"unknown subscription type {consumer.kind}")
         if self._consumers_max and len(self.consumers) >= self._consumers_max:
-            raise SubscriptionBusyError(f"subscription {self.name} has its maximum of consumers")
+            raise SubscriptionBusyError("Subscription reached max consumers limit")
         if not self.consumers:
             self._selector = _selector_for(consumer)
         if self._selector is not None:
@@ -162,6 +171,8 @@ class NonPersistentSubscription:
     # -- what is published
 
     def dispatch(self, entries: Sequence[Published]) -> None:
+        if self._paces:
+            entries = self._in_time(entries)
         if not self.consumers:
             self.messages_dropped += sum(messages for messages, _ in entries)
         elif self.kind in (EXCLUSIVE, FAILOVER) and self._selector is None:
@@ -170,6 +181,20 @@ class NonPersistentSubscription:
             self._share(entries)
         else:
             self._send_by_key(entries)
+
+    def _in_time(self, entries: Sequence[Published]) -> list[Published]:
+        """Those that the rates let through; a batch is never cut, and what it takes too much comes off the next."""
+        now = self._loop.time()
+        passed: list[Published] = []
+        for published in entries:
+            count, data = published
+            if max(pace.wait_s(now) for pace in self._paces) > 0:
+                self.messages_dropped += count
+                continue
+            for pace in self._paces:
+                pace.spend(count, len(data), now)
+            passed.append(published)
+        return passed
 
     def _send_all(self, consumer: Consumer | None, entries: Sequence[Published]) -> None:
         """To that consumer, as far as its permits go."""
@@ -200,17 +225,19 @@ class NonPersistentSubscription:
         """In turn, to those of the highest priority that have room."""
         parts: dict[Consumer, list[Published]] = {}
         left = {one: one.permits for one in self.consumers if one.is_ready and one.has_room}
+        candidates = _highest(left)
         for published in entries:
-            free = [one for one in self.consumers if left.get(one, 0) > 0]
-            if not free:
+            if not candidates:
                 self.messages_dropped += published[0]
                 continue
-            highest = min(one.priority for one in free)
-            candidates = [one for one in free if one.priority == highest]
             self._turn += 1
             chosen = candidates[self._turn % len(candidates)]
             left[chosen] -= published[0]
             parts.setdefault(chosen, []).append(published)
+            if left[chosen] <= 0:
+                # Once for each that has no more room, not for each message.
+                del left[chosen]
+                candidates = _highest(left)
         for consumer, part in parts.items():
             self._send_all(consumer, part)
 
@@ -299,6 +326,12 @@ class NonPersistentSubscription:
             "isDurable": self.is_durable,
             "subscriptionProperties": self.properties,
         }
+
+
+def _highest(consumers: Collection[Consumer]) -> list[Consumer]:
+    """Those of the highest priority."""
+    highest = min((one.priority for one in consumers), default=0)
+    return [one for one in consumers if one.priority == highest]
 
 
 def _selector_for(consumer: Consumer) -> Selector | None:

@@ -1,4 +1,8 @@
-"""Data plane. One open non-persistent topic: a publish is handed to every subscription and answered, all at once."""
+"""Data plane. One open non-persistent topic: a publish is handed to every subscription and answered, all at once.
+
+Its namespace's limits hold here as on any topic. A publish rate slows connections down; a dispatch rate cannot wait, as
+nothing does here, and what goes beyond it is dropped.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,17 @@ from anabranch.broker.errors import (
 )
 from anabranch.broker.hidden_writes import hidden_as
 from anabranch.broker.non_persistent.subscription import NOWHERE, NonPersistentSubscription, Published
+from anabranch.broker.pace import Pace
+from anabranch.broker.pacing import held
+from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import refusal_of, send_error
+from anabranch.broker.topic_limits import TopicLimits, limits_of
 from anabranch.broker.topic_stats import publisher_stats
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_receipts
+from anabranch.wire.entry import parse_metadata
 from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -32,7 +41,13 @@ class NonPersistentTopic:
     """`is_kept` is set for one that was made by an operator: it stays when nobody uses it."""
 
     def __init__(
-        self, broker: Broker, name: TopicName, closed: Callable[[NonPersistentTopic], None], *, is_kept: bool
+        self,
+        broker: Broker,
+        name: TopicName,
+        policies: Policies,
+        closed: Callable[[NonPersistentTopic], None],
+        *,
+        is_kept: bool,
     ) -> None:
         self.broker = broker
         self.name = name
@@ -46,6 +61,39 @@ class NonPersistentTopic:
         self._rates_from = (0, 0)
         self._out_before = (0, 0)
         self._closed = closed
+        # Nothing stands between a connection and the publishing path, unless a rate does.
+        self.publish: Callable[[Producer, Sequence[Frame]], None] = self._publish
+        self._policies = policies
+        self._limits = TopicLimits()
+        self._pace: Pace | None = None
+        self.apply_policies(policies)
+
+    # -- limits
+
+    def apply_policies(self, policies: Policies) -> None:
+        """The namespace's, from now on. Those who are more than a new maximum stay."""
+        self._policies = policies
+        self.limits_changed()
+
+    def limits_changed(self) -> None:
+        """The policies, or the configuration behind them."""
+        before, limits = self._limits, limits_of(self.broker.config, self._policies)
+        self._limits = limits
+        now = self.broker.loop.time()
+        if limits.publish_rate != before.publish_rate:
+            rate = limits.publish_rate
+            paced = None if rate is None else held(self._publish, Pace.of(rate, now), self.broker.loop)
+            self.publish = paced or self._publish
+        if limits.dispatch_rate != before.dispatch_rate:
+            self._pace = None if limits.dispatch_rate is None else Pace.of(limits.dispatch_rate, now)
+        for subscription in self.subscriptions.values():
+            self._limit(subscription)
+
+    def _limit(self, subscription: NonPersistentSubscription) -> None:
+        rate = self._limits.subscription_dispatch_rate
+        own = [] if rate is None else [Pace.of(rate, self.broker.loop.time())]
+        paces = own if self._pace is None else [self._pace, *own]
+        subscription.limit(self._limits.consumers_per_subscription_max, paces)
 
     # -- producers
 
@@ -66,6 +114,8 @@ class NonPersistentTopic:
             raise NotReadyError(f"{self.name} is closing")
         if not producer.link.awaits_producer(producer.id):
             raise NotReadyError("the client closed this producer while it was being created")
+        present = len(self.producers) - (producer.name in self.producers)
+        self._limits.check_producer(str(self.name), present, is_encrypted=producer.is_encrypted)
         producer.topic = self
         self.attached.add(producer, request_id)
 
@@ -82,7 +132,7 @@ class NonPersistentTopic:
         self.attached.remove(producer)
         answered()
 
-    def publish(self, producer: Producer, sends: Sequence[Frame]) -> None:
+    def _publish(self, producer: Producer, sends: Sequence[Frame]) -> None:
         """Takes a run of SENDs of one producer. Their entries are copied before this returns."""
         entries: list[Published] = []
         frames: list[bytes] = []
@@ -90,6 +140,12 @@ class NonPersistentTopic:
         for send in sends:
             _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
             refusal = refusal_of(flags)
+            if (
+                refusal is None
+                and self._limits.is_encryption_required
+                and not parse_metadata(entry).encryption_keys
+            ):
+                refusal = (pb.MetadataError, "Messages must be encrypted")
             if refusal is not None:
                 frames.append(send_error(producer.id, sequence_id, *refusal))
                 continue
@@ -119,29 +175,55 @@ class NonPersistentTopic:
             raise NotAllowedError("readCompacted is only possible on persistent topics")
         if not request.subscription:
             raise NotAllowedError("a subscription needs a name")
-        config = self.broker.config
         existing = self.subscriptions.get(request.subscription)
+        self._check_limits(request, is_new=existing is None)
         if existing is None:
-            existing = self.subscriptions[request.subscription] = NonPersistentSubscription(
-                request.subscription,
-                str(self.name),
-                now_ms=self.broker.now_ms,
-                ended=self._ended,
-                is_durable=request.durable,
-                consumers_max=config.max_consumers_per_subscription,
-                partition=self.name.partition_index,
-                properties={item.key: item.value for item in request.subscription_properties},
-            )
+            existing = self._subscription(request)
         consumer = Consumer.asked_for(request, session, self.name.partition_index, self.broker.now_ms())
         try:
-            existing.add_consumer(consumer)
+            await self._join(existing, consumer, request)
+        except BaseException:
+            if not existing.consumers and not existing.is_durable:
+                # A reader's, and there is no reader.
+                existing.close()
+            raise
+        return consumer
+
+    async def _join(
+        self, subscription: NonPersistentSubscription, consumer: Consumer, request: pb.CommandSubscribe
+    ) -> None:
+        try:
+            subscription.add_consumer(consumer)
         except ConsumerBusyError:
             # It may be of a client that is gone without a word.
-            holder = existing.consumers[0]
-            if holder.link is not session and not await holder.link.is_alive():
-                existing.remove_consumer(holder)
-            existing.add_consumer(consumer)
-        return consumer
+            holder = subscription.consumers[0]
+            if holder.link is not consumer.link and not await holder.link.is_alive():
+                subscription.remove_consumer(holder)
+            self._check_limits(request, is_new=False)
+            subscription.add_consumer(consumer)
+
+    def _check_limits(self, request: pb.CommandSubscribe, *, is_new: bool) -> None:
+        limits, topic = self._limits, str(self.name)
+        present = sum(len(one.consumers) for one in self.subscriptions.values())
+        limits.check_consumer(topic, present, request.subType)
+        if is_new and request.durable:
+            durable = sum(one.is_durable for one in self.subscriptions.values())
+            # Made by whoever comes, whatever policy says of that: nothing is kept that an operator would have to mind.
+            limits.check_new_subscription(topic, request.subscription, durable, is_by_use=False)
+
+    def _subscription(self, request: pb.CommandSubscribe) -> NonPersistentSubscription:
+        made = self.subscriptions[request.subscription] = NonPersistentSubscription(
+            request.subscription,
+            str(self.name),
+            loop=self.broker.loop,
+            now_ms=self.broker.now_ms,
+            ended=self._ended,
+            is_durable=request.durable,
+            partition=self.name.partition_index,
+            properties={item.key: item.value for item in request.subscription_properties},
+        )
+        self._limit(made)
+        return made
 
     def _ended(self, subscription: NonPersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
+from anabranch.broker.policies import Policies
 from anabranch.model.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
@@ -45,23 +46,34 @@ class NonPersistentTopics:
             raise TopicNotFoundError(f"{name} does not exist")
         if not name.is_partition and await broker.resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
-        return self._make(name, is_kept=False)
+        return await self._make(name, is_kept=False)
 
     async def create(self, name: TopicName) -> bool:
         """At an operator's wish; False if it exists."""
         self.check_enabled(name)
-        await self._broker.resources.policies(name.namespace)
         if await self._broker.resources.partitions(name) or name in self._topics:
             return False
-        self._make(name, is_kept=True)
+        await self._make(name, is_kept=True)
         return True
 
-    def _make(self, name: TopicName, *, is_kept: bool) -> NonPersistentTopic:
+    async def _make(self, name: TopicName, *, is_kept: bool) -> NonPersistentTopic:
+        # Asked last: what is changed from here on the topic is told of.
+        policies = await self._broker.resources.policies(name.namespace)
         # Somebody may have been faster.
         made = self._topics.get(name)
         if made is None:
-            made = self._topics[name] = NonPersistentTopic(self._broker, name, self._closed, is_kept=is_kept)
+            made = NonPersistentTopic(self._broker, name, policies, self._closed, is_kept=is_kept)
+            self._topics[name] = made
         return made
+
+    def policies_changed(self, namespace: NamespaceName, policies: Policies) -> None:
+        for name, topic in self._topics.items():
+            if name.namespace == namespace:
+                topic.apply_policies(policies)
+
+    def config_changed(self) -> None:
+        for topic in self._topics.values():
+            topic.limits_changed()
 
     def check_enabled(self, name: TopicName) -> None:
         if not self._broker.config.enable_non_persistent_topics:

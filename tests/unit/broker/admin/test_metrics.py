@@ -13,9 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.metric_names import METRICS
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import TopicName
+from anabranch.model.position import LedgerId
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
+NAME = TopicName.parse("persistent://public/default/t")
 PARTS = ("_bucket", "_sum", "_count")
 
 
@@ -39,6 +42,9 @@ async def test_every_metric_is_declared_and_has_the_kind_it_says() -> None:
         await (await producer.send(b"x"))
         await rest.client.consumer("t", "s")
         await rest.client.consumer("non-persistent://public/default/t", "s")
+        # Compactions are told of where there were any.
+        await rest.call("PUT", "/admin/v2/persistent/public/default/t/compaction", 204)
+        await rest.broker.loaded()[NAME].compaction.wait()
         found = await page(rest)
     assert [name for name in found if declared(name) not in METRICS] == []
     for name, family in found.items():
@@ -135,3 +141,77 @@ def test_alerts_ask_for_metrics_that_exist() -> None:
     asked = {name for line in text.splitlines() if "expr:" in line for name in used(line)}
     assert asked
     assert asked - set(METRICS) == set()
+
+
+# -- what policies do
+
+
+T = "/admin/v2/persistent/public/default/t"
+
+
+async def one(rest: Rest, name: str, **labels: str) -> float:
+    """The only sample of that name with those labels."""
+    (value,) = [
+        sample.value
+        for family in (await page(rest)).values()
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+    return float(value)
+
+
+async def test_backlog_quotas_and_what_they_take_are_told(rest: Rest) -> None:
+    await rest.call("PUT", f"{T}/subscription/s", 204)
+    assert await one(rest, "pulsar_storage_backlog_quota_limit") == -1
+    assert await one(rest, "pulsar_storage_backlog_age_seconds") == -1
+    quota = {"limitSize": 500, "policy": "consumer_backlog_eviction"}
+    await rest.call("POST", f"{T}/backlogQuota", 204, json=quota)
+    timed = {"limitTime": 3600, "policy": "producer_exception"}
+    await rest.call("POST", f"{T}/backlogQuota?backlogQuotaType=message_age", 204, json=timed)
+    assert await one(rest, "pulsar_storage_backlog_quota_limit") == 500
+    assert await one(rest, "pulsar_storage_backlog_quota_limit_time") == 3600
+    await rest.publish("t", *(b"x" * 100 for _ in range(9)))
+    evictions = "pulsar_storage_backlog_quota_exceeded_evictions_total"
+    for checks in (1, 2):
+        await rest.call("GET", "/admin/v2/brokers/backlog-quota-check", 204)
+        # The second time it is below its quota.
+        assert await one(rest, evictions, quota_type="size", topic=str(NAME)) == 1, checks
+    assert await one(rest, evictions, quota_type="time") == 0
+    assert await one(rest, f"pulsar_broker_{evictions.removeprefix('pulsar_')}", quota_type="size") == 1
+    assert await one(rest, "pulsar_storage_backlog_age_seconds") >= 0
+    assert await one(rest, "pulsar_storage_backlog_quota_check_duration_seconds_count") == 2
+
+
+async def test_compactions_are_told_of_once_there_was_one(rest: Rest) -> None:
+    await rest.publish("t", b"1", b"2", b"3", key="k")
+    assert "pulsar_compaction_succeed_count" not in await page(rest)
+    for _ in range(2):
+        await rest.call("PUT", f"{T}/compaction", 204)
+        await rest.broker.loaded()[NAME].compaction.wait()
+    assert await one(rest, "pulsar_compaction_succeed_count", topic=str(NAME)) == 2
+    assert await one(rest, "pulsar_compaction_failed_count") == 0
+    assert await one(rest, "pulsar_compaction_removed_event_count") == 2
+    assert await one(rest, "pulsar_compaction_compacted_entries_count") == 1
+    assert await one(rest, "pulsar_compaction_compacted_entries_size") > 0
+    topic = rest.broker.loaded()[NAME]
+    topic.update_rates(1.0)
+    assert await one(rest, "pulsar_compaction_read_throughput") > await one(
+        rest, "pulsar_compaction_write_throughput"
+    )
+    topic.update_rates(1.0)
+    assert await one(rest, "pulsar_compaction_read_throughput") == 0
+    # The second one had nothing to do.
+    stats = (await rest.get(f"{T}/stats"))["compaction"]
+    assert stats["lastCompactionRemovedEventCount"] == 0
+    assert stats["lastCompactionSucceedTimestamp"] == NOW_MS
+
+
+async def test_a_compaction_that_fails_is_counted(rest: Rest) -> None:
+    await rest.publish("t", b"1", key="k")
+    topic = rest.broker.loaded()[NAME]
+    # Nothing of the log can be read any more.
+    rest.broker.log.delete(LedgerId(topic.log.ledger), topic.log.incarnation)
+    await rest.call("PUT", f"{T}/compaction", 204)
+    await topic.compaction.wait()
+    assert await one(rest, "pulsar_compaction_failed_count") == 1
+    assert await one(rest, "pulsar_compaction_succeed_count") == 0
