@@ -1,4 +1,4 @@
-"""`anabranch completion`: a script for bash, zsh or fish that completes commands, actions and options.
+"""`anabranch completion`: a script for bash, zsh or fish that completes commands, actions, options and their values.
 
 The scripts hold every word of the command line as it is declared: completing asks neither Python nor a broker.
 """
@@ -6,15 +6,28 @@ The scripts hold every word of the command line as it is declared: completing as
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+# What help calls an argument that is a file or a folder.
+_FILES = frozenset({"FILE", "DIR", "PATH"})
 
 
 class Word(NamedTuple):
-    """A command, an action, or an option, with what it is for."""
+    """A command, an action, a value that can stand there, or an option, with what it is for."""
 
     text: str
     help: str
+    takes_value: bool = False
+    values: tuple[str, ...] = ()
+    is_file: bool = False
+
+    @property
+    def is_option(self) -> bool:
+        return self.text.startswith("-")
+
+
+Places = dict[str, list[Word]]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def tree(parser: argparse.ArgumentParser) -> dict[str, list[Word]]:
+def tree(parser: argparse.ArgumentParser) -> Places:
     """What may follow each command: `""` is the program alone, `"topics create"` an action."""
     return dict(_walk(parser, ""))
 
@@ -50,12 +63,25 @@ def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, lis
                 found.append(Word(name, helps.get(name, "")))
                 inner.append((f"{path} {name}".strip(), child))
         elif action.option_strings and action.help != argparse.SUPPRESS:
-            found += [Word(option, _short(action.help)) for option in action.option_strings]
-        elif action.choices:
-            found += [Word(str(choice), "") for choice in action.choices]
+            found += _options(action)
+        elif not action.option_strings:
+            found += [Word(value, "") for value in _values(action)]
     yield path, found
     for name, child in inner:
         yield from _walk(child, name)
+
+
+def _options(action: argparse.Action) -> Iterator[Word]:
+    for option in action.option_strings:
+        yield Word(option, _short(action.help), action.nargs != 0, _values(action), action.metavar in _FILES)
+
+
+def _values(action: argparse.Action) -> tuple[str, ...]:
+    """All that may be written there, if that is known: choices, or `on|off`."""
+    if action.choices:
+        return tuple(str(choice) for choice in action.choices)
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    return tuple(metavar.split("|")) if "|" in metavar else ()
 
 
 def _short(help: str | None) -> str:
@@ -63,64 +89,128 @@ def _short(help: str | None) -> str:
     return (help or "").replace("%%", "%").partition("; ")[0]
 
 
-def _bash(words: dict[str, list[Word]]) -> str:
-    cases = "\n".join(
-        f'    "{path}") words="{" ".join(word.text for word in found)}" ;;' for path, found in words.items()
+def _with_values(places: Places) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """`stats --sort`, and what can follow it."""
+    for path, found in places.items():
+        for word in found:
+            if word.is_option and word.values:
+                yield f"{path} {word.text}", word.values
+
+
+def _texts(words: Iterable[Word]) -> str:
+    return " ".join(dict.fromkeys(word.text for word in words))
+
+
+def _lists(places: Places) -> tuple[str, str]:
+    """The options that take a value, and those of them whose value is a file. The program alone has none."""
+    options = [word for path, found in places.items() if path for word in found if word.is_option]
+    return _texts(w for w in options if w.takes_value), _texts(w for w in options if w.is_file)
+
+
+def _bash(places: Places) -> str:
+    words = "\n".join(
+        f'    "{path}") words="{_texts(w for w in found if not w.is_option)}" '
+        f'options="{_texts(w for w in found if w.is_option)}" ;;'
+        for path, found in places.items()
     )
+    values = "\n".join(
+        f'    "{place}") words="{" ".join(found)}" ;;' for place, found in _with_values(places)
+    )
+    takes, files = _lists(places)
     return f"""# Completes anabranch in bash.
 _anabranch_words() {{
   case "$1" in
-{cases}
+{words}
     *) return 1 ;;
   esac
 }}
+_anabranch_values() {{
+  words=""
+  case "$1" in
+{values}
+  esac
+}}
 _anabranch() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" place="" words="" at
+  local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD - 1]}}" place="" words="" options="" at
+  local takes=" {takes} " files=" {files} "
   for ((at = 1; at < COMP_CWORD; at++)); do
     # A word that names a command or an action leads on; options and names of topics do not.
     _anabranch_words "${{place:+$place }}${{COMP_WORDS[at]}}" && place="${{place:+$place }}${{COMP_WORDS[at]}}"
   done
   _anabranch_words "$place"
+  if [[ -n $place && $files == *" $previous "* ]]; then
+    compopt -o filenames 2> /dev/null
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen -f -- "$current"))
+    return
+  elif [[ -n $place && $takes == *" $previous "* ]]; then
+    _anabranch_values "$place $previous"
+  elif [[ $current == -* ]]; then
+    words=$options
+  fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
-complete -o default -F _anabranch anabranch
+complete -F _anabranch anabranch
 """
 
 
-def _zsh(words: dict[str, list[Word]]) -> str:
-    cases = "\n".join(
-        "    {}) choices=({}) ;;".format(
-            _quoted(path),
-            " ".join(
-                _quoted(word.text.replace(":", "\\:") + (f":{word.help}" if word.help else ""))
-                for word in found
-            ),
+def _zsh(places: Places) -> str:
+    def described(words: Iterable[Word]) -> str:
+        return " ".join(
+            _quoted(word.text.replace(":", "\\:") + (f":{word.help}" if word.help else "")) for word in words
         )
-        for path, found in words.items()
+
+    words = "\n".join(
+        f"    {_quoted(path)}) choices=({described(w for w in found if not w.is_option)}) "
+        f"flags=({described(w for w in found if w.is_option)}) ;;"
+        for path, found in places.items()
     )
+    values = "\n".join(
+        f"    {_quoted(place)}) choices=({' '.join(map(_quoted, found))}) ;;"
+        for place, found in _with_values(places)
+    )
+    takes, files = _lists(places)
     return f"""#compdef anabranch
 # Completes anabranch in zsh.
 _anabranch_words() {{
   case "$1" in
-{cases}
+{words}
     *) return 1 ;;
   esac
 }}
+_anabranch_values() {{
+  choices=()
+  case "$1" in
+{values}
+  esac
+}}
 _anabranch() {{
-  local place="" at
-  local -a choices
+  local place="" at previous="${{words[CURRENT-1]}}"
+  local -a choices flags takes files
+  takes=({takes})
+  files=({files})
   for at in "${{(@)words[2,CURRENT-1]}}"; do
     _anabranch_words "${{place:+$place }}$at" && place="${{place:+$place }}$at"
   done
   _anabranch_words "$place"
-  _describe anabranch choices || _files
+  if [[ -n $place && -n ${{files[(r)$previous]}} ]]; then
+    _files
+    return
+  elif [[ -n $place && -n ${{takes[(r)$previous]}} ]]; then
+    _anabranch_values "$place $previous"
+    _describe value choices
+  elif [[ $PREFIX == -* ]]; then
+    _describe -o option flags
+  else
+    _describe anabranch choices
+  fi
 }}
 if [ "$funcstack[1]" = _anabranch ]; then _anabranch "$@"; else compdef _anabranch anabranch; fi
 """
 
 
-def _fish(words: dict[str, list[Word]]) -> str:
-    paths = " ".join(_quoted(path) for path in words if path)
+def _fish(places: Places) -> str:
+    paths = " ".join(_quoted(path) for path in places if path)
     lines = [
         "# Completes anabranch in fish.",
         f"set -g __anabranch_paths {paths}",
@@ -133,14 +223,28 @@ def _fish(words: dict[str, list[Word]]) -> str:
         "    end",
         '    test "$place" = "$argv[1]"',
         "end",
+        "# Names of topics are no files.",
+        "complete -c anabranch -f",
     ]
-    for path, found in words.items():
+    for path, found in places.items():
         where = _quoted(f'__anabranch_at "{path}"')
         for word in found:
-            kind = "-a" if not word.text.startswith("-") else "-l" if word.text.startswith("--") else "-s"
             help = f" -d {_quoted(word.help)}" if word.help else ""
-            lines.append(f"complete -c anabranch -n {where} {kind} {word.text.lstrip('-')}{help}")
+            lines.append(f"complete -c anabranch -n {where} {_fish_word(word)}{help}")
     return "\n".join(lines) + "\n"
+
+
+def _fish_word(word: Word) -> str:
+    if not word.is_option:
+        return f"-a {word.text}"
+    name = word.text.lstrip("-")
+    kind = "-l" if word.text.startswith("--") else "-s" if len(name) == 1 else "-o"
+    if not word.takes_value:
+        return f"{kind} {name}"
+    if word.is_file:
+        return f"{kind} {name} -r -F"
+    values = f" -a {_quoted(' '.join(word.values))}" if word.values else ""
+    return f"{kind} {name} -x{values}"
 
 
 def _quoted(text: str) -> str:

@@ -22,6 +22,7 @@ from anabranch.cli.rest import RestRefused, fetch
 
 INTERVAL_MIN_S = 0.2
 ANSWER_MAX_S = 10.0
+NAME_MIN = 12
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -99,13 +100,23 @@ def chosen(found: Mapping[str, Row], text: str, order: str, top: int) -> list[Ro
     return kept[:top] if top else kept
 
 
-def page(found: Sequence[Row], total: int) -> list[str]:
+def page(found: Sequence[Row], total: int, width: int | None = None) -> list[str]:
+    """The table, in so many columns where there is an end to them: names give way first, from their start."""
     if not found:
         return ["no open topics: a topic is opened by its first use"]
+    lines = _table(found, max(len(row.topic) for row in found))
+    if width is not None and len(lines[0]) > width:
+        longest = max(len(row.topic) for row in found) - (len(lines[0]) - width)
+        lines = [line[:width] for line in _table(found, max(NAME_MIN, longest))]
+    more = f"and {total - len(found):,} more" if total > len(found) else ""
+    return [*lines, *([more] if more else [])]
+
+
+def _table(found: Sequence[Row], name_max: int) -> list[str]:
     cells = [("TOPIC", "IN msg/s", "IN", "OUT msg/s", "OUT", "BACKLOG", "STORED", "PRODUCERS", "CONSUMERS")]
     cells += [
         (
-            row.topic,
+            row.topic if len(row.topic) <= name_max else "…" + row.topic[1 - name_max :],
             rate(row.rate_in),
             f"{size(row.bytes_rate_in)}/s",
             rate(row.rate_out),
@@ -117,8 +128,7 @@ def page(found: Sequence[Row], total: int) -> list[str]:
         )
         for row in found
     ]
-    more = f"and {total - len(found):,} more" if total > len(found) else ""
-    return [*aligned(cells, left={0}), *([more] if more else [])]
+    return aligned(cells, left={0})
 
 
 # -- asking
@@ -150,9 +160,10 @@ def _look(arguments: argparse.Namespace) -> tuple[float, dict[str, Row]]:
 def _show(found: Mapping[str, Row], arguments: argparse.Namespace, *, is_live: bool) -> None:
     total = sum(arguments.filter in topic for topic in found)
     on_screen = arguments.watch and sys.stdout.isatty()
-    top = arguments.top
+    top, width = arguments.top, None
     if on_screen:
-        room = max(1, shutil.get_terminal_size().lines - 4)
+        width, height = shutil.get_terminal_size()
+        room = max(1, height - 5)
         top = min(top, room) if top else room
     kept = chosen(found, arguments.filter, arguments.sort, top)
     if arguments.json:
@@ -161,7 +172,7 @@ def _show(found: Mapping[str, Row], arguments: argparse.Namespace, *, is_live: b
         return
     if on_screen:
         sys.stdout.write(_CLEAR)
-        print(f"{time.strftime('%H:%M:%S')}   {arguments.admin_url}   Ctrl-C ends\n")
+        print(f"{time.strftime('%H:%M:%S')}   {arguments.admin_url}   Ctrl-C ends"[:width] + "\n")
     elif is_live:
         print()
-    print("\n".join(page(kept, total)), flush=True)
+    print("\n".join(page(kept, total, width)), flush=True)

@@ -79,3 +79,16 @@ def test_figures_are_read_from_metrics_and_rates_from_counters() -> None:
     assert [row.rate_in for row in measured(later, before, 2.0).values()] == [0.0, 0.0]
     assert [row.topic for row in chosen(before, "", "backlog", 1)] == ["persistent://a/b/u"]
     assert page(chosen(before, "", "name", 1), len(before))[-1] == "and 1 more"
+
+
+@pytest.mark.parametrize("width", [130, 100, 80, 40])
+def test_a_page_fits_its_screen_and_names_keep_their_ends(width: int) -> None:
+    names = [f"persistent://public/default/orders-partition-{n}" for n in range(3)]
+    text = "".join(f'pulsar_rate_in{{namespace="public/default",topic="{name}"}} 7\n' for name in names)
+    found = list(rows(samples(text)).values())
+    lines = page(found, 9, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == len(names) + 2
+    for n, line in enumerate(lines[1:4]):
+        assert f"partition-{n} " in line
+    assert page(found, 3) == page(found, 3, 1000)
