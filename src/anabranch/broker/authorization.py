@@ -23,6 +23,13 @@ class NotAuthorizedError(BrokerError):
     code = pb.AuthorizationError
 
 
+class NoSuchTenantError(NotAuthorizedError):
+    """Nobody may do anything in a tenant that is not there. It is told, as Pulsar does: whoever mistypes a tenant
+    should not go and ask for permissions. Which namespaces and topics a tenant has is told to nobody without rights."""
+
+    code = pb.TopicNotFound
+
+
 class Authorizer(Protocol):
     """Topics are asked for by any of their names: a segment counts as its `topic://`."""
 
@@ -31,7 +38,9 @@ class Authorizer(Protocol):
         ...
 
     async def may_administer_tenant(self, role: str, tenant: str) -> bool:
-        """Its namespaces and all that is in them. The tenant itself is made and changed by super users."""
+        """Its namespaces and all that is in them. The tenant itself is made and changed by super users.
+
+        NoSuchTenantError instead of no, where there is none."""
         ...
 
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:

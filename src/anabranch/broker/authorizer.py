@@ -1,14 +1,14 @@
 """The rights that are stored: super users by the configuration, tenants' admins and grants by the metadata store.
 
-Whoever is nobody of these may nothing. What does not exist is refused like what is not allowed, so that a refusal
-says nothing about which tenants and namespaces there are.
+Whoever is nobody of these may nothing. A namespace or topic that does not exist is refused like one that is not
+allowed, so that a refusal says nothing about what a tenant has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.authorization import NoSuchTenantError, NotAuthorizedError
 from anabranch.broker.permissions import Action, is_granted, subscription_fault
 from anabranch.broker.policies import Policies
 from anabranch.broker.resources import NotFound, Resources
@@ -33,8 +33,8 @@ class StoredRights:
             return True
         try:
             return bool(role) and role in (await self._resources.tenant(tenant)).admin_roles
-        except NotFound:
-            return False
+        except NotFound as missing:
+            raise NoSuchTenantError(str(missing)) from None
 
     async def may_administer(self, role: str, where: NamespaceName | TopicName) -> bool:
         return await self.may_administer_tenant(role, where.tenant)

@@ -139,6 +139,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     dispatcher_max_read_batch_size: int = 1000
+    # Key_Shared: keys by points on a ring, which move little; or else by ranges that are halved, which are even.
+    subscription_key_shared_use_consistent_hashing: bool = True
     active_consumer_failover_delay_time_millis: int = 1000
 
     # -- topics that keep nothing

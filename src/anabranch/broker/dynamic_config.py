@@ -3,6 +3,7 @@
     /admin/configuration        a map of names and texts, as an operator gave them
 
 Only settings that are read wherever they matter are listed; changing another one would change nothing until a restart.
+Those of Pulsar's that mean nothing here are kept, as in a file of settings, for the tools that read them back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from anabranch.broker.config import BrokerConfig, ConfigError, changed
+from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, changed
+from anabranch.broker.pulsar_settings import DYNAMIC_NAMES
 from anabranch.broker.resources import NotFound, Refused
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore, Watch
@@ -87,12 +89,16 @@ class DynamicConfig:
 
     async def set(self, name: str, text: str) -> None:
         """Refused if the setting cannot change while brokers run, or not to that."""
+        if name in DYNAMIC_NAMES:
+            log.info("the dynamic setting %s means nothing here; it is kept", name)
+            await self._change(lambda values: {**values, name: text})
+            return
         if name not in DYNAMIC:
             raise Refused(
                 f"Can't update non-dynamic configuration {name}: set it in the broker's configuration and restart"
             )
         try:
-            changed(self._base, {name: text})
+            changed(self._base, {name: _spelled(name, text)})
         except ConfigError as error:
             raise Refused(f"Invalid dynamic-config value: {error}") from None
         await self._change(lambda values: {**values, name: text})
@@ -139,7 +145,7 @@ class DynamicConfig:
         if values == self._values:
             return
         # Another broker's release may know settings that this one does not.
-        known = {name: text for name, text in values.items() if name in DYNAMIC}
+        known = {name: _spelled(name, text) for name, text in values.items() if name in DYNAMIC}
         try:
             config = changed(self._base, known)
         except ConfigError as error:
@@ -147,6 +153,14 @@ class DynamicConfig:
             return
         self._values = values
         self._apply(config)
+
+
+def _spelled(name: str, text: str) -> str:
+    """Here, unlike in files, whatever is not true is false: so Pulsar does it, and its clients' tests count on it."""
+    is_odd = FIELDS[name].type is bool and text.strip().lower() not in ("true", "false")
+    if is_odd:
+        log.warning("the dynamic setting %s is neither true nor false, and is read as false", name)
+    return "false" if is_odd else text
 
 
 def _decoded(value: bytes) -> dict[str, str]:

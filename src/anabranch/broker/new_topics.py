@@ -100,6 +100,6 @@ class NewTopics:
         """How many partitions a topic made by use gets; 0 for none."""
         config, override = self._broker.config, policies.auto_topic_creation
         kind, count = config.allow_auto_topic_creation_type, config.default_num_partitions
-        if override is not None and override.topic_type is not None:
+        if override is not None and override.topic_type:
             kind, count = override.topic_type, override.default_num_partitions or count
         return count if kind == "partitioned" else 0

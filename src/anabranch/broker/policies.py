@@ -88,25 +88,32 @@ QuotaKind = Literal["destination_storage", "message_age"]
 QuotaAction = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
 
+_PARTITIONS = "[defaultNumPartitions]"
+
+
 class AutoTopicCreation(Json, frozen=True, rename="camel"):
     allow_auto_topic_creation: bool = True
-    topic_type: Literal["partitioned", "non-partitioned"] | None = None
+    # Empty is what clients send along when they switch it off.
+    topic_type: Literal["partitioned", "non-partitioned", ""] | None = None
     default_num_partitions: Int32 | None = None
 
     def check(self) -> None:
-        if not self.allow_auto_topic_creation:
-            return
-        if self.topic_type is None:
-            raise InvalidValue("Invalid configuration for autoTopicCreationOverride: topicType is missing")
-        if self.topic_type == "partitioned" and (self.default_num_partitions or 0) < 1:
-            raise InvalidValue(
-                "Invalid configuration for autoTopicCreationOverride: defaultNumPartitions must be at least 1 "
-                "for partitioned topics"
+        if self.allow_auto_topic_creation and (fault := self._fault()):
+            # Admin clients compare this word for word.
+            raise InvalidValue(f"Invalid configuration for autoTopicCreationOverride. the detail is {fault}")
+
+    def _fault(self) -> str:
+        partitions = self.default_num_partitions
+        if not self.topic_type:
+            return "[topicType] is missing: give partitioned or non-partitioned."
+        if self.topic_type == "non-partitioned":
+            is_fine = partitions is None
+            return (
+                "" if is_fine else f"{_PARTITIONS} is not allowed to be set when the type is non-partition."
             )
-        if self.topic_type == "non-partitioned" and self.default_num_partitions is not None:
-            raise InvalidValue(
-                "Invalid configuration for autoTopicCreationOverride: defaultNumPartitions is for partitioned topics"
-            )
+        if partitions is None:
+            return f"{_PARTITIONS} cannot be null when the type is partitioned."
+        return "" if partitions >= 1 else f"{_PARTITIONS} cannot be less than 1 for partition type."
 
 
 class AutoSubscriptionCreation(Json, frozen=True, rename="camel"):

@@ -37,6 +37,7 @@ class Publishing:
         "_answers",
         "_is_encryption_required",
         "_is_plain",
+        "_is_silent",
         "_log",
         "_on_full",
         "_on_hidden",
@@ -70,6 +71,7 @@ class Publishing:
         # Nothing to judge: append and wait. Everything else takes `_publish_judged`.
         self._is_plain = not is_sealed
         self._is_encryption_required = False
+        self._is_silent = False
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
@@ -86,9 +88,13 @@ class Publishing:
         is_judged = self.is_deduplicating or self._is_encryption_required
         self._is_plain = not (is_judged or self.is_sealed or self.is_stopped)
 
-    def seal(self) -> None:
-        """From here on every publish is refused, after the receipts of what came before."""
+    def seal(self, *, is_silent: bool = False) -> None:
+        """From here on every publish is refused, after the receipts of what came before.
+
+        `is_silent`: refused without a word, since the producers are about to be closed and hear it when they come back.
+        Some clients take a send error for the end of their connection, and some never fail the message."""
         self.is_sealed = True
+        self._is_silent = is_silent
         self._is_plain = False
 
     def stop(self) -> None:
@@ -150,7 +156,7 @@ class Publishing:
 
     def _publish_judged(self, producer: Producer, send: Frame) -> None:
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
-        if self.is_stopped:
+        if self.is_stopped or self._is_silent:
             return
         refusal = refusal_of(flags, is_sealed=self.is_sealed)
         if refusal is None and self._is_encryption_required and not parse_metadata(entry).encryption_keys:
@@ -181,7 +187,7 @@ class Publishing:
     def _publish_hidden(self, producer: Producer, attempt: str, send: Frame) -> None:
         """Every entry must say whose it is: after a crash the log itself tells what is hidden."""
         _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
-        if self.is_stopped:
+        if self.is_stopped or self._is_silent:
             return
         refusal = refusal_of(flags, is_sealed=self.is_sealed)
         if refusal is None and _attempt_in(entry) != attempt:

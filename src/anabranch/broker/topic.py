@@ -293,10 +293,13 @@ class Topic:
 
     async def _seal(self) -> None:
         if not self._publishing.is_sealed:
-            self._publishing.seal()
+            # Producers of a segment are told at once and turn to its children.
+            self._publishing.seal(is_silent=self.name.is_classic)
             await self.stored(topic_state.sealed())
         if self.log.topic_record.sealed_end is None:
             await self.log.seal()
+        if self.name.is_classic:
+            self.attached.close_all()
         self._end()
 
     def _end(self) -> None:

@@ -92,6 +92,7 @@ def limits_of(config: BrokerConfig, policies: Policies) -> TopicLimits:
             ),
             failover_wait_seconds=config.active_consumer_failover_delay_time_millis / 1000,
             has_delays=delayed is None or delayed.active,
+            has_key_ring=config.subscription_key_shared_use_consistent_hashing,
         ),
         publish_rate=_limit(policies.publish_rate),
         dispatch_rate=_limit(policies.dispatch_rate),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from anabranch.model.position import Position
+from anabranch.storage.port import LogError
+from anabranch.wire.entry import publish_time
 
 if TYPE_CHECKING:
     from anabranch.broker.producer import Producer
@@ -25,10 +29,25 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
         "averageMsgSize": throughput / rate if rate else 0.0,
         "chunkedMessageRate": 0.0,
         "address": producer.link.address,
-        "connectedSince": producer.created_ms,
+        "connectedSince": shown_time(producer.created_ms),
         "clientVersion": producer.link.client_version,
         "metadata": producer.metadata,
     }
+
+
+def shown_time(at_ms: int) -> str:
+    """As Pulsar's figures have it: text, for people."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+async def full_topic_stats(topic: Topic) -> dict[str, Any]:
+    """With what has to be read from the log."""
+    last_ms = 0
+    with contextlib.suppress(LogError):  # An entry that cannot be read says so to its readers.
+        if topic.log.entries:
+            _, entries = await topic.log.read(topic.log.last, 1, 1)
+            last_ms = publish_time(entries[0][2]) if entries else 0
+    return {**topic_stats(topic), "lastPublishTimeStamp": last_ms}
 
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
@@ -66,6 +85,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "compaction": topic.compaction.stats(),
         "topicEpoch": topic.attached.epoch,
         "nonContiguousDeletedMessagesRanges": 0,
+        "topicCreationTimeStamp": topic.log.topic_record.created_ms,
         "ownerBroker": topic.broker.service_url.removeprefix("pulsar://"),
     }
 

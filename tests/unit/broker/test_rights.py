@@ -62,18 +62,24 @@ async def test_who_may_produce_may_not_consume_and_the_other_way_round(acme: Gua
 
 async def test_nobody_finds_out_what_exists(acme: Guarded) -> None:
     async with acme.as_role("nobody") as wire:
-        for topic in (
-            TOPIC,
-            "persistent://acme/news/none",
-            "persistent://acme/none/t",
-            "persistent://no/no/t",
-        ):
+        for topic in (TOPIC, "persistent://acme/news/none", "persistent://acme/none/t"):
             look = await wire.ask(C.LOOKUP, "lookupTopic", topic=topic, request_id=3)
             assert look.lookupTopicResponse.error == pb.AuthorizationError
             count = await wire.ask(C.PARTITIONED_METADATA, "partitionMetadata", topic=topic, request_id=4)
             assert count.partitionMetadataResponse.error == pb.AuthorizationError
             assert refused(await produce(wire, topic))
             assert refused(await subscribe(wire, topic))
+
+
+async def test_a_tenant_that_does_not_exist_is_told_as_such(acme: Guarded) -> None:
+    topic = "persistent://no/no/t"
+    async with acme.as_role("nobody") as wire:
+        look = await wire.ask(C.LOOKUP, "lookupTopic", topic=topic, request_id=3)
+        assert look.lookupTopicResponse.error == pb.TopicNotFound
+        count = await wire.ask(C.PARTITIONED_METADATA, "partitionMetadata", topic=topic, request_id=4)
+        assert count.partitionMetadataResponse.error == pb.TopicNotFound
+    answer = await acme.rest("nobody", "POST", "/admin/v2/namespaces/no/no/retention", 404, json={})
+    assert answer.json() == {"reason": "Tenant does not exist"}
 
 
 @pytest.mark.parametrize("role", ["root", "boss", "writer", "reader"])

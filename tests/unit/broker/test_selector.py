@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.consumer import KEY_SHARED, Consumer
-from anabranch.broker.dispatch.selector import HashRing, KeyRanges
+from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges
 from anabranch.broker.errors import ConsumerAssignError
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.rig import RecordingLink
@@ -65,6 +65,38 @@ def test_the_ranges_shown_cover_every_slot_once_and_agree_with_the_choice() -> N
         assert ring.select(start) is ring.select(end) is owner
         at = end + 1
     assert at == 65536
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.data())
+def test_halved_ranges_always_cover_every_slot_once(steps: list[bool], data: st.DataObject) -> None:
+    halves = KeyHalves()
+    present: list[Consumer] = []
+    for comes in steps:
+        if comes or not present:
+            present.append(named("c"))
+            halves.add(present[-1])
+        else:
+            halves.remove(present.pop(data.draw(st.integers(0, len(present) - 1))))
+        covered = sorted((span, owner.name) for owner, spans in halves.ranges().items() for span in spans)
+        assert len(covered) == len(present)
+        edges = [span for span, _ in covered]
+        if present:
+            assert [start for start, _ in edges] == [0, *(end + 1 for _, end in edges[:-1])]
+            assert edges[-1][1] == 65535
+    for owner, [(start, end)] in halves.ranges().items():
+        assert halves.select(start) is halves.select(end) is owner
+
+
+def test_halves_go_to_whoever_comes_and_back_to_a_neighbour() -> None:
+    halves, first, second, third = KeyHalves(), named("1"), named("2"), named("3")
+    for consumer in (first, second, third):
+        halves.add(consumer)
+    assert halves.ranges() == {third: [(0, 16384)], second: [(16385, 32768)], first: [(32769, 65535)]}
+    halves.remove(first)
+    assert halves.ranges() == {third: [(0, 16384)], second: [(16385, 65535)]}
+    halves.remove(third)
+    assert halves.select(1) is second
 
 
 def test_sticky_ranges_choose_their_owner_and_leave_gaps_to_nobody() -> None:

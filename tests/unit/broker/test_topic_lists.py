@@ -112,3 +112,9 @@ def test_patterns_are_for_names_without_domain_and_partition() -> None:
     ]
     with pytest.raises(InvalidName):
         Pattern("[")
+
+
+async def test_a_namespace_that_is_not_there_has_no_topics(peer: Peer) -> None:
+    answer = await peer.ask(C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="public/none")
+    assert answer.type == C.GET_TOPICS_OF_NAMESPACE_RESPONSE
+    assert list(answer.getTopicsOfNamespaceResponse.topics) == []

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.errors import RestError
@@ -55,17 +55,19 @@ async def runtime_settings(broker: BrokerDep) -> dict[str, str]:
     return {name: _as_text(value) for name, value in broker.config.spelled().items()}
 
 
-@router.post("/configuration/{name}/{value}", status_code=204)
-async def change_setting(broker: BrokerDep, name: str, value: str) -> None:
+@router.post("/configuration/{name}/{value}")
+async def change_setting(broker: BrokerDep, name: str, value: str) -> Response:
     """Acts at once, here and on every other broker, and outlives restarts."""
     # Twice, as Pulsar does: its admin client encodes values twice.
     await broker.dynamic_config.set(decoded(name), decoded(unquote(value)))
+    return Response()  # Clients look for 200, and not for 204.
 
 
-@router.delete("/configuration/{name}", status_code=204)
-async def reset_setting(broker: BrokerDep, name: str) -> None:
+@router.delete("/configuration/{name}")
+async def reset_setting(broker: BrokerDep, name: str) -> Response:
     """What each broker was started with is in force again."""
     await broker.dynamic_config.remove(decoded(name))
+    return Response()
 
 
 @router.get("/backlog-quota-check", status_code=204)

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 
 from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker import errors as broker_errors
-from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.authorization import NoSuchTenantError, NotAuthorizedError
 from anabranch.broker.broker import Broker
 from anabranch.broker.policy_json import InvalidValue
-from anabranch.broker.resources import ResourceError
+from anabranch.broker.resources import NamespaceNotFound, ResourceError
 from anabranch.broker.schemas import SchemaNotFoundError
 from anabranch.controller import ports
 from anabranch.controller.errors import ControllerError
@@ -40,6 +40,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidName, 412),
     (InvalidValue, 412),
     (InvalidPolicy, 412),
+    (NoSuchTenantError, 404),
     (NotAuthorizedError, 403),
     (LayoutRefused, 412),
     (ports.SegmentRefused, 409),
@@ -60,6 +61,13 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (ValueTooLarge, 413),
     (StoreUnavailable, 503),
     (LogFullError, 503),
+)
+
+
+# Admin clients compare these word for word. The name that is missing is in the path that was asked for.
+_TEXTS: tuple[tuple[type[Exception], str], ...] = (
+    (NoSuchTenantError, "Tenant does not exist"),
+    (NamespaceNotFound, "Namespace does not exist"),
 )
 
 
@@ -94,7 +102,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     status = status_of(error)
     if status in (500, 503):
         log.warning("%s %s answered %d: %s", request.method, request.url.path, status, error)
-    return reason(status, str(error))
+    return reason(status, next((text for kind, text in _TEXTS if isinstance(error, kind)), str(error)))
 
 
 async def _elsewhere(request: Request, error: Exception) -> JSONResponse:

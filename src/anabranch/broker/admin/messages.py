@@ -31,12 +31,18 @@ _PRINTED = " !#$&'()*+,/:;=?@[]~"
 
 @router.get("/subscription/{subscription}/position/{position}")
 async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, position: int) -> Response:
-    """The n-th entry, from 1, that the subscription has not acknowledged."""
-    found = (await single(broker, topic)).subscriptions.get(subscription)
-    if found is None:
-        raise RestError(404, f"Subscription {subscription} not found on topic {topic}")
+    """The n-th entry, from 1, that the subscription has not acknowledged.
+
+    One that does not exist has acknowledged nothing. Pulsar makes it then; here a look makes nothing.
+    """
+    opened = await single(broker, topic)
+    found = opened.subscriptions.get(subscription)
     if position < 1:
         raise RestError(412, "Message positions start at 1")
+    if found is None:
+        if position > opened.log.entries:
+            raise RestError(404, "Message not found")
+        return await _read(opened.log, opened.log.position_at(position - 1))
     entries = await found.peek(position)
     if len(entries) < position:
         raise RestError(404, "Message not found")

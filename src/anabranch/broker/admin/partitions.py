@@ -58,7 +58,6 @@ _LARGEST = frozenset(
         "averageMsgSize",
         "avgMessagesPerEntry",
         "producerId",
-        "connectedSince",
         "topicEpoch",
         "earliestMsgPublishTimeInBacklogs",
     }
@@ -69,7 +68,9 @@ def _added(key: str, one: Any, other: Any) -> Any:
     if isinstance(one, bool) or one is None or other is None:
         return one or other
     if isinstance(one, int | float):
-        return max(one, other) if key in _LARGEST or "Timestamp" in key else one + other
+        if key == "topicCreationTimeStamp":
+            return min(one, other)
+        return max(one, other) if key in _LARGEST or "timestamp" in key.lower() else one + other
     if isinstance(one, dict) and all(isinstance(value, dict) for value in (*one.values(), *other.values())):
         return {
             name: merged([part[name] for part in (one, other) if name in part]) for name in {**one, **other}

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import body_of
+from anabranch.broker.policy_json import Count, Count64, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Setting:
     is_per_cluster: bool = False
     # Pulsar's clients send these as a parameter of that name; others may send a body.
     parameter: str | None = None
+    # What a number below 0 is answered with, where Pulsar's clients expect other words than the usual ones.
+    fault: str = ""
 
     def value(self, policies: Any) -> Any:
         found = getattr(policies, self.field)
@@ -51,12 +54,25 @@ def shown(value: Any) -> Response:
 
 async def sent(request: Request, setting: Setting) -> Any:
     """What the request sets it to, from its parameter or its body."""
+    if setting.kind not in _SIGNED:
+        return await _sent(request, setting, setting.kind)
+    value: int = await _sent(request, setting, _SIGNED[setting.kind])
+    if value < 0:
+        raise RestError(412, setting.fault or f"{setting.path} must be 0 or more")
+    return value
+
+
+# Read as what may be negative, so that the answer is the one that Pulsar gives and not one about JSON.
+_SIGNED = {Count: Int32, Count64: Int64}
+
+
+async def _sent(request: Request, setting: Setting, kind: Any) -> Any:
     if setting.parameter is not None and (text := request.query_params.get(setting.parameter)) is not None:
         try:
-            return msgspec.convert(text, setting.kind, strict=False)
+            return msgspec.convert(text, kind, strict=False)
         except msgspec.ValidationError as error:
             raise RestError(400, f"Invalid {setting.parameter}: {error}") from None
-    return await body_of(request, setting.kind)
+    return await body_of(request, kind)
 
 
 _VERBS = {"GET": "Show", "POST": "Set", "PUT": "Set", "DELETE": "Remove"}

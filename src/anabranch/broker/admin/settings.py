@@ -47,7 +47,12 @@ SETTINGS = (
     Setting("schemaCompatibilityStrategy", "schema_compatibility_strategy", Strategy),
     Setting("schemaValidationEnforced", "schema_validation_enforced", bool),
     Setting("subscriptionAuthMode", "subscription_auth_mode", Literal["None", "Prefix"]),
-    Setting("subscriptionExpirationTime", "subscription_expiration_time_minutes", Count),
+    Setting(
+        "subscriptionExpirationTime",
+        "subscription_expiration_time_minutes",
+        Count,
+        fault="Invalid value for subscription expiration time",
+    ),
     Setting("subscriptionTypesEnabled", "subscription_types_enabled", tuple[SubscriptionType, ...]),
     Setting("delayedDelivery", "delayed_delivery_policies", DelayedDelivery),
     Setting("inactiveTopicPolicies", "inactive_topic_policies", InactiveTopics),

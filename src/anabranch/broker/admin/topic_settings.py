@@ -47,6 +47,7 @@ SETTINGS = (
         "subscription_expiration_time_minutes",
         Count,
         parameter="subscriptionExpirationTime",
+        fault="Invalid value for subscription expiration time",
     ),
     Setting("subscriptionTypesEnabled", "subscription_types_enabled", tuple[SubscriptionType, ...]),
     Setting("delayedDelivery", "delayed_delivery_policies", DelayedDelivery),

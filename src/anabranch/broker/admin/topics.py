@@ -18,7 +18,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy_json import Int32
-from anabranch.broker.topic_stats import internal_stats, topic_stats
+from anabranch.broker.topic_stats import full_topic_stats, internal_stats
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 
@@ -253,7 +253,7 @@ async def create_missed_partitions(broker: BrokerDep, topic: TopicDep) -> None:
 
 @router.get("/stats")
 async def stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
-    return topic_stats(await single(broker, topic))
+    return await full_topic_stats(await single(broker, topic))
 
 
 @router.get("/internalStats")
@@ -265,7 +265,9 @@ async def internal(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
 @router.get("/partitioned-stats")
 async def partitioned_stats(broker: BrokerDep, topic: TopicDep, perPartition: bool = True) -> dict[str, Any]:
     count = await _count(broker, topic)
-    found = {str(part.name): topic_stats(part) for part in await each_existing(broker, topic, count)}
+    found = {
+        str(part.name): await full_topic_stats(part) for part in await each_existing(broker, topic, count)
+    }
     metadata = (await broker.resources.partitioned_topic(topic)).builtins()
     return {**merged(list(found.values())), "metadata": metadata, "partitions": found if perPartition else {}}
 

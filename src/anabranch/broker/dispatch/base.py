@@ -44,6 +44,8 @@ class DispatchLimits:
     retry_seconds: float = 1.0
     # Whether messages may ask to be delivered later; if not, they are delivered at once.
     has_delays: bool = True
+    # Key_Shared: whether consumers share keys by points on a ring, or by halving ranges.
+    has_key_ring: bool = True
 
 
 @dataclass(slots=True)

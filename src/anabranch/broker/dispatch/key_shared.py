@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.broker.consumer import KEY_SHARED, Consumer
 from anabranch.broker.dispatch.base import DispatchContext
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
-from anabranch.broker.dispatch.selector import HashRing, KeyRanges, Selector
+from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector
 from anabranch.broker.errors import SubscriptionBusyError
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
@@ -29,7 +29,8 @@ class KeySharedDispatcher(ConcurrentDispatcher):
     def __init__(self, context: DispatchContext, first: Consumer) -> None:
         super().__init__(context)
         self.mode, self.is_unordered = _policy(first)
-        self._selector: Selector = KeyRanges() if self.mode == pb.STICKY else HashRing()
+        split = HashRing if context.limits.has_key_ring else KeyHalves
+        self._selector: Selector = KeyRanges() if self.mode == pb.STICKY else split()
         # Who holds unacknowledged entries of a key, and how many.
         self._holders: dict[int, tuple[Consumer, int]] = {}
         # Entries set aside, by key; a heap each.

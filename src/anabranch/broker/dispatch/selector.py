@@ -1,8 +1,9 @@
 """Which consumer gets which key, and which consumer of a Failover subscription is active. Pure.
 
 Numbers follow the reference, so that clients which compute a key's slot themselves agree with us: AUTO_SPLIT puts a
-hundred points per consumer on a ring of slots 1 to 65,535; STICKY consumers name their own ranges of 0 to 65,535. Two
-consumers of one name get different points, by their order of arrival.
+hundred points per consumer on a ring of slots 1 to 65,535, or halves ranges where the broker is told so; STICKY
+consumers name their own ranges of 0 to 65,535. Two consumers of one name get different points, by their order of
+arrival.
 """
 
 from __future__ import annotations
@@ -96,6 +97,60 @@ class HashRing:
                 mine.append((start, edge))
             start = edge + 1
         return found
+
+
+class KeyHalves:
+    """AUTO_SPLIT without a ring: who comes takes half of the widest range, who goes leaves his to a neighbour.
+
+    Shares are even for two, four or eight consumers and depend on nobody's name; but keys move more than on the ring.
+    """
+
+    def __init__(self) -> None:
+        # Each range by its last slot, ascending; the last of all is the end of the space.
+        self._ends: list[int] = []
+        self._owners: dict[int, Consumer] = {}
+
+    def hash_of(self, metadata: pb.MessageMetadata) -> int:
+        return sticky_slot(sticky_key(metadata))
+
+    def add(self, consumer: Consumer) -> None:
+        if not self._ends:
+            end = STICKY_SLOTS
+        else:
+            starts = [0, *self._ends]
+            # Ties go to the lowest range.
+            widest = max(range(len(self._ends)), key=lambda at: (self._ends[at] - starts[at], -at))
+            width = self._ends[widest] - starts[widest]
+            if width <= 1:
+                raise ConsumerAssignError(
+                    f"no keys are left for another consumer: {len(self._ends)} share them"
+                )
+            end = self._ends[widest] - (width >> 1)
+        insort(self._ends, end)
+        self._owners[end] = consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        end = next((end for end, owner in self._owners.items() if owner is consumer), None)
+        if end is None:
+            return
+        if end == STICKY_SLOTS and len(self._ends) > 1:
+            # The highest range goes to the one below it; any other one to the one above.
+            below = self._ends.pop(-2)
+            self._owners[end] = self._owners.pop(below)
+            return
+        self._ends.remove(end)
+        del self._owners[end]
+
+    def select(self, key_hash: int) -> Consumer | None:
+        at = bisect_left(self._ends, key_hash)
+        return self._owners[self._ends[at]] if at < len(self._ends) else None
+
+    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        starts = [0, *(end + 1 for end in self._ends)]
+        return {
+            self._owners[end]: [(start, min(end, STICKY_SLOTS - 1))]
+            for start, end in zip(starts, self._ends, strict=False)
+        }
 
 
 class KeyRanges:
