@@ -10,7 +10,6 @@ merely for being unused.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from anabranch.broker import units
+from anabranch.broker import units, unknown_settings
 from anabranch.broker.config_files import (
     DEFAULT,
     ConfigError,
@@ -351,6 +350,8 @@ class Loaded:
     origins: dict[str, Origin]  # Of what is not left to its default.
     warnings: list[str] = field(default_factory=list)
     unused: list[Given] = field(default_factory=list)  # Settings of Pulsar's that mean nothing here.
+    # Those of them that are not as Pulsar ships them: somebody wanted something.
+    missed: list[Given] = field(default_factory=list)
 
     def origin(self, name: str) -> Origin:
         return self.origins.get(name, DEFAULT)
@@ -387,7 +388,8 @@ def loaded(
             # Empty means "not set" in a broker.conf, which lists all that there is.
             settings[name] = _convert(name, given, _SCALES.get(key))
             found.origins[name] = given.origin
-    found.warnings = _complaints(strangers, found.unused)
+    told = unknown_settings.sort(strangers, _FOLDED)
+    found.warnings, found.unused, found.missed = told.warnings, told.unused, told.missed
     found.config = BrokerConfig(**{FIELDS[key].name: value for key, value in settings.items()})
     _check(found)
     return found
@@ -448,39 +450,6 @@ def allowed(name: str) -> str:
     least, most = _AT_LEAST.get(name, 0), _AT_MOST.get(name)
     number = "a whole number" if kind is int else "a number"
     return f"{number} from {least} to {most}" if most is not None else f"{number} of at least {least}"
-
-
-def _complaints(strangers: Iterable[Given], unused: list[Given]) -> list[str]:
-    """One line for each name that looks like a slip, one for those of Pulsar's, one for all the others together."""
-    # Loaded only if somebody has set something that we do not know.
-    from anabranch.broker.pulsar_settings import NAMES
-
-    of_pulsar = {folded(name) for name in NAMES}
-    slips: list[str] = []
-    others: list[Given] = []
-    for given in strangers:
-        key = folded(given.key)
-        if key in of_pulsar:
-            unused.append(given)
-        elif near := difflib.get_close_matches(key, _FOLDED, n=1, cutoff=0.8):
-            slips.append(f"unknown setting {given.key} in {given.origin}; did you mean {_FOLDED[near[0]]}?")
-        else:
-            others.append(given)
-    if unused:
-        slips.append(
-            f"settings of Pulsar's that mean nothing here, {_several(unused)}; "
-            "`anabranch config show --unused` lists them"
-        )
-    if others:
-        slips.append(f"not a setting of this broker, {_several(others)}")
-    return slips
-
-
-def _several(found: list[Given]) -> str:
-    origin = found[0].origin
-    where = origin.where.rpartition(":")[0] if origin.kind == "file" and len(found) > 1 else origin.where
-    names = ", ".join(given.key for given in found[:5])
-    return f"in {where}: {names}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
 def _check(found: Loaded) -> None:

@@ -28,7 +28,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     show.add_argument("name", nargs="*", metavar="NAME", help="only these settings")
     show.add_argument("--changed", action="store_true", help="only what differs from its default")
     show.add_argument(
-        "--unused", action="store_true", help="instead, the settings of Pulsar's that mean nothing here"
+        "--unused",
+        action="store_true",
+        help="instead, the settings of Pulsar's that mean nothing here, those first that are not as it ships them",
     )
     show.add_argument("--json", action="store_true", help="print JSON")
     declare_broker(show)
@@ -39,8 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     for warning in found.warnings:
         print(f"anabranch: {warning}", file=sys.stderr)
     if arguments.unused:
-        unused = {given.key: str(given.origin) for given in found.unused}
-        _print(unused, [(key, where) for key, where in unused.items()], ("SETTING", "FROM"), arguments.json)
+        missed = {id(given) for given in found.missed}
+        unused = {
+            # No values: some are passwords.
+            given.key: {"where": str(given.origin), "isChanged": id(given) in missed}
+            for given in sorted(found.unused, key=lambda given: id(given) not in missed)
+        }
+        rows = [(key, "yes" if one["isChanged"] else "no", one["where"]) for key, one in unused.items()]
+        _print(unused, rows, ("SETTING", "CHANGED", "FROM"), arguments.json)
         return 0
     shown = _chosen(found, arguments)
     rows = [(name, _text(one["value"]), one["where"] or one["from"]) for name, one in shown.items()]

@@ -9,7 +9,7 @@ import pytest
 from anabranch.autoscale.policy import DEFAULT
 from anabranch.broker.config import FIELDS, BrokerConfig, ConfigError, load, loaded
 from anabranch.broker.config_files import Given, Origin
-from anabranch.broker.pulsar_settings import NAMES
+from anabranch.broker.pulsar_settings import SHIPPED
 from anabranch.broker.scalable.auto_policy import broker_policy
 
 
@@ -161,12 +161,24 @@ def test_a_line_may_go_on_in_the_next_and_the_last_of_two_counts(tmp_path: Path)
 
 
 def test_every_setting_of_pulsars_reads_and_those_without_meaning_share_a_line(tmp_path: Path) -> None:
-    text = "".join(f"{name}=\n" for name in sorted(NAMES | set(FIELDS)))
+    text = "".join(f"{name}=\n" for name in sorted(set(SHIPPED) | set(FIELDS)))
     found = loaded(conf(tmp_path, text))
     assert found.config == BrokerConfig()
     assert len(found.warnings) == 1
     assert "mean nothing here" in found.warnings[0]
     assert {given.key for given in found.unused} >= {"managedLedgerDefaultEnsembleSize", "zookeeperServers"}
+
+
+def test_what_is_as_pulsar_ships_it_is_told_apart_from_what_somebody_wanted(tmp_path: Path) -> None:
+    as_shipped = "".join(f"{name}={values[-1]}\n" for name, values in SHIPPED.items() if name not in FIELDS)
+    wanted = "encryptionRequireOnProducer=true\nbrokerClientAuthenticationParameters=token:abc\n"
+    found = loaded(conf(tmp_path, as_shipped + wanted))
+    missed = {given.key for given in found.missed}
+    assert missed == {"encryptionRequireOnProducer", "brokerClientAuthenticationParameters"} - set(FIELDS)
+    told = next(line for line in found.warnings if "NOT obeyed" in line)
+    assert all(name in told for name in missed)
+    assert "token:abc" not in told
+    assert len(loaded(conf(tmp_path, as_shipped)).missed) == 0
 
 
 def test_an_empty_value_leaves_the_default(tmp_path: Path) -> None:

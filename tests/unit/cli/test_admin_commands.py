@@ -335,8 +335,11 @@ def test_config_shows_what_differs_from_its_default(tmp_path: Path, capsys: Capt
 
 def test_config_lists_what_means_nothing_here(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("zookeeperServers=a:2181\nmaxMesageSize=1\n")
+    file.write_text("loadBalancerEnabled=true\nzookeeperServers=a:2181\nmaxMesageSize=1\n")
     assert main(["config", "show", "--unused", "--config", str(file)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[1].split() == ["zookeeperServers", f"{file}:1"]
+    assert [line.split() for line in captured.out.splitlines()[1:]] == [
+        ["zookeeperServers", "yes", f"{file}:2"],
+        ["loadBalancerEnabled", "no", f"{file}:1"],
+    ]
     assert "did you mean maxMessageSize?" in captured.err
