@@ -1,4 +1,4 @@
-"""Who somebody is: what clients and REST callers show, turned into a role and the time until which it is good. Pure.
+"""Who somebody is: what clients and REST callers show, turned into a role and the time until which it is good.
 
 The role of a client certificate is its common name; that the certificate is good is TLS's to find out.
 """
@@ -16,9 +16,15 @@ from anabranch.wire import pulsar_pb2 as pb
 
 
 class AuthenticationFailed(BrokerError):
-    """What was shown proves nothing. The text says why, and never what was shown."""
+    """What was shown proves nothing. The text says why, and never what was shown; `reason` is for the metrics, in the
+    words of Pulsar's providers, of which there are few."""
 
     code = pb.AuthenticationError
+
+    def __init__(self, text: str, reason: str = "INVALID_AUTH_DATA", *, has_expired: bool = False) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.has_expired = has_expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,14 @@ class TokenReader(Protocol):
 
 
 class PasswordReader(Protocol):
-    def identify(self, proof: bytes, now_s: float) -> Identity:
-        """Of `user:password`. AuthenticationFailed if they do not belong together."""
+    """Of `user:password`. To find out whether they belong together takes a while, once."""
+
+    def identify(self, proof: bytes) -> Identity | None:
+        """If it is known already."""
+        ...
+
+    async def learn(self, proof: bytes, host: str, now_s: float) -> Identity:
+        """AuthenticationFailed if they do not belong together, or `host` has tried too many."""
         ...
 
 
@@ -52,6 +64,15 @@ class Authentication:
     # Of those who show nothing, or something that is not known here; empty: they are refused.
     anonymous_role: str = ""
 
+    def takes_time(self, method: str, proof: bytes) -> bool:
+        """Whether `learn` has to come before `identify`."""
+        return method == "basic" and self.passwords is not None and self.passwords.identify(proof) is None
+
+    async def learn(self, proof: bytes, host: str, now_s: float) -> None:
+        """AuthenticationFailed if there is nothing to be learned."""
+        assert self.passwords is not None
+        await self.passwords.learn(proof, host, now_s)
+
     def identify(
         self, method: str, proof: bytes, now_s: float, certificate: Mapping[str, Any] | None = None
     ) -> Identity:
@@ -59,7 +80,9 @@ class Authentication:
         if method == "token" and self.tokens is not None:
             return self.tokens.identify(proof, now_s)
         if method == "basic" and self.passwords is not None:
-            return self.passwords.identify(proof, now_s)
+            if (found := self.passwords.identify(proof)) is not None:
+                return found
+            raise AuthenticationFailed("unknown user or wrong password", "INVALID_TOKEN")
         if method == "tls" and self.has_certificates:
             return Identity(_common_name(certificate))
         if self.anonymous_role:
@@ -69,23 +92,20 @@ class Authentication:
             raise AuthenticationFailed(f"authentication is required: {self._ways()}")
         raise AuthenticationFailed(f"authentication method {method[:40]!r} is not known here: {self._ways()}")
 
-    def identify_header(
-        self, header: str, now_s: float, certificate: Mapping[str, Any] | None = None
-    ) -> Identity:
-        """Of an HTTP request, by its Authorization header, or without one by its certificate."""
+    def shown(self, header: str, certificate: Mapping[str, Any] | None = None) -> tuple[str, bytes]:
+        """The method and the proof of an HTTP request: by its Authorization header, without one by its certificate."""
         scheme, _, rest = header.strip().partition(" ")
         match scheme.lower():
-            case "" if certificate and self.has_certificates:
-                return self.identify("tls", b"", now_s, certificate)
             case "":
-                return self.identify("", b"", now_s)
+                return ("tls" if certificate and self.has_certificates else ""), b""
             case "bearer":
-                return self.identify("token", rest.strip().encode(), now_s)
+                return "token", rest.strip().encode()
             case "basic":
-                return self.identify("basic", _from_base64(rest), now_s)
+                return "basic", _from_base64(rest)
         # Not what was sent: somebody may have sent the token alone.
         raise AuthenticationFailed(
-            "the Authorization header has a scheme that is not known here: send Bearer and a token, or Basic"
+            "the Authorization header has a scheme that is not known here: send Bearer and a token, or Basic",
+            "INVALID_HEADER",
         )
 
     @property
@@ -107,7 +127,7 @@ def _from_base64(text: str) -> bytes:
         return base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
         raise AuthenticationFailed(
-            "the Authorization header is not Basic and user:password in base64"
+            "the Authorization header is not Basic and user:password in base64", "INVALID_HEADER"
         ) from None
 
 
@@ -116,4 +136,4 @@ def _common_name(certificate: Mapping[str, Any] | None) -> str:
         for name, value in part:
             if name == "commonName" and value:
                 return str(value)
-    raise AuthenticationFailed("no client certificate with a common name was shown")
+    raise AuthenticationFailed("no client certificate with a common name was shown", "INVALID_CERTS")

@@ -132,6 +132,14 @@ _BROKER: Final = {
     "pulsar_connection_create_success_count": _counter("Connections that were not refused"),
     "pulsar_connection_create_fail_count": _counter("Connections refused before they were signed in"),
     "pulsar_connection_closed_total_count": _counter("Connections that have ended"),
+    "pulsar_authentication_success_total": _counter(
+        "Proofs of who somebody is that were good, on both protocols"
+    ),
+    "pulsar_authentication_failures_total": _counter("Proofs that were not, by the reason"),
+    "pulsar_expired_token_total": _counter("Tokens that had expired when shown, or on a connection"),
+    "pulsar_expiring_token_minutes": Metric(
+        "histogram", "For how many minutes tokens are still good when they are shown"
+    ),
     "pulsar_version_info": _gauge("1; the version is a label"),
     "anabranch_event_loop_lag_seconds": Metric(
         "histogram", "How late the event loop is, measured all the time"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import anabranch
 from anabranch.broker.metrics_page import Page, escaped
 from anabranch.broker.metrics_upkeep import UpkeepLines
+from anabranch.broker.sign_in_counts import SignInCounts
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.model.histogram import Histogram
@@ -290,6 +291,7 @@ def _add_broker(page: Page, cluster: str, broker: Broker) -> None:
             **_open_files(),
         },
     )
+    _add_sign_ins(page, cluster, broker.sign_in.counts)
     page.add("pulsar_version_info", f'{cluster},version="{escaped(anabranch.__version__)}"', 1)
     page.add_histogram("anabranch_event_loop_lag_seconds", cluster, broker.loop_lags)
     page.add_histogram(
@@ -298,6 +300,15 @@ def _add_broker(page: Page, cluster: str, broker: Broker) -> None:
     appended = broker.log.histograms().get("append", Histogram())
     quantiles = {q: broker.publish_times.quantile(q) * 1000 for q in QUANTILES}
     page.add_summary("pulsar_broker_publish_latency", cluster, quantiles, appended.sum * 1000, appended.count)
+
+
+def _add_sign_ins(page: Page, cluster: str, counts: SignInCounts) -> None:
+    for labels, count in counts.successes():
+        page.add("pulsar_authentication_success_total", f"{cluster},{labels}", count)
+    for labels, count in counts.failures():
+        page.add("pulsar_authentication_failures_total", f"{cluster},{labels}", count)
+    page.add("pulsar_expired_token_total", cluster, counts.expired)
+    page.add_histogram("pulsar_expiring_token_minutes", cluster, counts.lifetimes)
 
 
 # What the log calls its figures, where metrics are called otherwise.

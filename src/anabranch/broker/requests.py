@@ -84,8 +84,9 @@ class Requests:
     # -- connection
 
     def _connect(self, session: Session, connect: pb.CommandConnect) -> None:
-        if not self._broker.sign_in.connect(session, connect):
-            return
+        self._broker.sign_in.connect(session, connect, lambda: self._accept(session))
+
+    def _accept(self, session: Session) -> None:
         features = pb.FeatureFlags(
             supports_partial_producer=True,
             supports_topic_watchers=True,

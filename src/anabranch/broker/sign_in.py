@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker.authentication import Authentication, AuthenticationFailed, Identity
 from anabranch.broker.authorization import ANONYMOUS, NotAuthorizedError, Proxied
+from anabranch.broker.sign_in_counts import SignInCounts
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.connection import NO_REQUEST, State
 
 if TYPE_CHECKING:
     from anabranch.broker.session import Session
@@ -42,6 +44,7 @@ class SignIn:
         self._answer_max_s = answer_max_s
         self._has_rights = has_rights
         self._proxy_roles = frozenset(proxy_roles)
+        self.counts = SignInCounts()
 
     @property
     def challenge(self) -> str:
@@ -50,14 +53,28 @@ class SignIn:
     def _now_s(self) -> float:
         return self._now_ms() / 1000
 
-    def caller(
-        self, header: str, certificate: Mapping[str, Any] | None = None, original: str = ""
+    async def caller(
+        self,
+        header: str,
+        certificate: Mapping[str, Any] | None = None,
+        original: str = "",
+        host: str = "",
     ) -> Identity:
         """Of an HTTP request, by its Authorization header, or its certificate. AuthenticationFailed or
         NotAuthorizedError if it is not to be let in."""
-        if self._authentication is None:
+        known = self._authentication
+        if known is None:
             return NOBODY
-        found = self._authentication.identify_header(header, self._now_s(), certificate)
+        method = "unknown"
+        try:
+            method, proof = known.shown(header, certificate)
+            if known.takes_time(method, proof):
+                await known.learn(proof, host, self._now_s())
+            found = known.identify(method, proof, self._now_s(), certificate)
+        except AuthenticationFailed as error:
+            self.counts.failed(method, error)
+            raise
+        self.counts.succeeded(method, found, self._now_s())
         return self._speaking(found, original)
 
     def _speaking(self, identity: Identity, original: str) -> Identity:
@@ -75,35 +92,68 @@ class SignIn:
             )
         return identity
 
-    def connect(self, session: Session, connect: pb.CommandConnect) -> bool:
-        """Whether it is let in; if not it is told why, and disconnected."""
+    def connect(self, session: Session, connect: pb.CommandConnect, accept: Callable[[], None]) -> None:
+        """`accept` is called once it is let in; if it is not it is told why, and disconnected."""
         if self._authentication is None:
-            return True
-        try:
-            shown = self._identified(session, connect.auth_method_name, connect.auth_data)
-            session.sign_in(self._speaking(shown, connect.original_principal))
-        except (AuthenticationFailed, NotAuthorizedError) as error:
-            session.refuse(error)
-            return False
-        return True
+            accept()
+            return
+
+        def shown(identity: Identity) -> None:
+            session.sign_in(self._speaking(identity, connect.original_principal))
+            accept()
+
+        self._identify(session, connect.auth_method_name, connect.auth_data, shown)
 
     def answer(self, session: Session, answer: pb.CommandAuthResponse) -> None:
         """A challenged client shows what it has by now. It must still be the same one."""
         if self._authentication is None:
             return
-        shown = answer.response
+
+        def shown(identity: Identity) -> None:
+            if identity.role != session.role:
+                raise AuthenticationFailed(f"the connection belongs to another role than {identity.role!r}")
+            session.sign_in(replace(identity, role=session.role))
+
+        self._identify(session, answer.response.auth_method_name, answer.response.auth_data, shown)
+
+    def _identify(
+        self, session: Session, method: str, proof: bytes, then: Callable[[Identity], None]
+    ) -> None:
+        """Calls `then` with who it is, at once if that is known at once."""
+        assert self._authentication is not None
+        if self._authentication.takes_time(method, proof):
+            session.spawn(NO_REQUEST, self._learn(session, method, proof, then))
+        else:
+            self._act(session, method, proof, then)
+
+    async def _learn(
+        self, session: Session, method: str, proof: bytes, then: Callable[[Identity], None]
+    ) -> None:
+        assert self._authentication is not None
         try:
-            found = self._identified(session, shown.auth_method_name, shown.auth_data)
-            if found.role != session.role:
-                raise AuthenticationFailed(f"the connection belongs to another role than {found.role!r}")
+            await self._authentication.learn(proof, session.host, self._now_s())
         except AuthenticationFailed as error:
+            self.counts.failed(method, error)
             session.refuse(error)
             return
-        session.sign_in(replace(found, role=session.role))
+        # Whoever did not wait for the answer has broken the protocol, and been refused meanwhile.
+        if session.is_open and session.connection.state is not State.CLOSED:
+            self._act(session, method, proof, then)
 
-    def _identified(self, session: Session, method: str, proof: bytes) -> Identity:
+    def _act(self, session: Session, method: str, proof: bytes, then: Callable[[Identity], None]) -> None:
         assert self._authentication is not None
-        return self._authentication.identify(method, proof, self._now_s(), session.peer_certificate)
+        now_s = self._now_s()
+        try:
+            found = self._authentication.identify(method, proof, now_s, session.peer_certificate)
+        except AuthenticationFailed as error:
+            self.counts.failed(method, error)
+            session.refuse(error)
+            return
+        self.counts.succeeded(method, found, now_s)
+        try:
+            then(found)
+        except (AuthenticationFailed, NotAuthorizedError) as error:
+            session.refuse(error)
 
     def look(self, session: Session) -> None:
         """To be called now and then: asks for something newer, and ends connections that do not answer."""
@@ -119,6 +169,7 @@ class SignIn:
                 return
         elif now_s < session.challenged_s + self._answer_max_s:
             return
+        self.counts.expired += 1
         session.refuse(AuthenticationFailed("the token has expired: connect with a new one"))
 
     @staticmethod

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ _PUBLIC_ALGORITHMS: Final = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES")
 # HS256 is no stronger than its secret.
 SECRET_BYTES_MIN: Final = 32
 PROOF_BYTES_MAX: Final = 64 << 10
+# Times, audience and role are looked at here, with the broker's clock and settings.
+_UNCHECKED: Final[Any] = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "sub", "jti")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +42,29 @@ class Tokens:
 
     def identify(self, token: bytes, now_s: float) -> Identity:
         if len(token) > PROOF_BYTES_MAX:
-            raise AuthenticationFailed(f"the token is longer than {PROOF_BYTES_MAX} bytes")
+            raise AuthenticationFailed(f"the token is longer than {PROOF_BYTES_MAX} bytes", "INVALID_TOKEN")
         try:
-            # Times are looked at below, with the broker's clock.
             claims = jwt.decode(
                 token,
                 self.key,
                 algorithms=list(self.algorithms),
-                options={"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False},
+                options=_UNCHECKED,
             )
         except jwt.InvalidSignatureError:
             raise AuthenticationFailed(
-                "the token was not signed with this broker's key: ask for a new one"
+                "the token was not signed with this broker's key: ask for a new one", "INVALID_TOKEN"
             ) from None
-        except (jwt.PyJWTError, ValueError) as error:
-            raise AuthenticationFailed(f"no token that this broker can read: {error}") from None
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise AuthenticationFailed(
+                f"no token that this broker can read: {error}", "INVALID_TOKEN"
+            ) from None
         expires_s = _time(claims, "exp")
         if expires_s is not None and now_s >= expires_s:
-            raise AuthenticationFailed("the token has expired: ask for a new one")
+            raise AuthenticationFailed(
+                "the token has expired: ask for a new one", "INVALID_TOKEN", has_expired=True
+            )
         if (_time(claims, "nbf") or 0.0) > now_s:
-            raise AuthenticationFailed("the token is not valid yet")
+            raise AuthenticationFailed("the token is not valid yet", "INVALID_TOKEN")
         self._check_audience(claims)
         return Identity(self._role(claims), expires_s)
 
@@ -67,7 +73,9 @@ class Tokens:
         if isinstance(role, list) and role:
             role = role[0]
         if not isinstance(role, str) or not role:
-            raise AuthenticationFailed(f"the token has no claim {self.claim!r}, which names the role")
+            raise AuthenticationFailed(
+                f"the token has no claim {self.claim!r}, which names the role", "INVALID_TOKEN"
+            )
         return role
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
@@ -75,16 +83,19 @@ class Tokens:
             return
         found = claims.get(self.audience_claim)
         if self.audience not in (found if isinstance(found, list) else [found]):
-            raise AuthenticationFailed(f"the token is not for {self.audience!r} but for {found!r}")
+            raise AuthenticationFailed(f"the token is not for {self.audience!r}", "INVALID_AUDIENCES")
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AuthenticationFailed(f"the token's {name!r} is no time")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise AuthenticationFailed(f"the token's {name!r} is no time", "INVALID_TOKEN")
 
 
 # -- settings

@@ -283,6 +283,27 @@ async def test_the_commands_tried_are_served_to_a_role_that_has_the_right(acme: 
     }
 
 
+async def test_good_and_bad_proofs_are_counted_and_nothing_of_what_was_shown(acme: Guarded) -> None:
+    shown = [*BAD_TOKENS.values(), token("root"), token("root", lasts_s=3600)]
+    for proof in shown:
+        async with acme.wire(proof):
+            pass
+    async with acme.wire("made up", method='no"such\nmethod'):
+        pass
+    metrics = (await acme.http.get("/metrics")).text
+    of_tokens = 'cluster="standalone",provider_name="AuthenticationProviderToken",auth_method="token"'
+    unknown = 'cluster="standalone",provider_name="AuthenticationService",auth_method="unknown"'
+    for line in (
+        f'pulsar_authentication_failures_total{{{of_tokens},reason="INVALID_TOKEN"}} 3',
+        f'pulsar_authentication_failures_total{{{unknown},reason="INVALID_AUTH_DATA"}} 1',
+        'pulsar_expired_token_total{cluster="standalone"} 1',
+        'pulsar_expiring_token_minutes_bucket{cluster="standalone",le="60"} 1',
+    ):
+        assert line in metrics.splitlines()
+    assert f"pulsar_authentication_success_total{{{of_tokens}}}" in metrics
+    assert "such" not in metrics
+
+
 async def test_a_token_that_expires_on_a_connection_ends_it(acme: Guarded) -> None:
     async with (
         guarded(authentication_refresh_check_seconds=0.05) as made,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hmac
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ def required(**settings: Any) -> Authentication:
 
 
 def signed(key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> bytes:
-    return jwt.encode({"sub": "alice", **claims}, key, algorithm).encode()
+    # Below the library's own checks of what issuers may write.
+    return jwt.api_jws.encode(json.dumps({"sub": "alice", **claims}).encode(), key, algorithm).encode()
 
 
 def test_a_token_signed_with_the_secret_names_its_role_and_its_end() -> None:
@@ -47,6 +50,10 @@ def test_a_token_signed_with_the_secret_names_its_role_and_its_end() -> None:
         (signed(nbf=NOW_S + 1), "not valid yet"),
         (signed(bytes(32)), "not signed with this broker's key"),
         (signed(exp="soon"), "no time"),
+        (signed(exp=10**400), "no time"),
+        (signed(exp=float("nan")), "no time"),
+        (signed(nbf=float("inf")), "no time"),
+        (signed(sub=5), "no claim 'sub'"),
         (signed(sub=""), "no claim 'sub'"),
         (b"", "no token"),
         (b"x.y.z", "no token"),
@@ -58,6 +65,34 @@ def test_a_token_that_proves_nothing_is_refused_with_the_reason(token: bytes, wh
     with pytest.raises(AuthenticationFailed, match=why) as refused:
         required().identify("token", token, NOW_S)
     assert token == b"" or token.decode() not in str(refused.value)
+
+
+def test_what_has_no_end_and_what_names_several_is_taken_as_in_pulsar() -> None:
+    assert required().identify("token", signed(), NOW_S).expires_s is None
+    assert required().identify("token", signed(sub=["alice", "bob"]), NOW_S).role == "alice"
+    assert required().identify("token", signed(iat=NOW_S + 1000, jti=7), NOW_S).role == "alice"
+
+
+def test_a_public_key_is_no_secret_to_sign_with() -> None:
+    """The header of a token says how it was signed; whoever believes it takes the public key for a secret."""
+    key = rsa.generate_private_key(65537, 2048).public_key()
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    for file in (pem, der):
+        known = authentication(
+            BrokerConfig(
+                authentication_enabled=True, token_public_key=data_url(file), token_public_alg="RS256"
+            )
+        )
+        for secret in (pem, der, pem.strip()):
+            head, body = (
+                base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=")
+                for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": "alice"})
+            )
+            mark = hmac.digest(secret, head + b"." + body, "sha256")
+            forged = b".".join((head, body, base64.urlsafe_b64encode(mark).rstrip(b"=")))
+            with pytest.raises(AuthenticationFailed, match="no token"):
+                known.identify("token", forged, NOW_S)
 
 
 @given(st.binary(max_size=200))
@@ -119,10 +154,11 @@ def test_a_certificate_counts_only_where_its_authority_is_known() -> None:
 
 
 def test_http_callers_show_the_same_token() -> None:
-    assert required().identify_header(f"Bearer {signed().decode()}", NOW_S).role == "alice"
-    for header in ("", "Basic YTpi", "Bearer", "Bearer nonsense"):
+    known = required()
+    assert known.identify(*known.shown(f"Bearer {signed().decode()}"), NOW_S).role == "alice"
+    for header in ("", "Basic YTpi", "Bearer", "Bearer nonsense", "nonsense"):
         with pytest.raises(AuthenticationFailed):
-            required().identify_header(header, NOW_S)
+            known.identify(*known.shown(header), NOW_S)
 
 
 @pytest.mark.parametrize(

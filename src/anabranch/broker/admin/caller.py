@@ -42,11 +42,13 @@ class Caller:
         role = NOBODY.role
         if not self._is_public(scope["method"], scope["path"]):
             try:
-                role = self._sign_in.caller(
+                identity = await self._sign_in.caller(
                     _header(scope, b"authorization"),
                     scope.get(CERTIFICATE),
                     _header(scope, b"x-original-principal"),
-                ).role
+                    host=(scope.get("client") or ("",))[0],
+                )
+                role = identity.role
             except AuthenticationFailed as error:
                 # Browsers answer the other kind with a dialog of their own, before the page can ask.
                 challenge = "Bearer" if scope["path"].startswith("/ui/") else self._sign_in.challenge
