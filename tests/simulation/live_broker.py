@@ -77,6 +77,10 @@ class Link:
 
     def hold(self, seconds: float) -> None: ...
 
+    def owes(self, count: int) -> None: ...
+
+    def answered(self, count: int) -> None: ...
+
 
 def entry_of(at_ms: int, size: int) -> bytes:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=at_ms).SerializeToString()

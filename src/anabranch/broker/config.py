@@ -108,6 +108,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     max_message_size: int = 5 * MIB
     # Bytes waiting for one consumer's socket before its dispatch pauses.
     connection_write_buffer_bytes: int = 1 * MIB
+    # Publishes of one connection that are not answered yet; above it, that connection is not read.
+    max_pending_publish_requests_per_connection: int = 1000
     # Appended and not yet synced; above it, connections that publish are not read.
     max_pending_publish_bytes: int = 64 * MIB
 

@@ -125,7 +125,10 @@ _BROKER: Final = {
         "summary", "Milliseconds from an entry's arrival to its receipt, over the last minute"
     ),
     "pulsar_broker_throttled_connections": _gauge(
-        "Connections that are not read until the disk has caught up"
+        "Connections that are not read until fewer of their own publishes are unanswered"
+    ),
+    "pulsar_broker_throttled_connections_global_limit": _gauge(
+        "Connections that are not read until the disk has caught up with all that was published"
     ),
     "pulsar_active_connections": _gauge("Connections of clients"),
     "pulsar_connection_created_total_count": _counter("Connections since the start"),

@@ -42,6 +42,12 @@ class ProducerLink(Protocol):
     async def is_alive(self) -> bool:
         """Asks the other side; False if it does not answer in time."""
 
+    def owes(self, count: int) -> None:
+        """So many of its publishes will be answered; while there are too many, the connection is not read."""
+
+    def answered(self, count: int) -> None:
+        """So many of them have been, or never will."""
+
     def hold(self, seconds: float) -> None:
         """Reads nothing from the connection for so long: its producers are too fast."""
 

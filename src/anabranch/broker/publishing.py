@@ -126,6 +126,7 @@ class Publishing:
             return
         ids = [(send[2], send[4]) for send in sends]
         self._answers.append((first + len(ids) - 1, producer, ids, None))
+        producer.link.owes(len(ids))
         self._count(producer, len(ids), sum(counts), sum(map(len, entries)))
 
     def _publish_one(self, producer: Producer, send: Frame) -> None:
@@ -136,6 +137,7 @@ class Publishing:
             self._append_failed(error)
             return
         self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
     def _count(self, producer: Producer, entries: int, messages: int, size: int) -> None:
@@ -181,6 +183,7 @@ class Publishing:
                 _note_last(producer, send)
             self._count(producer, 1, messages, len(entry))
             self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+            producer.link.owes(1)
         else:
             self._refuse(producer, (sequence_id, highest_id), refusal)
 
@@ -206,10 +209,12 @@ class Publishing:
         assert self._on_hidden is not None
         self._on_hidden(attempt, self._log.ledger, number)
         self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
     def _refuse(self, producer: Producer, ids: tuple[int, int], refusal: tuple[int, str]) -> None:
         self._answers.append((self._log.next_entry - 1, producer, [ids], refusal))
+        producer.link.owes(1)
         self.confirmed(self._log.confirmed_end)
 
     def _append_failed(self, error: LogError) -> None:
@@ -224,11 +229,13 @@ class Publishing:
         ledger = self._log.ledger
         current: Producer | None = None
         frames: list[bytes] = []
+        count = 0
         while answers and answers[0][0] < entries_end:
             last, producer, ids, refusal = answers.popleft()
             if producer is not current:
-                _write(current, frames)
-                current, frames = producer, []
+                _write(current, frames, count)
+                current, frames, count = producer, [], 0
+            count += len(ids)
             if refusal is None:
                 frames.append(encode_receipt_run(producer.id, ledger, last - len(ids) + 1, ids))
                 if self.is_deduplicating:
@@ -237,10 +244,12 @@ class Publishing:
                 frames.append(encode_receipts(producer.id, [(*ids[0], -1, -1)]))
             else:
                 frames.append(send_error(producer.id, ids[0][0], *refusal))
-        _write(current, frames)
+        _write(current, frames, count)
 
     def abandon(self) -> None:
         """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
+        for _, producer, ids, _ in self._answers:
+            producer.link.answered(len(ids))
         self._answers.clear()
 
 
@@ -275,9 +284,11 @@ def _attempt_in(entry: Buffer) -> str | None:
     return attempt_of_bits(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
-def _write(producer: Producer | None, frames: list[bytes]) -> None:
-    if producer is not None and frames and not producer.is_closed:
-        producer.link.write(frames)
+def _write(producer: Producer | None, frames: list[bytes], count: int) -> None:
+    if producer is not None:
+        if not producer.is_closed:
+            producer.link.write(frames)
+        producer.link.answered(count)
 
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:

@@ -39,6 +39,8 @@ SEND = pb.BaseCommand.SEND
 UNREAD_BUFFERS_MAX = 8
 UNREAD_MESSAGES_MAX = 4
 PEER_ALIVE_TIMEOUT_S = 5.0
+# For unanswered publishes, and never past the keep-alive: pings, acks and flow share the socket with them.
+PAUSE_MAX_S = 5.0
 # Requests under way on one connection: at the first number it is not read until half of them are answered. What one
 # read has brought is still started, up to the second.
 REQUESTS_HIGH = 1_000
@@ -78,11 +80,15 @@ class Session(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
-        # Reasons not to read: the log has too much unconfirmed, too many requests are under way, or a topic's rate is
-        # exceeded.
+        # Reasons not to read: the log has too much unconfirmed, too many of this connection's own publishes are
+        # unanswered, too many requests are under way, or a topic's rate is exceeded.
         self._is_paused = False
         self._is_busy = False
         self._is_held = False
+        self.owes_too_much = False
+        self._owed = 0
+        self._owed_timer: asyncio.TimerHandle
+        self._owed_max = broker.config.max_pending_publish_requests_per_connection
         self._is_reading = True
         self._unread_bytes_max = max(
             UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
@@ -222,12 +228,29 @@ class Session(asyncio.BufferedProtocol):
             self._read_or_not()
             self.broker.loop.call_later(seconds, self._let_go)
 
+    def owes(self, count: int) -> None:
+        self._owed += count
+        if self._owed > self._owed_max > 0 and not self.owes_too_much:
+            self.owes_too_much = True
+            self._read_or_not()
+            self._owed_timer = self.broker.loop.call_later(PAUSE_MAX_S, self._read_on)
+
+    def answered(self, count: int) -> None:
+        self._owed -= count
+        if self.owes_too_much and self._owed * 2 <= self._owed_max:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self._owed_timer.cancel()
+        self.owes_too_much = False
+        self._read_or_not()
+
     def _let_go(self) -> None:
         self._is_held = False
         self._read_or_not()
 
     def _read_or_not(self) -> None:
-        wanted = not (self._is_paused or self._is_busy or self._is_held)
+        wanted = not (self._is_paused or self._is_busy or self._is_held or self.owes_too_much)
         if self.is_open and wanted is not self._is_reading:
             self._is_reading = wanted
             if wanted:

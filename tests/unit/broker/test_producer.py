@@ -34,6 +34,10 @@ class Link:
 
     def hold(self, seconds: float) -> None: ...
 
+    def owes(self, count: int) -> None: ...
+
+    def answered(self, count: int) -> None: ...
+
 
 LINK = Link()
 

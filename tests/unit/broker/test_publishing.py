@@ -31,6 +31,7 @@ class Link:
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
         self.answers: list[tuple[str, int, int]] = []
+        self.owed = 0
 
     def write(self, pieces: Sequence[Buffer]) -> None:
         for frame in self._decoder.feed(b"".join(pieces)):
@@ -57,6 +58,12 @@ class Link:
         return True
 
     def hold(self, seconds: float) -> None: ...
+
+    def owes(self, count: int) -> None:
+        self.owed += count
+
+    def answered(self, count: int) -> None:
+        self.owed -= count
 
 
 class Rig:
@@ -224,3 +231,26 @@ async def test_nothing_is_accepted_once_stopped(count: int) -> None:
     rig.send(count)
     await rig.until_answered(count)
     assert rig.log.next_entry == count
+
+
+async def test_what_a_connection_is_owed_is_what_will_be_answered_or_given_up() -> None:
+    rig = await Rig().open()
+    for n in range(3):
+        rig.send(n)
+    rig.send(3, flags=BAD_CHECKSUM)
+    assert rig.link.owed == 4
+    await rig.until_answered(4)
+    assert rig.link.owed == 0
+    rig.publishing.deduplicate(True)
+    rig.send(5)
+    rig.send(5)
+    rig.producer.is_closed = True
+    assert rig.link.owed == 2
+    await rig.told()
+    assert rig.link.owed == 0
+    rig.send(6)
+    rig.publishing.abandon()
+    assert rig.link.owed == 0
+    rig.publishing.stop()
+    rig.send(7)
+    assert rig.link.owed == 0
