@@ -2,7 +2,8 @@
 
 As JSON the facts of an event are fields of their own, so that a log can be asked for all lines about one topic. Names
 of topics and namespaces in a message become fields by themselves; whoever logs adds others with `extra=`. Text has
-them in its message. Nothing that is secret is ever logged.
+them in its message. Nothing that is secret is ever logged. As JSON every line of the process is an object, also what a
+person would be told on a terminal, and what nobody has caught.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -17,6 +19,8 @@ from anabranch.model.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from anabranch.broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 # What every record has; anything else came from `extra=`.
@@ -28,6 +32,24 @@ def configure(config: BrokerConfig, stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Json() if config.log_format == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    if config.log_format == "json":
+        _catch_all()
+
+
+def tell(config: BrokerConfig, level: int, text: str, **facts: object) -> None:
+    """A line for whoever has started the process: news on standard output, trouble on standard error, or in the log."""
+    if config.log_format == "json":
+        log.log(level, "%s", text, extra=facts)
+    else:
+        print(f"anabranch: {text}", file=sys.stderr if level > logging.INFO else sys.stdout, flush=True)
+
+
+def _catch_all() -> None:
+    """Python's own ways to say that something went wrong print text."""
+    logging.captureWarnings(True)
+    sys.excepthook = lambda kind, error, trace: log.critical("ended by an error", exc_info=error)
+    threading.excepthook = lambda found: log.error("a thread has ended by an error", exc_info=found.exc_value)
+    sys.unraisablehook = lambda found: log.error("nobody could be told of an error", exc_info=found.exc_value)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -154,7 +154,30 @@ _BROKER: Final = {
     "process_max_fds": _gauge("How many files and sockets may be open"),
 }
 
+# For Pulsar's own boards, which draw each as a line.
+WRITE_LATENCIES: Final = tuple(
+    f"pulsar_storage_write_latency_{part}"
+    for part in (
+        "le_0_5",
+        "le_1",
+        "le_5",
+        "le_10",
+        "le_20",
+        "le_50",
+        "le_100",
+        "le_200",
+        "le_1000",
+        "overflow",
+    )
+)
+
 _LOG: Final = {
+    **dict.fromkeys(
+        WRITE_LATENCIES,
+        _gauge(
+            "Entries of the last minute that were on disk within so many ms, and not within the step before"
+        ),
+    ),
     "anabranch_log_accepting": _gauge("0 while only the disk reserve is left and nothing can be published"),
     "anabranch_log_files": _gauge("Files of the log"),
     "anabranch_log_disk_bytes": _gauge("Bytes of the log on disk"),

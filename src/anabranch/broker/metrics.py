@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 import anabranch
+from anabranch.broker.metric_names import WRITE_LATENCIES
 from anabranch.broker.metrics_page import Page, escaped
 from anabranch.broker.metrics_upkeep import UpkeepLines
 from anabranch.broker.sign_in_counts import SignInCounts
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_PER_TURN = 50
+# Pulsar counts them by topic. All topics share their commits here, so that they would hardly differ.
+WRITE_BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 QUANTILES = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
@@ -301,6 +304,9 @@ def _add_broker(page: Page, cluster: str, broker: Broker) -> None:
     appended = broker.log.histograms().get("append", Histogram())
     quantiles = {q: broker.publish_times.quantile(q) * 1000 for q in QUANTILES}
     page.add_summary("pulsar_broker_publish_latency", cluster, quantiles, appended.sum * 1000, appended.count)
+    page.add_all(
+        cluster, dict(zip(WRITE_LATENCIES, broker.publish_times.between(WRITE_BOUNDS_S), strict=True))
+    )
 
 
 def _add_sign_ins(page: Page, cluster: str, counts: SignInCounts) -> None:

@@ -18,7 +18,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from anabranch.broker import logs
@@ -216,9 +216,12 @@ async def _serve(config: BrokerConfig) -> None:
             # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
             admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
             async with admin.serve_admin(broker, listening):
-                print(
-                    f"anabranch: {broker.service_url} and {broker.http_url}, data in {config.data_dir}",
-                    flush=True,
+                logs.tell(
+                    config,
+                    logging.INFO,
+                    f"{broker.service_url} and {broker.http_url}, data in {config.data_dir}",
+                    service_url=broker.service_url,
+                    http_url=broker.http_url,
                 )
                 broker.failed.add_done_callback(lambda _: stop.set())
                 await stop.wait()
@@ -227,11 +230,13 @@ async def _serve(config: BrokerConfig) -> None:
         log.info("stopped")
 
 
-def run_standalone(config: BrokerConfig) -> int:
-    """Serves until SIGINT or SIGTERM; the process's exit code. Errors are one line on standard error."""
+def run_standalone(config: BrokerConfig, warnings: Sequence[str] = ()) -> int:
+    """Serves until SIGINT or SIGTERM; the process's exit code. Errors, and what to warn of, are a line each."""
     import uvloop
 
     logs.configure(config)
+    for warning in warnings:
+        logs.tell(config, logging.WARNING, warning)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Hardly anything on the data path is part of a cycle: the collector looks rarely, and never at what was loaded.
     gc.freeze()
@@ -240,6 +245,6 @@ def run_standalone(config: BrokerConfig) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config))
     except AnabranchError as error:
-        print(f"anabranch: {error}", file=sys.stderr)
+        logs.tell(config, logging.ERROR, str(error))
         return 1
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from anabranch.cli.broker_options import settings
 from anabranch.cli.options import UsageError
@@ -12,8 +11,6 @@ from anabranch.cli.options import UsageError
 def run(arguments: argparse.Namespace) -> int:
     found = settings(arguments)
     config = found.config
-    for warning in found.warnings:
-        print(f"anabranch: {warning}", file=sys.stderr)
     if config.broker_service_port and config.broker_service_port == config.web_service_port:
         raise UsageError(
             f"both ports are {config.broker_service_port}: choose another with --port or --http-port"
@@ -21,4 +18,4 @@ def run(arguments: argparse.Namespace) -> int:
     # Not before the settings are known to be good: this import is most of the start-up time.
     from anabranch.broker.server import run_standalone
 
-    return run_standalone(config)
+    return run_standalone(config, found.warnings)

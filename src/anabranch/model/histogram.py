@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-# From a tenth of a millisecond to ten seconds, in seconds.
+# From a tenth of a millisecond to ten seconds, in seconds. Those that Pulsar's metrics have are among them.
 LATENCIES: Final = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
 
 
@@ -46,11 +46,22 @@ class Recent:
     def turn(self) -> None:
         self._before.append(list(self._histogram.counts))
 
+    @property
+    def counts(self) -> list[int]:
+        """As those of the histogram."""
+        return [now - then for now, then in zip(self._histogram.counts, self._before[0], strict=True)]
+
     def quantile(self, share: float) -> float:
         """Below which this share of the recent events lies: about so, as events are taken for evenly spread between
         two bounds. NaN if there were none."""
-        counts = [now - then for now, then in zip(self._histogram.counts, self._before[0], strict=True)]
-        return quantile(self._histogram.bounds, counts, share)
+        return quantile(self._histogram.bounds, self.counts, share)
+
+    def between(self, bounds: Sequence[float]) -> list[int]:
+        """Recent events up to each of these, some of the histogram's own, and above the one before; then all others."""
+        found = [0] * (len(bounds) + 1)
+        for bound, count in zip((*self._histogram.bounds, float("inf")), self.counts, strict=True):
+            found[bisect_left(bounds, bound)] += count
+        return found
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:

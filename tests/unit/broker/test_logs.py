@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,3 +69,30 @@ def test_the_level_is_the_settings(root: logging.Logger) -> None:
     log.warning("loud")
     assert "quiet" not in out.getvalue()
     assert "WARNING x loud" in out.getvalue()
+
+
+def test_what_nobody_caught_is_an_object_too() -> None:
+    program = """
+import gc, threading, warnings
+from anabranch.broker import logs
+from anabranch.broker.config import BrokerConfig
+logs.configure(BrokerConfig(log_format="json"))
+warnings.warn("careful")
+def fail(): raise ValueError("in a thread")
+one = threading.Thread(target=fail)
+one.start()
+one.join()
+class Bad:
+    def __del__(self): raise ValueError("in a finaliser")
+Bad()
+gc.collect()
+raise ValueError("at the end")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert "careful" in told[0]["message"]
+    raised = [one["exception"].splitlines()[-1] for one in told[1:]]
+    assert raised == ["ValueError: in a thread", "ValueError: in a finaliser", "ValueError: at the end"]
+    assert ended.returncode == 1

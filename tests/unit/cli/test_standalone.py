@@ -37,6 +37,22 @@ def test_a_taken_folder_is_one_line_and_exit_code_1(broker: BrokerProcess) -> No
     assert ended.stderr.count("\n") == 1
 
 
+def test_with_json_every_line_is_an_object_also_warnings_and_errors(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        ended = standalone(
+            *("--data-dir", tmp_path, "--port", port, "--http-port", 0, "--log-format", "json"),
+            *("--set", "maxMesageSize=1"),
+        )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [(one["level"], one["message"].split()[0]) for one in told] == [
+        ("WARNING", "unknown"),
+        ("ERROR", "port"),
+    ]
+
+
 def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     ended = standalone("--data-dir", tmp_path / "data", "--port", 0, "--http-port", 0)

@@ -47,3 +47,13 @@ def test_only_what_came_lately_counts() -> None:
     assert math.isnan(recent.quantile(0.5))
     histogram.observe(1.5)
     assert recent.quantile(1.0) == 2.0
+
+
+def test_recent_events_are_summed_between_coarser_bounds() -> None:
+    histogram = Histogram()
+    recent = Recent(histogram)
+    for value in (0.0001, 0.0005, 0.00051, 0.02, 0.021, 7.0, 100.0):
+        histogram.observe(value)
+    assert recent.between((0.0005, 0.02, 1.0)) == [2, 2, 1, 2]
+    recent = Recent(histogram)
+    assert recent.between((0.0005, 0.02, 1.0)) == [0, 0, 0, 0]

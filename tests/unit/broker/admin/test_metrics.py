@@ -11,8 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.metric_names import METRICS
+from anabranch.broker.metric_names import METRICS, WRITE_LATENCIES
+from anabranch.broker.metrics import WRITE_BOUNDS_S
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.histogram import LATENCIES
 from anabranch.model.names import TopicName
 from anabranch.model.position import LedgerId
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
@@ -135,6 +137,19 @@ def test_every_metric_of_a_topic_or_a_log_is_on_a_board_or_said_not_to_be() -> N
     }
     left_out = {name for name in METRICS if name.startswith(("anabranch_log_", "anabranch_cache_"))} - shown
     assert left_out == set()
+
+
+def test_rates_are_over_what_grafana_says_is_enough() -> None:
+    """A fixed minute is empty where somebody scrapes once a minute."""
+    for board in (DEPLOY / "grafana").glob("*.json"):
+        windows = {one for text in expressions(board) for one in re.findall(r"\[([^\]]+)\]", text)}
+        assert windows <= {"$__rate_interval", "5m"}, board
+
+
+def test_the_bounds_of_pulsars_write_latencies_are_bounds_of_the_log() -> None:
+    assert set(WRITE_BOUNDS_S) <= set(LATENCIES)
+    told = [float(name.partition("_le_")[2].replace("_", ".")) for name in WRITE_LATENCIES[:-1]]
+    assert told == [bound * 1000 for bound in WRITE_BOUNDS_S]
 
 
 def test_alerts_ask_for_metrics_that_exist() -> None:
