@@ -2,7 +2,8 @@
 
 While deduplication is on, the table in `dedup.py` has it all. While it is off, a live producer carries its own last id,
 and a producer with a name of its own leaves it here when it goes. What was published between the last stored state and
-a crash is in the log only: it is read at once where deduplication is on, else when it is turned on.
+a crash is in the log only: it is read at once where deduplication is on, else when it is turned on, or just before the
+log is trimmed of it.
 
 The ids of the time without it are kept apart from the table: there the last id counts and not the highest, and nobody
 is told of them before deduplication is on. Whoever starts again from 0 every day would be silenced otherwise.
@@ -10,6 +11,7 @@ is told of them before deduplication is on. Whoever starts again from 0 every da
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.dedup import PRODUCERS_MAX, Deduplication, last_id
@@ -39,6 +41,7 @@ class SequenceIds:
         # Those whose last ids have come in since: what is read later is older.
         self._departed: set[str] = set()
         self._is_wanted = False
+        self._reading = asyncio.Lock()
 
     def opened(self, *, is_read: bool) -> None:
         """With `is_read` the log was read from `unread_from` on; else that is left for later, if there is anything."""
@@ -69,13 +72,20 @@ class SequenceIds:
             self._topic.broker.background.run(self._read_and_begin())
 
     async def _read_and_begin(self) -> None:
-        if self.unread_from is not None:
-            async for _, _, metadata in self._topic.entries(self.unread_from, self._unread_end):
-                if metadata.producer_name not in self._departed:
-                    self.replay(metadata)
-        self.unread_from = None
+        await self.read_below(self._unread_end)
         if self._is_wanted and not self._topic.is_closed:
             self._begin()
+
+    async def read_below(self, end: Position) -> None:
+        """Learns what is not accounted for and lies below that place: what is trimmed cannot be read later."""
+        async with self._reading:
+            if self.unread_from is None or end <= self.unread_from:
+                return
+            end = min(end, self._unread_end)
+            async for _, _, metadata in self._topic.entries(self.unread_from, end):
+                if metadata.producer_name not in self._departed:
+                    self.replay(metadata)
+            self.unread_from = end if end < self._unread_end else None
 
     def _begin(self) -> None:
         if self._topic.publishing.is_deduplicating:

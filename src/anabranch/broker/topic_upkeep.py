@@ -97,6 +97,7 @@ class TopicUpkeep:
         linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
         keep = self.own_keep or keep_of(minutes, megabytes, linger)
         target = await trim_target(topic_log, consumed, keep, topic.broker.now_ms())
+        await topic.sequence_ids.read_below(target)
         late = owed.behind(topic.subscriptions.values(), target)
         await topic_log.trim(target)
         topic.hidden.trimmed(topic_log.topic_record.trimmed)
@@ -133,6 +134,7 @@ class TopicUpkeep:
             if subscription.is_durable:
                 await subscription.skip_all()
         end = topic.log.end
+        await topic.sequence_ids.read_below(end)
         late = owed.behind(topic.subscriptions.values(), end)
         await topic.log.trim(end)
         topic.hidden.trimmed(topic.log.topic_record.trimmed)
