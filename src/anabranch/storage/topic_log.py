@@ -408,10 +408,12 @@ class TopicLog:
         """Writes a ledger beside this log. Until `use_compacted` it is in no record, and a crash makes it nothing."""
         return CompactedWriter(self._store, ledger, self._namespace)
 
-    async def use_compacted(self, compacted: CompactedLedger) -> None:
-        """From now on this is what compaction has left; the ledger before it is given up once that is stored."""
+    async def use_compacted(self, compacted: CompactedLedger, named: Callable[[], None]) -> None:
+        """From now on this is what compaction has left. Once that is stored, `named` leads readers there, and the
+        ledger before it is given up."""
         before = self._record.compacted
         await self.change_record(lambda record: msgspec.structs.replace(record, compacted=compacted))
+        named()
         if before is not None:
             self._store.delete(LedgerId(before.id), Incarnation(before.incarnation))
 

@@ -8,8 +8,7 @@ any two of these leaves what was there before, or all of the new.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 
 from anabranch.broker.compaction.figures import CompactionFigures
 from anabranch.broker.compaction.index import CompactedIndex
@@ -27,12 +26,6 @@ _READ_BYTES = 1 << 20
 Left = tuple[CompactedLedger, CompactedIndex]
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    left: Left
-    messages_removed: int
-
-
 async def compact(
     log: TopicLog,
     before: Left | None,
@@ -40,10 +33,14 @@ async def compact(
     ledger: LedgerId,
     now_ms: int,
     figures: CompactionFigures,
+    named: Callable[[Left], None],
     *,
     keeps_keyless: bool,
-) -> Compacted:
-    """Compacts everything below `upto` into that ledger and makes it the topic's. Counts bytes on the way."""
+) -> int:
+    """Compacts everything below `upto` into that ledger and makes it the topic's; how many messages were left out.
+
+    `named` is called the moment that it is: what was there before is given up right after. Bytes are counted.
+    """
     source = CompactedLog(log, lambda: before)
     expected = (0 if before is None else before[0].bytes) + log.size_bytes
     worker = await Worker.start(keeps_keyless=keeps_keyless, bytes_expected=expected)
@@ -75,8 +72,8 @@ async def compact(
         created_ms=now_ms,
     )
     # From here on the record may name it, and it must stay: if it is not named after all, the next start gives it up.
-    await _name(log, compacted)
-    return Compacted((compacted, index), removed)
+    await _name(log, compacted, lambda: named((compacted, index)))
+    return removed
 
 
 async def _write(
@@ -98,9 +95,9 @@ async def _write(
     return index, await worker.finish()
 
 
-async def _name(log: TopicLog, compacted: CompactedLedger) -> None:
+async def _name(log: TopicLog, compacted: CompactedLedger, named: Callable[[], None]) -> None:
     """Whoever cancels this waits for its end: half a change of the record would be known to nobody."""
-    naming = asyncio.ensure_future(log.use_compacted(compacted))
+    naming = asyncio.ensure_future(log.use_compacted(compacted, named))
     try:
         await asyncio.shield(naming)
     except asyncio.CancelledError:

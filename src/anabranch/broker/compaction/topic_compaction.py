@@ -138,23 +138,26 @@ class TopicCompaction:
         upto = topic.log.end
         removed = 0
         if self._left is None or self._left[0].upto < upto:
-            done = await run.compact(
+            removed = await run.compact(
                 topic.log,
                 self._left,
                 upto,
                 LedgerId(await broker.next_ledger_id()),
                 broker.now_ms(),
                 self.figures,
+                self._named,
                 keeps_keyless=broker.config.topic_compaction_retain_null_key,
             )
-            self._left = done.left
-            removed = done.messages_removed
-            for subscription in list(topic.subscriptions.values()):
-                if subscription.topic_log is self.view:
-                    subscription.entries_confirmed()
         await self._move_cursor(upto)
         self.forget_unread()
         return removed
+
+    def _named(self, left: run.Left) -> None:
+        """Readers go on in what is left now."""
+        self._left = left
+        for subscription in list(self._topic.subscriptions.values()):
+            if subscription.topic_log is self.view:
+                subscription.entries_confirmed()
 
     async def _move_cursor(self, upto: Position) -> None:
         if (cursor := self._topic.subscriptions.get(COMPACTION)) is not None:

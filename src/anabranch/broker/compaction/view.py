@@ -12,7 +12,7 @@ from collections.abc import Callable
 from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import BEFORE_ALL, Position
-from anabranch.storage.port import Entry
+from anabranch.storage.port import Entry, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.storage.topic_record import CompactedLedger
 from anabranch.wire import entry as wire_entry
@@ -102,10 +102,21 @@ class CompactedLog:
         return None if at < self._upto else self._log.read_cached(at, entries_max, bytes_max)
 
     async def read(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch:
-        at = self.normalise(at)
-        left = self._left()
-        if left is None or at >= left[0].upto:
-            return await self._log.read(at, entries_max, bytes_max)
+        while True:
+            first = self.normalise(at)
+            left = self._left()
+            if left is None or first >= left[0].upto:
+                return await self._log.read(first, entries_max, bytes_max)
+            try:
+                return first[0], await self._read_left(left, first, entries_max, bytes_max)
+            except LogError:
+                # A compaction that has ended meanwhile gives up what the one before it left.
+                if self._left() is left:
+                    raise
+
+    async def _read_left(
+        self, left: tuple[CompactedLedger, CompactedIndex], at: Position, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
         compacted, index = left
         first = index.number(at)
         # Entries of one ledger at a time, and none of the tables behind them.
@@ -113,8 +124,7 @@ class CompactedLog:
         found = await self._log.read_compacted(
             compacted, first, end, min(entries_max, end - first), bytes_max
         )
-        entries: list[Entry] = [(index.place(number)[1], messages, data) for number, messages, data in found]
-        return at[0], entries
+        return [(index.place(number)[1], messages, data) for number, messages, data in found]
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         left = self._left()
