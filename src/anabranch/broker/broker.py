@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 import anabranch
-from anabranch.broker import permissions
+from anabranch.broker import listeners, permissions
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.background import Background, Work
@@ -21,6 +21,7 @@ from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.inactive_topics import InactiveTopicSweep
+from anabranch.broker.listeners import Addresses
 from anabranch.broker.new_topics import NewTopics
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
@@ -110,6 +111,7 @@ class Broker:
         self.service_url_tls = service_url_tls
         self.http_url = http_url
         self.http_url_tls = http_url_tls
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self.now_ms = now_ms
         self.started_ms = now_ms()
         me = Owner(service_url, http_url, service_url_tls)
@@ -155,6 +157,17 @@ class Broker:
         self.recorder = Recorder(self)
         # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
         self.failed: asyncio.Future[LogError] = self.loop.create_future()
+
+    def addresses(self, listener: str = "") -> Addresses:
+        """Where clients are sent that name this listener, or none. NotAllowedError if there is none of that name."""
+        if not listener:
+            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
+        found = self._listeners.get(listener)
+        if found is None:
+            raise NotAllowedError(
+                f"this broker has no listener named {listener}: see its advertisedListeners"
+            )
+        return found
 
     def http_url_for(self, has_tls: bool) -> str:
         """Where a client that came with or without TLS is sent for REST."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from anabranch.broker import units, unknown_settings
+from anabranch.broker import listeners, units, unknown_settings
 from anabranch.broker.config_files import (
     DEFAULT,
     ConfigError,
@@ -58,6 +58,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     bind_address: str = "127.0.0.1"
     # What clients are told to connect to; empty: the bind address, or this host's name when bound to all addresses.
     advertised_address: str = ""
+    # More addresses, for clients that name them: `name:pulsar://host:port`. Who names none gets the internal one.
+    advertised_listeners: tuple[str, ...] = ()
+    # Empty: the first.
+    internal_listener_name: str = ""
     broker_service_port: int = 6650
     web_service_port: int = 8080
     # 0: none.
@@ -295,7 +299,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
         if name.startswith(("scalableTopicSplit", "scalableTopicMerge")) and name.endswith("Threshold")
     },
     "scalableTopicLoadReportRateChangeThreshold": units.fraction,
-    **dict.fromkeys(("authenticationProviders", "superUserRoles", "proxyRoles"), units.names),
+    **dict.fromkeys(
+        ("authenticationProviders", "superUserRoles", "proxyRoles", "advertisedListeners"), units.names
+    ),
     "loadHistoryRateChangeThreshold": units.fraction,
 }
 # Pulsar's own names of durations say their unit.
@@ -470,5 +476,9 @@ def _check(found: Loaded) -> None:
         raise ConfigError(
             "authorizationEnabled needs authenticationEnabled=true: roles must be proved to count"
         )
+    try:
+        listeners.read(config.advertised_listeners, config.internal_listener_name)
+    except ValueError as error:
+        raise ConfigError(f"advertisedListeners: {error}") from None
     if config.data_dir == "":
         raise ConfigError("dataDir is empty: name a folder")

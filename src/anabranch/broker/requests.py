@@ -125,11 +125,10 @@ class Requests:
         response = answer.lookupTopicResponse
         response.request_id = request.request_id
         try:
-            if request.advertised_listener_name:
-                raise NotAllowedError(f"this broker has no listener named {request.advertised_listener_name}")
+            told = self._broker.addresses(request.advertised_listener_name)
             await self._broker.rights.lookup(session.role, TopicName.parse(request.topic))
             elsewhere = await naming.owner(self._broker, session.connection, request.topic)
-            naming.fill_lookup(response, self._broker, elsewhere)
+            naming.fill_lookup(response, told, elsewhere)
         except AnabranchError as error:
             response.response = pb.CommandLookupTopicResponse.Failed
             response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.

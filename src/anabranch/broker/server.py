@@ -21,12 +21,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from anabranch.broker import logs
+from anabranch.broker import listeners, logs
 from anabranch.broker.accepting import Acceptor, descriptors_for_connections
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.listeners import Addresses
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
@@ -135,8 +136,14 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
         stack.push_async_callback(service.close)
         metadata = await service.connect()
         host = _advertised(config)
-        service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
-        service_url_tls = f"pulsar+ssl://{host}:{secured.getsockname()[1]}" if secured else ""
+        own = Addresses(
+            f"pulsar://{host}:{binary.getsockname()[1]}",
+            f"pulsar+ssl://{host}:{secured.getsockname()[1]}" if secured else "",
+            f"http://{host}:{web_port or config.web_service_port}",
+            f"https://{host}:{config.web_service_port_tls}" if config.web_service_port_tls else "",
+        )
+        named = listeners.read(config.advertised_listeners, config.internal_listener_name)
+        told = listeners.default(named, own)
         resources = Resources(
             metadata,
             config.cluster_name,
@@ -145,10 +152,12 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
         )
         await resources.start()
         stack.push_async_callback(resources.close)
-        http_url = f"http://{host}:{web_port or config.web_service_port}"
         await resources.bootstrap(
             Cluster(
-                service_url=http_url, broker_service_url=service_url, broker_service_url_tls=service_url_tls
+                service_url=told.http_url,
+                service_url_tls=told.http_url_tls,
+                broker_service_url=told.service_url,
+                broker_service_url_tls=told.service_url_tls,
             )
         )
         store = FileLogStore(
@@ -165,13 +174,11 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
             metadata,
             store,
             resources,
-            service_url=service_url,
-            http_url=http_url,
+            service_url=told.service_url,
+            http_url=told.http_url,
             now_ms=now_ms,
-            service_url_tls=service_url_tls,
-            http_url_tls=f"https://{host}:{config.web_service_port_tls}"
-            if config.web_service_port_tls
-            else "",
+            service_url_tls=told.service_url_tls,
+            http_url_tls=told.http_url_tls,
             authentication=authentication,
             authorizer=_authorizer(config, resources),
         )
@@ -181,7 +188,10 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
         if secured is not None:
             stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, tls).close)
         log.info(
-            "serving %s from %s", service_url, data, extra={"service_url": service_url, "data_dir": str(data)}
+            "serving %s from %s",
+            told.service_url,
+            data,
+            extra={"service_url": told.service_url, "data_dir": str(data)},
         )
         yield broker
 

@@ -73,7 +73,16 @@ class Http(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
+        self._part_if_unclear()
         self._watch()
+
+    def _part_if_unclear(self) -> None:
+        """A request with a body of which it said nothing, as Node sends one with DELETE, is the last one here.
+
+        Its answer says so, before the client sends another that would begin with the rest of this one."""
+        rest, _ = self.conn.trailing_data
+        if self.conn.their_state is h11.DONE and rest and not rest[:1].isalpha():
+            self.scope["headers"] = [*self.scope["headers"], (b"connection", b"close")]
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.params import AnyTopicDep, BrokerDep
@@ -14,16 +14,19 @@ router = APIRouter()
 
 @router.get("/topic/{domain}/{tenant}/{namespace}/{topic}")
 @router.get("/destination/{domain}/{tenant}/{namespace}/{topic}", include_in_schema=False)
-async def lookup(broker: BrokerDep, topic: AnyTopicDep) -> dict[str, str]:
+async def lookup(
+    broker: BrokerDep, topic: AnyTopicDep, request: Request, listenerName: str = ""
+) -> dict[str, str]:
+    told = broker.addresses(listenerName or request.headers.get("X-Pulsar-ListenerName", ""))
     await broker.check_lookup(topic)
     # `nativeUrl` and `brokerUrlSsl` are older names that clients still read.
     return {
-        "brokerUrl": broker.service_url,
-        "brokerUrlTls": broker.service_url_tls,
-        "httpUrl": broker.http_url,
-        "httpUrlTls": broker.http_url_tls,
-        "nativeUrl": broker.service_url,
-        "brokerUrlSsl": broker.service_url_tls,
+        "brokerUrl": told.service_url,
+        "brokerUrlTls": told.service_url_tls,
+        "httpUrl": told.http_url,
+        "httpUrlTls": told.http_url_tls,
+        "nativeUrl": told.service_url,
+        "brokerUrlSsl": told.service_url_tls,
     }
 
 

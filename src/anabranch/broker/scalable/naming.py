@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.listeners import Addresses
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segments import segment_of
 from anabranch.wire import pulsar_pb2 as pb
@@ -129,11 +130,12 @@ async def check_published(broker: Broker, name: TopicName) -> None:
         raise NotReadyError(f"{name} is about to be opened: the layout that has it is not published yet")
 
 
-def fill_lookup(response: pb.CommandLookupTopicResponse, broker: Broker, elsewhere: Owner | None) -> None:
+def fill_lookup(response: pb.CommandLookupTopicResponse, here: Addresses, elsewhere: Owner | None) -> None:
     kinds = pb.CommandLookupTopicResponse
     response.response = kinds.Connect if elsewhere is None else kinds.Redirect
-    response.brokerServiceUrl = broker.service_url if elsewhere is None else elsewhere.service_url
-    if tls := broker.service_url_tls if elsewhere is None else elsewhere.service_url_tls:
+    found = here if elsewhere is None else elsewhere
+    response.brokerServiceUrl = found.service_url
+    if tls := found.service_url_tls:
         response.brokerServiceUrlTls = tls
     response.authoritative = True
     response.proxy_through_service_url = False

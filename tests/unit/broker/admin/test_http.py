@@ -148,3 +148,11 @@ async def test_no_answer_lets_another_site_read_it(acme: Guarded) -> None:
     for method, path in (("GET", "/admin/v2/tenants"), ("OPTIONS", "/admin/v2/tenants"), ("GET", "/metrics")):
         answer = await acme.http.request(method, path, headers=headers)
         assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+async def test_a_body_without_a_length_ends_the_connection_with_the_answer_to_its_request() -> None:
+    async with serving() as port:
+        # As Node sends it, whose next request would follow the brackets.
+        answer = await said(port, ASK.replace(b"GET", b"DELETE"), b"{}")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
