@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.options import UsageError
@@ -101,3 +102,25 @@ def connect_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tls_allow_insecure",
     )
     return {name: getattr(security, name) for name in names}
+
+
+def spark_options(arguments: argparse.Namespace, given: Iterable[str]) -> dict[str, str]:
+    """The same for the Spark source, less what is `given` as its options already. Files, also that of a token, are
+    looked for on every worker."""
+    security = security_of(arguments)
+    if security is None:
+        return {}
+    found = {
+        "authToken": security.token,
+        "username": security.username,
+        "password": security.password,
+        "tlsTrustCertsFile": security.tls_trust_certs_file,
+        "tlsCertificateFile": security.tls_certificate_file,
+        "tlsKeyFile": security.tls_key_file,
+        "tlsAllowInsecure": "true" if security.tls_allow_insecure else None,
+    }
+    taken = {name.lower() for name in given}
+    proofs = {"authtoken", "username", "password"}
+    if taken & proofs:
+        taken |= proofs
+    return {n: value for n, value in found.items() if isinstance(value, str) and n.lower() not in taken}

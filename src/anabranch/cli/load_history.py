@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker import units
 from anabranch.broker.scalable.history_records import HISTORY_TOPIC
+from anabranch.cli.access import spark_options
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.spark_errors import JobFailed, told
 from anabranch.cli.stopping import Stopping, without_interrupts
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     every = _every(arguments.every) if arguments.follow else None
     output = str(arguments.output).rstrip("/")
     _check_place(output)
-    source = {"serviceUrl": arguments.service_url, **options}
+    source = {"serviceUrl": arguments.service_url, **spark_options(arguments, options), **options}
     with ExitStack() as stack:
         with without_interrupts():
             spark = stack.enter_context(session("anabranch load-history", arguments.master, settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from anabranch.cli.access import declare_access
 from anabranch.cli.client_options import declare_service_url
 
 
@@ -110,10 +111,11 @@ def declare_to_parquet(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other option of the Spark source, as docs/spark.md lists them (authToken, tlsTrustCertsFile, keys, "
-        "columns, decodeErrors, …); may be repeated",
+        help="any other option of the Spark source, as docs/spark.md lists them (keys, columns, "
+        "decodeErrors, …); may be repeated",
     )
     declare_service_url(what)
+    declare_access(parser)
     table = parser.add_argument_group("what the table is like")
     table.add_argument(
         "--output", required=True, metavar="DIR", help="its folder; or a URL that Spark can write to"
@@ -203,10 +205,11 @@ def declare_load_history(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other option of the Spark source, as docs/spark.md lists them (authToken, tlsTrustCertsFile, "
-        "failOnDataLoss, …); may be repeated",
+        help="any other option of the Spark source, as docs/spark.md lists them (failOnDataLoss, …); "
+        "may be repeated",
     )
     declare_service_url(what)
+    declare_access(parser)
     when = parser.add_argument_group("when")
     mode = when.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="write what is there now, then end (the default)")

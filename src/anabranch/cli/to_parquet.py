@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from anabranch.cli.access import spark_options
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.spark_errors import JobFailed, quiet, told
 from anabranch.cli.stopping import Stopping, without_interrupts
@@ -147,6 +148,7 @@ def _source(arguments: argparse.Namespace) -> dict[str, str]:
                     f"--option {name}=… is given twice: it has an option of its own here, see --help"
                 )
             source.setdefault(name, value)
+    source |= spark_options(arguments, given)
     if not {"topic", "topics", "topicspattern", "namespace"} & {name.lower() for name in source}:
         raise UsageError(
             "which topics? name some, or give --namespace tenant/namespace or --pattern tenant/namespace/REGEX"

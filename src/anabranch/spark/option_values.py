@@ -113,6 +113,17 @@ def token(text: str) -> str:
     return text
 
 
+def user(text: str) -> str:
+    if not text.strip() or ":" in text:
+        raise ValueError("the name of a user, without a colon")
+    return text
+
+
+def password(text: str) -> str:
+    # Not shown either, and so any will do.
+    return text
+
+
 # -- brokers and topics
 
 

@@ -25,6 +25,8 @@ from anabranch.spark.task import ReadMode
 # How the source and the sink prove who they are, and which brokers they trust.
 ACCESS: Final[Mapping[str, Callable[[str], Any]]] = {
     "authToken": values.token,
+    "username": values.user,
+    "password": values.password,
     "tlsTrustCertsFile": values.file,
     "tlsCertificateFile": values.file,
     "tlsKeyFile": values.file,
@@ -188,8 +190,14 @@ def security_of(found: Mapping[str, Any]) -> Security:
     """Of the options `ACCESS`, once they are read."""
     if ("tlsCertificateFile" in found) != ("tlsKeyFile" in found):
         raise BadOption("options tlsCertificateFile and tlsKeyFile belong together: give both, or none")
+    if ("username" in found) != ("password" in found):
+        raise BadOption("options username and password belong together: give both, or none")
+    if "username" in found and "authToken" in found:
+        raise BadOption("options authToken and username are two ways to say who you are: give one")
     return Security(
         token=found.get("authToken"),
+        username=found.get("username"),
+        password=found.get("password"),
         tls_trust_certs_file=found.get("tlsTrustCertsFile"),
         tls_certificate_file=found.get("tlsCertificateFile"),
         tls_key_file=found.get("tlsKeyFile"),

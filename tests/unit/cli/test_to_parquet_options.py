@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.cli.main import build_parser, main
 from anabranch.cli.to_parquet import Asked, read
+from anabranch.client.security import Security
 from anabranch.errors import AnabranchError
 
 pytest.importorskip("pyspark")
@@ -38,6 +39,20 @@ def test_what_is_given_to_the_source_wins() -> None:
     assert "maxBytesPerTrigger" not in found.source
     assert found.chosen.limit.rows == 7
     assert found.chosen.ordering == "key"
+
+
+def test_who_asks_is_said_as_with_every_other_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", "of-the-environment")
+    monkeypatch.setenv("ANABRANCH_PASSWORD", "hush")
+    assert asked(TOPIC).chosen.security == Security(token="of-the-environment")
+    assert asked(TOPIC, "--token", "file:///t").chosen.security == Security(token="file:///t")
+    assert asked(TOPIC, "--user", "ann").chosen.security == Security(username="ann", password="hush")
+    assert asked(TOPIC, "--option", "authtoken=mine").chosen.security == Security(token="mine")
+    named = ("--option", "username=bob", "--option", "password=his")
+    assert asked(TOPIC, *named).chosen.security == Security(username="bob", password="his")
+    trusted = asked(TOPIC, "--tls-trust-certs", "ca.pem", "--tls-cert", "me.pem", "--tls-key", "me.key")
+    assert trusted.chosen.security.tls_trust_certs_file == "ca.pem"
+    assert trusted.chosen.security.tls_key_file == "me.key"
 
 
 def test_topics_are_named_or_chosen() -> None:

@@ -162,6 +162,9 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("authToken", " ", r"authToken=' ': give a token, or file:///path"),
         ("tlsTrustCertsFile", "", r"tlsTrustCertsFile='': give the path of a file"),
         ("tlsKeyFile", "me.key", r"tlsCertificateFile and tlsKeyFile belong together"),
+        ("username", "ann", r"username and password belong together"),
+        ("password", "hush", r"username and password belong together"),
+        ("username", "an:n", r"username='an:n': give the name of a user, without a colon"),
         ("tlsAllowInsecure", "1", r"tlsAllowInsecure='1': give 'true' or 'false'"),
         ("tlsCheckHostName", "no", r"tlsCheckHostName='no': give 'true' or 'false'"),
         (
@@ -242,6 +245,11 @@ def test_a_certificate_of_ones_own_comes_with_its_key() -> None:
 
 def test_a_token_is_not_shown() -> None:
     assert "hush" not in repr(parse({**NEEDED, "authToken": "hush"}))
+    named = parse({**NEEDED, "username": "ann", "password": "hush"})
+    assert named.security == Security(username="ann", password="hush")
+    assert "hush" not in repr(named)
+    with pytest.raises(BadOption, match="two ways"):
+        parse({**NEEDED, "username": "ann", "password": "hush", "authToken": "hush"})
 
 
 def test_several_tasks_for_a_segment_are_allowed_without_order() -> None:
