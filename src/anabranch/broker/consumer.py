@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.broker.cursor import words_of_bits
 from anabranch.broker.ports import ConsumerLink
+from anabranch.broker.written_time import written_time
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -277,9 +277,12 @@ class Consumer:
             "firstMessagesSentTimestamp": self.first_sent_ms,
             "firstConsumedFlowTimestamp": self.first_flow_ms,
             "address": self.address,
-            "connectedSince": datetime.fromtimestamp(self.connected_ms / 1000, UTC).isoformat(
-                timespec="milliseconds"
-            ),
+            "lastAckedTime": written_time(self.last_acked_ms),
+            "lastConsumedTime": written_time(self.last_sent_ms),
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "connectedSince": written_time(self.connected_ms),
             "clientVersion": self.client_version,
             "metadata": self.metadata,
         }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from anabranch.broker.policy_json import Count, Count64, Int32, Int64, InvalidValue, Json
+from anabranch.broker.policy_json import BadValue, Count, Count64, Int32, Int64, InvalidValue, Json
 from anabranch.broker.rates import DispatchRate, PublishRate
 
 HASH_SPACE_END = 0xFFFFFFFF
@@ -29,9 +29,9 @@ class Retention(
     def check(self) -> None:
         # Java's own rule: one bound at zero switches retention off, so the other must not claim to keep something.
         if self.minutes < -1 or self.megabytes < -1:
-            raise InvalidValue("Invalid retention policy: time and size must be -1 (no bound), 0 or positive")
+            raise BadValue("Invalid retention policy: time and size must be -1 (no bound), 0 or positive")
         if (self.minutes == 0) != (self.megabytes == 0):
-            raise InvalidValue(
+            raise BadValue(
                 "Invalid retention policy: size-only or time-only retention needs -1 for the other bound; "
                 "zero keeps nothing"
             )
@@ -133,6 +133,11 @@ class BacklogQuota(Json, frozen=True, rename="camel", omit_defaults=True):
         size = self.limit_size if self.limit_size is not None else self.limit
         return -1 if size is None else size
 
+    def builtins(self) -> dict[str, Any]:
+        """Every field, whichever was set, and both spellings of the size."""
+        size = self.bytes_max
+        return {"limit": size, "limitSize": size, "limitTime": self.limit_time, "policy": self.policy}
+
     def check(self, kind: str) -> None:
         if kind == "message_age" and self.policy != "consumer_backlog_eviction" and self.limit_time == 0:
             raise InvalidValue(
@@ -156,6 +161,16 @@ class Persistence(
     write_quorum: Int32 = 1
     ack_quorum: Int32 = 1
     mark_delete_rate_max: float = 0.0
+
+    def check(self) -> None:
+        sizes = (self.ensemble, self.write_quorum, self.ack_quorum)
+        if not sizes[0] >= sizes[1] >= sizes[2] > 0:
+            raise BadValue(
+                f"Bookkeeper Ensemble ({sizes[0]}) >= WriteQuorum ({sizes[1]}) >= AckQuorum ({sizes[2]}) > 0 "
+                "must hold"
+            )
+        if self.mark_delete_rate_max < 0:
+            raise BadValue("managedLedgerMaxMarkDeleteRate must be 0 or more")
 
 
 class DelayedDelivery(Json, frozen=True, rename="camel"):
@@ -250,6 +265,7 @@ class Policies(Json, frozen=True):
     def checked(self) -> Policies:
         """The policies once nothing in them contradicts itself."""
         for part in (
+            self.persistence,
             self.retention_policies,
             self.auto_topic_creation,
             self.delayed_delivery_policies,
@@ -298,11 +314,32 @@ class Tenant(Json, frozen=True, rename="camel"):
     allowed_clusters: tuple[str, ...] = ()
 
 
+_CLUSTER_URLS = {
+    "serviceUrl": ("http://", "http://pulsar.example.com:8080"),
+    "serviceUrlTls": ("https://", "https://pulsar.example.com:8443"),
+    "brokerServiceUrl": ("pulsar://", "pulsar://pulsar.example.com:6650"),
+    "brokerServiceUrlTls": ("pulsar+ssl://", "pulsar+ssl://pulsar.example.com:6651"),
+}
+
+
 class Cluster(Json, frozen=True, rename="camel"):
     service_url: str = ""
     service_url_tls: str = ""
     broker_service_url: str = ""
     broker_service_url_tls: str = ""
+    # How other clusters are to connect: kept for the tools that ask for it.
+    broker_client_tls_enabled: bool = False
+    broker_client_tls_enabled_with_key_store: bool = False
+    tls_allow_insecure_connection: bool = False
+
+    def builtins(self) -> dict[str, Any]:
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value != ""}
+
+    def check(self) -> None:
+        shown = self.builtins()
+        for name, (scheme, example) in _CLUSTER_URLS.items():
+            if name in shown and not shown[name].startswith(scheme):
+                raise BadValue(f"Illegal {name} {shown[name]!r}, example: {example}")
 
 
 class PartitionedTopic(Json, frozen=True):
@@ -311,3 +348,7 @@ class PartitionedTopic(Json, frozen=True):
     partitions: int
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     deleted: bool = False
+
+    def builtins(self) -> dict[str, Any]:
+        """Properties only where there are some, as Pulsar shows it."""
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value != {}}

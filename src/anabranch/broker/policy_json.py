@@ -14,7 +14,15 @@ Count64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class InvalidValue(ValueError):
-    """A policy that contradicts itself; the message is shown to the user."""
+    """A policy that contradicts itself; the message is shown to the user. `status` is what admin clients expect."""
+
+    status = 412
+
+
+class BadValue(InvalidValue):
+    """One of those that Pulsar answers as a bad request."""
+
+    status = 400
 
 
 class Json(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,6 +83,13 @@ class Refused(ResourceError):
     code = 22  # NotAllowedError
 
 
+def refused(error: InvalidValue) -> Refused:
+    """The same refusal as an answer to an admin client."""
+    answer = Refused(str(error))
+    answer.status = error.status
+    return answer
+
+
 class NotAcceptable(Refused):
     """A number of partitions that cannot be; admin clients expect this status for it."""
 
@@ -230,7 +237,7 @@ class Resources:
             value = encode_policies(policies.checked())
             await self._create(_namespace_path(namespace), value)
         except InvalidValue as error:
-            raise Refused(str(error)) from None
+            raise refused(error) from None
         except AlreadyExists:
             raise Conflict(f"Namespace {namespace} already exists") from None
         self._changes += 1
@@ -274,7 +281,7 @@ class Resources:
                 after = change(before).checked()
                 await self._metadata.put(path, encode_policies(after, found.value), if_version=found.version)
             except InvalidValue as error:
-                raise Refused(str(error)) from None
+                raise refused(error) from None
             except VersionConflict:
                 continue
             self._learn(namespace, after)

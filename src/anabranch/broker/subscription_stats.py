@@ -9,12 +9,31 @@ from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 if TYPE_CHECKING:
     from anabranch.broker.subscription import Subscription
 
+# Nothing here filters, and what is throttled is not counted by who limits it.
+_NEVER_COUNTED = {
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+    "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
+    "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+    "dispatchThrottledMsgEventsByTopicLimit": 0,
+    "dispatchThrottledBytesEventsByTopicLimit": 0,
+    "dispatchThrottledMsgEventsByBrokerLimit": 0,
+    "dispatchThrottledBytesEventsByBrokerLimit": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
+
 
 def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     consumers = subscription.consumers
     backlog = 0 if subscription.is_drained else subscription.backlog()
     rates = [consumer.rates for consumer in consumers]
     stats: dict[str, Any] = {
+        **_NEVER_COUNTED,
         "msgRateOut": sum(rate[0] for rate in rates),
         "msgThroughputOut": sum(rate[1] for rate in rates),
         "bytesOutCounter": subscription.bytes_out,
@@ -32,6 +51,7 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
         "unackedMessages": 0,
         "type": subscription.type_name,
         "msgRateExpired": 0.0,
+        "msgExpired": subscription.messages_expired,
         "totalMsgExpired": subscription.messages_expired,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastConsumedFlowTimestamp": max((c.last_flow_ms for c in consumers), default=0),
@@ -54,6 +74,7 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
         if isinstance(subscription.dispatcher, KeySharedDispatcher):
             ranges = subscription.dispatcher.key_ranges()
             for consumer, figures in zip(consumers, stats["consumers"], strict=True):
+                figures["keyHashRangeArrays"] = [list(edges) for edges in ranges.get(consumer, [])]
                 figures["keyHashRanges"] = [f"[{start}, {end}]" for start, end in ranges.get(consumer, [])]
     stats["msgBacklogNoDelayed"] = max(0, backlog - stats["msgDelayed"])
     if subscription.error is not None:

@@ -28,7 +28,7 @@ from anabranch.broker.policies import (
 )
 from anabranch.broker.policy_json import Count, Count64, Int32, InvalidValue, Json
 from anabranch.broker.rates import DispatchRate, PublishRate
-from anabranch.broker.resources import Refused
+from anabranch.broker.resources import refused
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore, Watch
 from anabranch.model.names import InvalidName, TopicName
@@ -128,7 +128,7 @@ class TopicPolicyStore:
                 else:
                     await self._metadata.put(path, msgspec.json.encode(after), if_version=found.version)
             except InvalidValue as error:
-                raise Refused(str(error)) from None
+                raise refused(error) from None
             except (AlreadyExists, VersionConflict):
                 continue
             self._learn(topic.base, after)

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker.written_time import written_time
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError
 from anabranch.wire.entry import publish_time
 
 if TYPE_CHECKING:
     from anabranch.broker.producer import Producer
+    from anabranch.broker.subscription import Subscription
     from anabranch.broker.topic import Topic
 
 _ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+# What Pulsar counts and nothing here does: no transactions, no tiers, no topics of its own in between.
+NEVER_COUNTED = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "publishRateLimitedTimes": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "msgChunkPublished": False,
+    "replication": {},
+}
+NEVER_COMPACTED = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
 
 
 def publisher_stats(producer: Producer) -> dict[str, Any]:
@@ -29,15 +54,11 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
         "averageMsgSize": throughput / rate if rate else 0.0,
         "chunkedMessageRate": 0.0,
         "address": producer.link.address,
-        "connectedSince": shown_time(producer.created_ms),
+        "supportsPartialProducer": False,
+        "connectedSince": written_time(producer.created_ms),
         "clientVersion": producer.link.client_version,
         "metadata": producer.metadata,
     }
-
-
-def shown_time(at_ms: int) -> str:
-    """As Pulsar's figures have it: text, for people."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 async def full_topic_stats(topic: Topic) -> dict[str, Any]:
@@ -61,6 +82,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         # Entries of a topic differ in size; their mean is what is known without reading them.
         figures["backlogSize"] = size * figures["msgBacklog"] // entries if entries else 0
     return {
+        **NEVER_COUNTED,
         "msgRateIn": rate_in,
         "msgThroughputIn": throughput_in,
         "msgRateOut": sum(s.get("msgRateOut", 0.0) for s in subscriptions.values()),
@@ -70,24 +92,40 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "bytesOutCounter": sum(s.get("bytesOutCounter", 0) for s in subscriptions.values()),
         "msgOutCounter": sum(s.get("msgOutCounter", 0) for s in subscriptions.values()),
         "averageMsgSize": throughput_in / rate_in if rate_in else 0.0,
-        "msgChunkPublished": False,
         "storageSize": size,
         "backlogSize": backlog_bytes,
         "backlogQuotaLimitSize": topic.upkeep.quotas.limit("destination_storage"),
         "backlogQuotaLimitTime": topic.upkeep.quotas.limit("message_age"),
         "oldestBacklogMessageAgeSeconds": topic.upkeep.quotas.backlog_age_s,
-        "offloadedStorageSize": 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
         "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
         "waitingPublishers": topic.attached.waiting,
         "subscriptions": subscriptions,
-        "replication": {},
         "deduplicationStatus": "Enabled" if publishing.is_deduplicating else "Disabled",
         "compaction": topic.compaction.stats(),
         "topicEpoch": topic.attached.epoch,
-        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRanges": sum(
+            s["nonContiguousDeletedMessagesRanges"] for s in subscriptions.values()
+        ),
         "topicCreationTimeStamp": topic.log.topic_record.created_ms,
-        "ownerBroker": topic.broker.service_url.removeprefix("pulsar://"),
+        "ownerBroker": topic.broker.http_url.partition("://")[2],
     }
+
+
+async def add_earliest(topic: Topic, stats: dict[str, Any]) -> None:
+    """To the stats of a topic, when the oldest message of each backlog was published: that takes reading it."""
+    found: dict[str, int] = {}
+    for name, figures in stats["subscriptions"].items():
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:
+            figures["earliestMsgPublishTimeInBacklog"] = at = await subscription.earliest_publish_time()
+            if at:
+                found[name] = at
+    if found:
+        slowest = min(found, key=lambda name: found[name])
+        stats["earliestMsgPublishTimeInBacklogs"] = found[slowest]
+        stats["oldestBacklogMessageAgeSeconds"] = max(0, (topic.broker.now_ms() - found[slowest]) // 1000)
+        stats["oldestBacklogMessageSubscriptionName"] = slowest
 
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
@@ -102,6 +140,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
                 "size": ledger.bytes,
                 "timestamp": ledger.created_ms,
                 "offloaded": False,
+                "underReplicated": False,
                 "incarnation": ledger.incarnation,
             }
         )
@@ -111,26 +150,78 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "totalSize": log.size_bytes,
         "currentLedgerEntries": log.confirmed_end,
         "currentLedgerSize": 0,
+        "lastLedgerCreatedTimestamp": written_time(record.ledgers[-1].created_ms if record.ledgers else 0),
         "waitingCursorsCount": 0,
         "pendingAddEntriesCount": log.next_entry - log.confirmed_end,
         "lastConfirmedEntry": _shown(log.last),
         "state": "Terminated" if topic.is_sealed else "LedgerOpened",
         "ledgers": ledgers,
-        "cursors": {
-            name: {
-                "markDeletePosition": _shown(s.mark_delete),
-                "readPosition": _shown(s.dispatcher.read_at if s.dispatcher is not None else s.next),
-                "numberOfEntriesSinceFirstNotAckedMessage": s.backlog(),
-                "state": "Open",
-                "properties": {},
-            }
-            for name, s in topic.subscriptions.items()
-        },
+        "cursors": {name: _cursor(s) for name, s in topic.subscriptions.items()},
         "schemaLedgers": [],
         # Not a field of Pulsar's: whose entries readers wait for.
         "hiddenWrites": topic.hidden.stats(),
-        "compactedLedger": topic.compaction.ledger_stats(),
+        "compactedLedger": {**topic.compaction.ledger_stats(), "underReplicated": False},
     }
+
+
+def _cursor(subscription: Subscription) -> dict[str, Any]:
+    dispatcher, cursor = subscription.dispatcher, subscription.cursor
+    read_at = subscription.next if dispatcher is None else dispatcher.read_at
+    is_waiting = bool(subscription.consumers) and read_at >= subscription.topic_log.end
+    return {
+        "markDeletePosition": _shown(subscription.mark_delete),
+        "readPosition": _shown(read_at),
+        "waitingReadOp": is_waiting,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": subscription.messages_out,
+        # Cursors are stored in the log's own commits, not in ledgers of their own.
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": _shown_runs(cursor.acked_runs()),
+        "lastLedgerSwitchTimestamp": written_time(0),
+        "state": "Open",
+        "active": bool(subscription.consumers),
+        "numberOfEntriesSinceFirstNotAckedMessage": subscription.backlog(),
+        "totalNonContiguousDeletedMessagesRange": cursor.ranges,
+        "subscriptionHavePendingRead": is_waiting,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {},
+    }
+
+
+def ledger_info(topic: Topic) -> dict[str, Any]:
+    """What is stored of the topic, as Pulsar's ManagedLedgerInfo JSON has it."""
+    record = topic.log.topic_record
+    created = [ledger.created_ms for ledger in record.ledgers]
+    return {
+        "version": 0,
+        "creationDate": written_time(record.created_ms),
+        "modificationDate": written_time(max(created, default=record.created_ms)),
+        "ledgers": [
+            {
+                "ledgerId": ledger.id,
+                **({} if ledger.end is None else {"entries": ledger.end, "size": ledger.bytes}),
+                "timestamp": ledger.created_ms,
+                "isOffloaded": False,
+            }
+            for ledger in record.ledgers
+        ],
+        "cursors": {
+            name: {
+                "version": 0,
+                "cursorsLedgerId": -1,
+                "markDelete": {"ledgerId": s.mark_delete[0], "entryId": s.mark_delete[1]},
+            }
+            for name, s in topic.subscriptions.items()
+            if s.is_durable
+        },
+        **({"properties": dict(record.properties)} if record.properties else {}),
+    }
+
+
+def _shown_runs(runs: Iterable[tuple[int, int, int]]) -> str:
+    """As Pulsar writes ranges: (before the first..the last]."""
+    return f"[{','.join(f'({ledger}:{first - 1}..{ledger}:{end - 1}]' for ledger, first, end in runs)}]"
 
 
 def _shown(at: Position) -> str:

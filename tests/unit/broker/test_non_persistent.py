@@ -152,7 +152,7 @@ async def test_topics_are_made_listed_and_deleted(rest: Rest) -> None:
     await rest.call("PUT", PATH, 204)
     await rest.refused("PUT", PATH, 409)
     assert await rest.get(f"{V2}/non-persistent/public/default") == [TOPIC]
-    assert await rest.get(f"{PATH}/partitions") == {"partitions": 0}
+    assert await rest.get(f"{PATH}/partitions") == {"partitions": 0, "deleted": False}
     consumer = await rest.client.consumer(TOPIC, "s")
     assert await rest.get(f"{PATH}/subscriptions") == ["s"]
     await rest.refused("DELETE", PATH, 412)
@@ -176,7 +176,7 @@ async def test_partitions_are_topics_of_their_own(rest: Rest) -> None:
     await rest.publish(f"{TOPIC}-partition-1", b"x")
     assert await take(consumer, 1) == [b"x"]
     stats = await rest.get(f"{PATH}/partitioned-stats")
-    assert (stats["msgInCounter"], [*stats["partitions"]]) == (1, [f"{TOPIC}-partition-1"])
+    assert (stats["msgInCounter"], len(stats["partitions"])) == (1, 2)
     await rest.refused("DELETE", f"{PATH}/partitions", 412)
     await rest.call("DELETE", f"{PATH}/partitions?force=true", 204)
     assert await rest.get(f"{V2}/non-persistent/public/default") == []

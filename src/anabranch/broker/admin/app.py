@@ -36,6 +36,7 @@ from anabranch.broker.admin import (
     settings,
     subscriptions,
     tenants,
+    topic_figures,
     topic_settings,
     topic_storage,
     topics,
@@ -107,6 +108,7 @@ def create_app(broker: Broker) -> FastAPI:
         )
     for router in (
         topics.router,
+        topic_figures.router,
         compaction.router,
         permissions.topics,
         topic_settings.router,
@@ -126,6 +128,7 @@ def create_app(broker: Broker) -> FastAPI:
     include(elsewhere.bookies, prefix="/admin/v2/bookies", tags=["not served"])
     include(elsewhere.resource_groups, prefix="/admin/v2/resourcegroups", tags=["not served"])
     include(elsewhere.resource_quotas, prefix="/admin/v2/resource-quotas", tags=["not served"])
+    include(elsewhere.services, prefix="", tags=["not served"])
     include(read_plans.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     include(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     include(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])

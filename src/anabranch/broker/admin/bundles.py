@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ async def _range(broker: Broker, namespace: NamespaceName, bundle: str) -> tuple
         raise RestError(412, f"Invalid bundle range {bundle}: expected 0x00000000_0xffffffff")
     first, last = (int(edge, 16) for edge in bundle.split("_"))
     edges = [int(edge, 16) for edge in bundles.boundaries]
-    if first not in edges or last not in edges or first >= last:
+    if (first, last) not in pairwise(edges):
         raise RestError(412, f"{namespace} has no bundle {bundle}; see its bundles")
     return first, last
 
@@ -47,6 +48,26 @@ def topic_hash(name: TopicName) -> int:
 async def _topics(broker: Broker, namespace: NamespaceName, bundle: str) -> list[Topic]:
     edges = await _range(broker, namespace, bundle)
     return [topic for topic in await existing(broker, namespace) if _is_within(topic.name, edges)]
+
+
+async def of_bundle(
+    broker: Broker, namespace: NamespaceName, names: list[str], bundle: str | None
+) -> list[str]:
+    """Those of the names that hash into the bundle; all of them if none is given."""
+    if bundle is None:
+        return names
+    bundles = (await broker.resources.policies(namespace)).bundles
+    return [name for name in names if bundles.range_of(topic_hash(TopicName.parse(name))) == bundle]
+
+
+@router.delete(_PATH, status_code=204)
+async def delete_bundle(broker: BrokerDep, namespace: NamespaceDep, bundle: str, force: bool = False) -> None:
+    """Deletes the topics of the bundle, by force whoever uses them; the hash range stays."""
+    topics = await _topics(broker, namespace, bundle)
+    if topics and not force:
+        raise RestError(409, "Cannot delete non empty bundle")
+    for topic in topics:
+        await broker.delete_topic(topic.name, force=True)
 
 
 @router.put(_PATH + "/unload", status_code=204)

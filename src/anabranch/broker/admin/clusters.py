@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request
 
+from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, body
 from anabranch.broker.policies import Cluster
@@ -26,17 +27,26 @@ async def get_cluster(broker: BrokerDep, cluster: str) -> dict[str, Any]:
 
 @router.put("/{cluster}", status_code=204, openapi_extra=takes(Cluster))
 async def create_cluster(broker: BrokerDep, cluster: str, request: Request) -> None:
-    await broker.resources.put_cluster(unquote(cluster), await body(request, Cluster), create=True)
+    await broker.resources.put_cluster(unquote(cluster), await _sent(request), create=True)
 
 
 @router.post("/{cluster}", status_code=204, openapi_extra=takes(Cluster))
 async def update_cluster(broker: BrokerDep, cluster: str, request: Request) -> None:
-    await broker.resources.put_cluster(unquote(cluster), await body(request, Cluster), create=False)
+    await broker.resources.put_cluster(unquote(cluster), await _sent(request), create=False)
+
+
+async def _sent(request: Request) -> Cluster:
+    data = await body(request, Cluster)
+    data.check()
+    return data
 
 
 @router.delete("/{cluster}", status_code=204)
 async def delete_cluster(broker: BrokerDep, cluster: str) -> None:
     await broker.resources.delete_cluster(unquote(cluster))
+
+
+# -- what belongs to several clusters, or to several machines of one
 
 
 @router.get("/{cluster}/peers")
@@ -53,6 +63,31 @@ async def failure_domains(broker: BrokerDep, cluster: str) -> dict[str, Any]:
 
 
 @router.get("/{cluster}/namespaceIsolationPolicies")
-async def isolation_policies(broker: BrokerDep, cluster: str) -> dict[str, Any]:
+@router.get("/{cluster}/namespaceIsolationPolicies/brokers")
+async def isolation_policies(broker: BrokerDep, cluster: str) -> None:
     await broker.resources.cluster_data(unquote(cluster))
-    return {}
+    raise RestError(404, f"NamespaceIsolationPolicies for cluster {unquote(cluster)} does not exist")
+
+
+@router.get("/{cluster}/failureDomains/{name}")
+@router.get("/{cluster}/namespaceIsolationPolicies/{name}")
+@router.delete("/{cluster}/failureDomains/{name}")
+@router.delete("/{cluster}/namespaceIsolationPolicies/{name}")
+async def no_such(broker: BrokerDep, cluster: str, name: str) -> None:
+    await broker.resources.cluster_data(unquote(cluster))
+    raise RestError(404, f"Cluster {unquote(cluster)} has no {unquote(name)}")
+
+
+@router.post("/{cluster}/peers")
+async def set_peers() -> None:
+    raise RestError(405, "There is no geo-replication here: clusters have no peers")
+
+
+@router.post("/{cluster}/failureDomains/{name}")
+async def set_failure_domain(name: str) -> None:
+    raise RestError(405, "Topics are placed by what flows through them; there are no failure domains to name")
+
+
+@router.post("/{cluster}/namespaceIsolationPolicies/{name}")
+async def set_isolation_policy(name: str) -> None:
+    raise RestError(405, "Every broker serves every namespace: there is no isolation of namespaces")

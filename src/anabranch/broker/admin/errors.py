@@ -38,7 +38,6 @@ class RestError(AnabranchError):
 # The first class that fits wins.
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (InvalidName, 412),
-    (InvalidValue, 412),
     (InvalidPolicy, 412),
     (NoSuchTenantError, 404),
     (NotAuthorizedError, 403),
@@ -72,7 +71,7 @@ _TEXTS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error, ResourceError | RestError | ControllerError):
+    if isinstance(error, ResourceError | RestError | ControllerError | InvalidValue):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 

@@ -19,15 +19,17 @@ async def lookup(
 ) -> dict[str, str]:
     told = broker.addresses(listenerName or request.headers.get("X-Pulsar-ListenerName", ""))
     await broker.check_lookup(topic)
-    # `nativeUrl` and `brokerUrlSsl` are older names that clients still read.
-    return {
+    # `nativeUrl` and `brokerUrlSsl` are older names that clients still read. Without TLS there is none of the others.
+    answer = {
         "brokerUrl": told.service_url,
         "brokerUrlTls": told.service_url_tls,
         "httpUrl": told.http_url,
         "httpUrlTls": told.http_url_tls,
         "nativeUrl": told.service_url,
         "brokerUrlSsl": told.service_url_tls,
+        "brokerId": broker.http_url.partition("://")[2],
     }
+    return {name: url for name, url in answer.items() if url}
 
 
 @router.get("/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", response_class=PlainTextResponse)

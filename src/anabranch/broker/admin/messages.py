@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ from fastapi import APIRouter, Response
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep
 from anabranch.broker.admin.partitions import single
+from anabranch.broker.written_time import written_time
 from anabranch.errors import UnsupportedCompression
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
@@ -64,6 +64,8 @@ async def examine(
 ) -> Response:
     """The n-th entry, from 1, counted from either end of the log."""
     log = (await single(broker, topic)).log
+    if not log.entries:
+        raise RestError(412, "Could not examine messages: the topic has none")
     index = max(messagePosition, 1) - 1
     if index >= log.entries:
         raise RestError(404, "Message not found")
@@ -99,15 +101,16 @@ def _answer(at: Position, entry: Buffer) -> Response:
         "X-Pulsar-Is-Encrypted": str(is_encrypted).lower(),
         "X-Pulsar-producer-name": quote(_text(metadata.producer_name), safe=_PRINTED),
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
-        "X-Pulsar-publish-time": _time(metadata.publish_time),
+        "X-Pulsar-publish-time": written_time(metadata.publish_time),
+        "X-Pulsar-txn-uncommitted": "false",
     }
     if metadata.HasField("num_messages_in_batch"):
         headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
         headers["X-Pulsar-batch-size"] = str(len(data))
     if metadata.event_time:
-        headers["X-Pulsar-event-time"] = _time(metadata.event_time)
+        headers["X-Pulsar-event-time"] = written_time(metadata.event_time)
     if metadata.HasField("deliver_at_time"):
-        headers["X-Pulsar-deliver-at-time"] = _time(metadata.deliver_at_time)
+        headers["X-Pulsar-deliver-at-time"] = written_time(metadata.deliver_at_time)
     if metadata.HasField("partition_key") and (key := _text(metadata.partition_key)).isascii():
         headers["X-Pulsar-partition-key"] = quote(key, safe=_PRINTED)
         headers["X-Pulsar-partition-key-b64-encoded"] = str(metadata.partition_key_b64_encoded).lower()
@@ -125,13 +128,3 @@ def _answer(at: Position, entry: Buffer) -> Response:
 def _text(found: str | bytes) -> str:
     """Protobuf hands a string that is not UTF-8 over as bytes."""
     return found.decode(errors="replace") if isinstance(found, bytes) else found
-
-
-def _time(ms: int) -> str:
-    try:
-        return (
-            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-    except (OverflowError, ValueError):
-        # A producer's clock may say anything.
-        return str(ms)

@@ -14,6 +14,7 @@ from anabranch.autoscale.policy import check
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
+from anabranch.broker.admin.setting import shown_quotas
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policies import Bundles, Policies
@@ -26,6 +27,19 @@ from anabranch.model.names import Domain, NamespaceName, TopicName
 router = APIRouter()
 
 FORCED_DELETES_MAX = 3
+# What Pulsar shows of every namespace, and nothing here can change.
+_NEVER_SET: dict[str, Any] = {
+    "allowed_clusters": [],
+    "clusterDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "is_allow_auto_update_schema": True,
+    "is_allow_auto_update_schema_with_replicator": True,
+    "latency_stats_sample_rate": {},
+    "migrated": False,
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "replicatorDispatchRate": {},
+}
 
 
 @router.get("/{tenant}")
@@ -36,17 +50,24 @@ async def list_namespaces(broker: BrokerDep, tenant: str) -> list[str]:
 @router.get("/{tenant}/{namespace}")
 @router.get("/{tenant}/{namespace}/policies")
 async def get_policies(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
-    return (await broker.resources.policies(namespace)).builtins()
+    policies = await broker.resources.policies(namespace)
+    shown = {**_NEVER_SET, **policies.builtins()}
+    return {**shown, "backlog_quota_map": shown_quotas(policies.backlog_quota_map)}
 
 
 @router.put("/{tenant}/{namespace}", status_code=204, openapi_extra=takes(Policies))
 async def create_namespace(broker: BrokerDep, namespace: NamespaceDep, request: Request) -> None:
     default = Policies(bundles=Bundles.even(broker.config.default_number_of_namespace_bundles))
     policies = await body(request, Policies, default)
-    if policies.bundles == Bundles():
+    if policies.bundles == Bundles() or policies.bundles.count == 0:
         policies = msgspec.structs.replace(policies, bundles=default.bundles)
     if policies.scalable_topic_auto_scale_policy is not None:
         check(applied(broker.config, policies, None).policy)
+    if unknown := set(policies.replication_clusters) - {broker.resources.cluster}:
+        raise RestError(
+            403,
+            f"{', '.join(sorted(unknown))}: the only cluster of a namespace is {broker.resources.cluster}",
+        )
     await broker.resources.create_namespace(namespace, msgspec.structs.replace(policies, deleted=False))
 
 
@@ -105,9 +126,12 @@ async def namespace_topics(
     mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
     includeSystemTopic: bool = False,
 ) -> list[str]:
-    """Topics by name, partitions one by one. There are no non-persistent ones."""
-    topics = await broker.topics(namespace)
-    return [] if mode == "NON_PERSISTENT" else shown(topics, includeSystemTopic)
+    """Topics by name, partitions one by one. Of the non-persistent ones those that are open."""
+    topics = await broker.topics(namespace) if mode != "NON_PERSISTENT" else []
+    if mode != "PERSISTENT":
+        await broker.resources.policies(namespace)
+        topics += map(str, broker.non_persistent.names(namespace))
+    return shown(topics, includeSystemTopic)
 
 
 def shown(topics: list[str], include_system: bool) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
+from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body, decoded
 from anabranch.broker.admin.partitions import merged, parts
@@ -13,6 +14,7 @@ from anabranch.broker.admin.topics import check_count, partitions_wanted
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import SubscriptionNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
+from anabranch.broker.policies import PartitionedTopic
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 listing = APIRouter()
@@ -41,6 +43,12 @@ async def list_partitioned(broker: BrokerDep, namespace: NamespaceDep) -> list[s
     return [
         str(name) for name in await broker.resources.partitioned_names(namespace, (Domain.NON_PERSISTENT,))
     ]
+
+
+@listing.get("/non-persistent/{tenant}/{namespace}/{bundle}")
+async def list_of_bundle(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> list[str]:
+    """Those of them whose names hash into the bundle."""
+    return await of_bundle(broker, namespace, await list_topics(broker, namespace), bundle)
 
 
 async def _open(broker: Broker, name: TopicName) -> list[NonPersistentTopic]:
@@ -80,14 +88,25 @@ async def unload(broker: BrokerDep, name: NameDep) -> None:
 @router.get("/stats")
 async def stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     if not name.is_partition and await broker.resources.partitions(name):
-        raise RestError(405, f"Topic {name} is partitioned: name one of its partitions")
+        raise RestError(404, f"Topic {name} not found: it is partitioned, name one of its partitions")
     return (await _open(broker, name))[0].stats()
 
 
 @router.get("/internalStats")
 async def internal_stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     (topic, *_) = await _open(broker, name)
-    return {"entriesAddedCounter": topic.entries_in, "ledgers": [], "cursors": {}, "schemaLedgers": []}
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "ledgers": [],
+        "cursors": {},
+        "schemaLedgers": [],
+    }
 
 
 @router.get("/subscriptions")
@@ -118,6 +137,8 @@ async def create_partitioned(broker: BrokerDep, name: NameDep, request: Request)
     if broker.non_persistent.opened(name) is not None:
         raise RestError(409, "This topic already exists")
     await broker.resources.create_partitioned(name, count, properties)
+    for part in await parts(broker, name):
+        await broker.non_persistent.create(part)
 
 
 @router.post("/partitions", status_code=204)
@@ -125,6 +146,8 @@ async def update_partitioned(broker: BrokerDep, name: NameDep, request: Request)
     count = await body(request, int)
     check_count(broker, count, 422)
     await broker.resources.update_partitioned(name, count)
+    for part in await parts(broker, name):
+        await broker.non_persistent.create(part)
 
 
 @router.get("/partitions")
@@ -133,7 +156,7 @@ async def partitions(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     count = 0 if name.is_partition else await broker.resources.partitions(name)
     if not count and broker.non_persistent.opened(name) is None:
         raise RestError(404, f"Topic {name} not found")
-    return {"partitions": count}
+    return PartitionedTopic(partitions=count).builtins()
 
 
 @router.delete("/partitions", status_code=204)
@@ -160,7 +183,7 @@ async def partitioned_stats(broker: BrokerDep, name: NameDep, perPartition: bool
     }
     return {
         **merged(list(opened.values())),
-        "metadata": {"partitions": count},
+        "metadata": PartitionedTopic(partitions=count).builtins(),
         "partitions": opened if perPartition else {},
     }
 

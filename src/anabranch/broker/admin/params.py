@@ -86,11 +86,11 @@ async def body(request: Request, kind: type[T], default: T | None = None) -> T:
     return value
 
 
-async def body_of(request: Request, kind: Any, default: Any = None) -> Any:
-    """The same for a union, which is no type to the type checker."""
+async def body_of(request: Request, kind: Any, default: Any = None, *, is_nothing_ok: bool = False) -> Any:
+    """The same for a union, which is no type to the type checker. None for nothing, where that is all right."""
     data = await _read(request)
     if not data.strip() or data.strip() == b"null":
-        if default is None:
+        if default is None and not is_nothing_ok:
             raise RestError(400, "The request has no body")
         return default
     try:

@@ -18,13 +18,15 @@ async def parts(broker: Broker, name: TopicName) -> list[TopicName]:
     return [name.partition(index) for index in range(count)] or [name]
 
 
-async def single(broker: Broker, name: TopicName) -> Topic:
-    """The open topic; 404 if there is none, 405 if the name is that of a partitioned topic."""
+async def single(broker: Broker, name: TopicName, *, partitioned: int = 404) -> Topic:
+    """The open topic; 404 if there is none. A partitioned topic has no log of its own; that status is for one."""
     try:
         return await broker.topic(name)
     except TopicNotFoundError:
         if not name.is_partition and await broker.resources.partitions(name):
-            raise RestError(405, f"Topic {name} is partitioned: name one of its partitions") from None
+            raise RestError(
+                partitioned, f"Topic {name} not found: it is partitioned, name one of its partitions"
+            ) from None
         raise RestError(404, f"Topic {name} not found") from None
 
 
@@ -59,7 +61,9 @@ _LARGEST = frozenset(
         "avgMessagesPerEntry",
         "producerId",
         "topicEpoch",
-        "earliestMsgPublishTimeInBacklogs",
+        "backlogQuotaLimitSize",
+        "backlogQuotaLimitTime",
+        "oldestBacklogMessageAgeSeconds",
     }
 )
 
@@ -68,8 +72,8 @@ def _added(key: str, one: Any, other: Any) -> Any:
     if isinstance(one, bool) or one is None or other is None:
         return one or other
     if isinstance(one, int | float):
-        if key == "topicCreationTimeStamp":
-            return min(one, other)
+        if key == "topicCreationTimeStamp" or "earliest" in key:
+            return min(one, other) if one and other else one or other  # 0 is for none.
         return max(one, other) if key in _LARGEST or "timestamp" in key.lower() else one + other
     if isinstance(one, dict) and all(isinstance(value, dict) for value in (*one.values(), *other.values())):
         return {

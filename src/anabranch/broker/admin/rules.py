@@ -65,6 +65,16 @@ GET   /admin/v2/brokers/version                          NAME
 *     /admin/v2/resourcegroups/{any**}                   SUPER_USER
 *     /admin/v2/resource-quotas                          SUPER_USER
 *     /admin/v2/resource-quotas/{any**}                  SUPER_USER
+*     /admin/v2/functions/{any**}                        SUPER_USER
+*     /admin/v2/worker/{any**}                           SUPER_USER
+*     /admin/v2/worker-stats/{any**}                     SUPER_USER
+*     /admin/v3/functions/{any**}                        SUPER_USER
+*     /admin/v3/source/{any**}                           SUPER_USER
+*     /admin/v3/sources/{any**}                          SUPER_USER
+*     /admin/v3/sink/{any**}                             SUPER_USER
+*     /admin/v3/sinks/{any**}                            SUPER_USER
+*     /admin/v3/packages/{any**}                         SUPER_USER
+*     /admin/v3/transactions/{any**}                     SUPER_USER
 *     /admin/v2/tenants                                  SUPER_USER
 *     /admin/v2/tenants/{tenant}                         SUPER_USER
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from anabranch.broker import schema_compat
 from anabranch.broker.admin.errors import RestError
@@ -55,18 +55,18 @@ async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str,
     return {"version": {"version": -1 if version is None else version}}
 
 
-@router.get(_PATH + "/metadata")
-async def metadata(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+@router.get(_PATH + "/metadata", response_model=None)
+async def metadata(broker: BrokerDep, topic: TopicDep) -> Any:
     """Where Pulsar keeps each version in its ledgers. Here they are one record, so only the versions mean anything."""
     index = [
         {"ledgerId": -1, "entryId": -1, "version": number} for number in await broker.schemas.versions(topic)
     ]
     if not index:
-        raise RestError(404, f"{topic} has no schema")
+        return Response(status_code=204)
     return {"info": index[-1], "index": index}
 
 
-@router.post(_PATH + "/compatibility", openapi_extra=takes(Posted))
+@router.post(_PATH + "/compatibility", status_code=202, openapi_extra=takes(Posted))
 async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     posted = await _posted(request, 0, topic)
     strategy = (await broker.policies(topic)).schema_compatibility_strategy
@@ -77,11 +77,12 @@ async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) ->
 
 @router.post(_PATH + "/version", openapi_extra=takes(Posted))
 async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
+    """-1 if no version of the topic is that schema."""
     posted = await _posted(request, 0, topic)
     for number, schema in (await broker.schemas.versions(topic)).items():
         if schema.matches(posted):
             return {"version": number}
-    raise RestError(404, f"{topic} has no such schema")
+    return {"version": -1}
 
 
 @router.delete(_PATH + "/schema")

@@ -11,7 +11,15 @@ from fastapi.responses import PlainTextResponse
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, body_of, decoded
-from anabranch.broker.admin.setting import Setting, Unserved, add_refusals, add_routes, sent, shown
+from anabranch.broker.admin.setting import (
+    Setting,
+    Unserved,
+    add_refusals,
+    add_routes,
+    changed,
+    shown,
+    shown_quotas,
+)
 from anabranch.broker.policies import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -38,12 +46,14 @@ SETTINGS = (
     Setting("compactionThreshold", "compaction_threshold", Count64),
     Setting("deduplication", "deduplication_enabled", bool),
     # Ours is stored with every commit of the log, so any interval is kept.
-    Setting("deduplicationSnapshotInterval", "deduplication_snapshot_interval", Count),
+    Setting(
+        "deduplicationSnapshotInterval", "deduplication_snapshot_interval", Count, is_removed_by_nothing=True
+    ),
     Setting("autoTopicCreation", "auto_topic_creation", AutoTopicCreation),
     Setting("autoSubscriptionCreation", "auto_subscription_creation", AutoSubscriptionCreation),
     # Kept because tools insist on it; it speaks of replicas, and our log has none to speak of.
     Setting("persistence", "persistence", Persistence),
-    Setting("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", bool),
+    Setting("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", bool, unset=True),
     Setting("schemaCompatibilityStrategy", "schema_compatibility_strategy", Strategy),
     Setting("schemaValidationEnforced", "schema_validation_enforced", bool),
     Setting("subscriptionAuthMode", "subscription_auth_mode", Literal["None", "Prefix"]),
@@ -62,7 +72,7 @@ SETTINGS = (
     Setting("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer", Count),
     Setting("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription", Count),
     Setting("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", Count),
-    Setting("maxTopicsPerNamespace", "max_topics_per_namespace", Count),
+    Setting("maxTopicsPerNamespace", "max_topics_per_namespace", Count, unset=0),
     Setting("encryptionRequired", "encryption_required", bool),
     Setting("publishRate", "publish_rate", PublishRate, is_per_cluster=True),
     Setting("dispatchRate", "dispatch_rate", DispatchRate, is_per_cluster=True),
@@ -75,15 +85,19 @@ UNSERVED = (
     Unserved("replicatorDispatchRate", _NO_REPLICAS),
     Unserved("subscribeRate", "subscribing is not limited; limit the number of consumers instead"),
     Unserved("offloadPolicies", _NO_TIERS),
-    Unserved("offloadThreshold", _NO_TIERS),
-    Unserved("offloadThresholdInSeconds", _NO_TIERS),
+    Unserved("offloadThreshold", _NO_TIERS, unset=-1),
+    Unserved("offloadThresholdInSeconds", _NO_TIERS, unset=-1),
     Unserved("offloadDeletionLagMs", _NO_TIERS),
     Unserved("removeOffloadPolicies", _NO_TIERS),
     Unserved("entryFilters", "brokers run no code of their users; filter in the consumer"),
     Unserved("antiAffinity", "namespaces are not spread over failure domains"),
     Unserved("resourcegroup", "there are no resource groups; limit a namespace by its rates"),
     Unserved("persistence/bookieAffinity", "there are no bookies: the broker writes its own log"),
-    Unserved("dispatcherPauseOnAckStatePersistent", "acknowledgements are written before they are answered"),
+    Unserved(
+        "dispatcherPauseOnAckStatePersistent",
+        "acknowledgements are written before they are answered",
+        unset=False,
+    ),
     Unserved("migration", _NO_REPLICAS),
     Unserved("allowedTopicPropertyKeysForMetrics", "metrics carry no topic properties"),
 )
@@ -96,14 +110,12 @@ def _routes(setting: Setting) -> None:
         return shown(setting.value(await broker.resources.policies(namespace)))
 
     async def change(broker: BrokerDep, namespace: NamespaceDep, request: Request) -> None:
-        value = setting.stored(await sent(request, setting), broker.resources.cluster)
+        value = await changed(request, setting, broker.resources.cluster, _UNSET)
         await broker.resources.update_policies(namespace, lambda p: msgspec.structs.replace(p, **value))
 
     async def unset(broker: BrokerDep, namespace: NamespaceDep) -> None:
-        value = getattr(_UNSET, setting.field)
-        await broker.resources.update_policies(
-            namespace, lambda p: msgspec.structs.replace(p, **{setting.field: value})
-        )
+        value = setting.removed(_UNSET)
+        await broker.resources.update_policies(namespace, lambda p: msgspec.structs.replace(p, **value))
 
     add_routes(router, _PATH + setting.path, setting, show, change, unset)
 
@@ -124,10 +136,7 @@ for _unserved in UNSERVED:
 
 @router.get("/{tenant}/{namespace}/backlogQuotaMap")
 async def backlog_quotas(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(
-        (await broker.resources.policies(namespace)).backlog_quota_map
-    )
-    return found
+    return shown_quotas((await broker.resources.policies(namespace)).backlog_quota_map)
 
 
 @router.post("/{tenant}/{namespace}/backlogQuota", status_code=204, openapi_extra=takes(BacklogQuota))
@@ -226,8 +235,26 @@ async def clusters(broker: BrokerDep, namespace: NamespaceDep) -> list[str]:
 async def set_clusters(broker: BrokerDep, namespace: NamespaceDep, request: Request) -> None:
     wanted = await body(request, tuple[str, ...])
     await broker.resources.policies(namespace)
+    if not wanted:
+        raise RestError(
+            412, f"Clusters are missing: the only one of a namespace is {broker.resources.cluster}"
+        )
     if set(wanted) != {broker.resources.cluster}:
-        raise RestError(412, f"{_NO_REPLICAS}: the only cluster of a namespace is {broker.resources.cluster}")
+        raise RestError(403, f"{_NO_REPLICAS}: the only cluster of a namespace is {broker.resources.cluster}")
+
+
+# -- groups of namespaces: there are none
+
+
+@router.get("/{cluster}/antiAffinity/{group}")
+async def namespaces_of_group(cluster: str, group: str) -> list[str]:
+    return []
+
+
+@router.post("/{tenant}/{namespace}/resourcegroup/{group}")
+async def join_resource_group(broker: BrokerDep, namespace: NamespaceDep, group: str) -> None:
+    await broker.resources.policies(namespace)
+    raise RestError(412, f"ResourceGroup {group} does not exist; limit a namespace by its rates")
 
 
 # -- the older name of the compatibility strategy

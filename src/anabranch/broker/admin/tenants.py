@@ -28,13 +28,20 @@ async def get_tenant(broker: BrokerDep, tenant: str) -> dict[str, Any]:
 
 @router.put("/{tenant}", status_code=204, openapi_extra=takes(Tenant))
 async def create_tenant(broker: BrokerDep, tenant: str, request: Request) -> None:
+    """Without a body: for this cluster."""
     default = Tenant(allowed_clusters=(broker.resources.cluster,))
-    await broker.resources.create_tenant(unquote(tenant), await body(request, Tenant, default))
+    await broker.resources.create_tenant(unquote(tenant), _checked(await body(request, Tenant, default)))
 
 
 @router.post("/{tenant}", status_code=204, openapi_extra=takes(Tenant))
 async def update_tenant(broker: BrokerDep, tenant: str, request: Request) -> None:
-    await broker.resources.update_tenant(unquote(tenant), await body(request, Tenant))
+    await broker.resources.update_tenant(unquote(tenant), _checked(await body(request, Tenant)))
+
+
+def _checked(tenant: Tenant) -> Tenant:
+    if not tenant.allowed_clusters:
+        raise RestError(412, "Clusters cannot be empty: name this one in allowedClusters")
+    return tenant
 
 
 @router.delete("/{tenant}", status_code=204)

@@ -11,9 +11,18 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.in_force import configured, configured_quotas
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, TopicDep, body
-from anabranch.broker.admin.setting import Setting, Unserved, add_refusals, add_routes, sent, shown
+from anabranch.broker.admin.setting import (
+    Setting,
+    Unserved,
+    add_refusals,
+    add_routes,
+    changed,
+    shown,
+    shown_quotas,
+)
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import (
     AutoSubscriptionCreation,
@@ -26,7 +35,7 @@ from anabranch.broker.policies import (
     Strategy,
     SubscriptionType,
 )
-from anabranch.broker.policy_json import Count, Int32
+from anabranch.broker.policy_json import Count, Count64, Int32
 from anabranch.broker.rates import DispatchRate, PublishRate
 from anabranch.broker.topic_policies import TopicPolicies
 from anabranch.model.names import TopicName
@@ -38,10 +47,11 @@ SETTINGS = (
     Setting("messageTTL", "message_ttl_in_seconds", Int32, parameter="messageTTL"),
     Setting("deduplicationEnabled", "deduplication_enabled", bool),
     Setting("deduplicationSnapshotInterval", "deduplication_snapshot_interval", Count),
+    Setting("compactionThreshold", "compaction_threshold", Count64),
     Setting("persistence", "persistence", Persistence),
     Setting("autoSubscriptionCreation", "auto_subscription_creation", AutoSubscriptionCreation),
     Setting("schemaCompatibilityStrategy", "schema_compatibility_strategy", Strategy),
-    Setting("schemaValidationEnforced", "schema_validation_enforced", bool),
+    Setting("schemaValidationEnforced", "schema_validation_enforced", bool, unset=False),
     Setting(
         "subscriptionExpirationTime",
         "subscription_expiration_time_minutes",
@@ -49,7 +59,7 @@ SETTINGS = (
         parameter="subscriptionExpirationTime",
         fault="Invalid value for subscription expiration time",
     ),
-    Setting("subscriptionTypesEnabled", "subscription_types_enabled", tuple[SubscriptionType, ...]),
+    Setting("subscriptionTypesEnabled", "subscription_types_enabled", tuple[SubscriptionType, ...], unset=()),
     Setting("delayedDelivery", "delayed_delivery_policies", DelayedDelivery),
     Setting("inactiveTopicPolicies", "inactive_topic_policies", InactiveTopics),
     Setting("maxProducers", "max_producers_per_topic", Count),
@@ -67,11 +77,23 @@ UNSERVED = (
     Unserved("replication", "there is no geo-replication here"),
     Unserved("replicatorDispatchRate", "there is no geo-replication here"),
     Unserved("shadowTopics", "there are no shadow topics; read the topic itself"),
-    Unserved("subscribeRate", "subscribing is not limited; limit the number of consumers instead"),
+    Unserved(
+        "subscribeRate",
+        "subscribing is not limited; limit the number of consumers instead",
+        applied={"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30},
+    ),
     Unserved("offloadPolicies", "there is no tiered storage to offload to"),
-    Unserved("entryFilters", "brokers run no code of their users; filter in the consumer"),
+    Unserved(
+        "entryFilters",
+        "brokers run no code of their users; filter in the consumer",
+        applied={"entryFilterNames": ""},
+    ),
     Unserved("maxMessageSize", "set maxMessageSize in the broker's configuration; producers are told of it"),
-    Unserved("dispatcherPauseOnAckStatePersistent", "acknowledgements are written before they are answered"),
+    Unserved(
+        "dispatcherPauseOnAckStatePersistent",
+        "acknowledgements are written before they are answered",
+        unset=False,
+    ),
 )
 
 _UNSET = TopicPolicies()
@@ -88,20 +110,20 @@ async def _existing(broker: Broker, topic: TopicName) -> None:
 def _routes(setting: Setting) -> None:
     async def show(broker: BrokerDep, topic: TopicDep, applied: bool = False) -> Response:
         await _existing(broker, topic)
-        found = await broker.policies(topic) if applied else broker.topic_policies.of(topic)
-        return shown(setting.value(found))
+        if not applied:
+            return shown(setting.value(broker.topic_policies.of(topic)))
+        value = setting.value(await broker.policies(topic))
+        return shown(configured(broker.config).get(setting.field) if value is None else value)
 
     async def change(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
-        value = setting.stored(await sent(request, setting), broker.resources.cluster)
+        value = await changed(request, setting, broker.resources.cluster, _UNSET)
         await _existing(broker, topic)
         await broker.topic_policies.change(topic, lambda p: msgspec.structs.replace(p, **value))
 
     async def unset(broker: BrokerDep, topic: TopicDep) -> None:
         await _existing(broker, topic)
-        value = getattr(_UNSET, setting.field)
-        await broker.topic_policies.change(
-            topic, lambda p: msgspec.structs.replace(p, **{setting.field: value})
-        )
+        value = setting.removed(_UNSET)
+        await broker.topic_policies.change(topic, lambda p: msgspec.structs.replace(p, **value))
 
     add_routes(router, "/" + setting.path, setting, show, change, unset)
 
@@ -130,9 +152,10 @@ async def forget(broker: BrokerDep, topic: TopicDep) -> None:
 @router.get("/backlogQuotaMap")
 async def backlog_quotas(broker: BrokerDep, topic: TopicDep, applied: bool = False) -> dict[str, Any]:
     await _existing(broker, topic)
-    found = (await broker.policies(topic) if applied else broker.topic_policies.of(topic)).backlog_quota_map
-    quotas: dict[str, Any] = msgspec.to_builtins(found)
-    return quotas
+    if not applied:
+        return shown_quotas(broker.topic_policies.of(topic).backlog_quota_map)
+    found = (await broker.policies(topic)).backlog_quota_map
+    return shown_quotas({**configured_quotas(broker.config), **found})
 
 
 @router.post("/backlogQuota", status_code=204, openapi_extra=takes(BacklogQuota))

@@ -11,6 +11,7 @@ from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep, body
 from anabranch.broker.admin.partitions import each, single
 from anabranch.broker.admin.subscriptions import At
+from anabranch.broker.admin.topics import message_id
 from anabranch.model.position import Position
 
 router = APIRouter()
@@ -44,14 +45,14 @@ async def offload(broker: BrokerDep, topic: TopicDep) -> None:
 @router.get("/offload")
 async def offload_status(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     await single(broker, topic)
-    return {"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": None}
+    return {"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": message_id(topic, (-1, -1))}
 
 
 @router.put("/backlogSize", openapi_extra=takes(At))
 async def backlog_size(broker: BrokerDep, topic: TopicDep, request: Request) -> int:
     """The bytes from that message on; entries count with their mean size."""
     place = (await body(request, At)).place
-    log = (await single(broker, topic)).log
+    log = (await single(broker, topic, partitioned=405)).log
     if place == "latest":
         return 0
     at = log.first if place == "earliest" else log.normalise(max(place, log.first))
@@ -67,7 +68,7 @@ async def backlog_of_replicas(broker: BrokerDep, topic: TopicDep) -> dict[str, A
 async def message_id_by_index(broker: BrokerDep, topic: TopicDep, index: int) -> None:
     await single(broker, topic)
     raise RestError(
-        405, "Messages carry no index here: ask by time (messageid), or count entries (examinemessage)"
+        412, "Messages carry no index here: ask by time (messageid), or count entries (examinemessage)"
     )
 
 

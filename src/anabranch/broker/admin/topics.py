@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request
 
+from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.namespaces import shown
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
-from anabranch.broker.admin.partitions import each, merged, parts, single
+from anabranch.broker.admin.partitions import each, parts, single
 from anabranch.broker.broker import Broker
-from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.policies import PartitionedTopic
 from anabranch.broker.policy_json import Int32
-from anabranch.broker.topic_stats import full_topic_stats, internal_stats
+from anabranch.broker.topic import Topic
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 
@@ -34,9 +35,10 @@ router = APIRouter()
 
 @listing.get("/persistent/{tenant}/{namespace}")
 async def list_topics(
-    broker: BrokerDep, namespace: NamespaceDep, includeSystemTopic: bool = False
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str | None = None, includeSystemTopic: bool = False
 ) -> list[str]:
-    return shown(await broker.topics(namespace), includeSystemTopic)
+    found = shown(await broker.topics(namespace), includeSystemTopic)
+    return await of_bundle(broker, namespace, found, bundle)
 
 
 @listing.get("/persistent/{tenant}/{namespace}/partitioned")
@@ -54,24 +56,31 @@ async def list_partitioned(
 @router.put("", status_code=204, openapi_extra=takes(dict[str, str]))
 async def create_topic(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
     properties = await body(request, dict[str, str], {})
+    if topic.is_partition and topic.partition_index >= await broker.resources.partitions(topic.base):
+        raise RestError(
+            412,
+            f"Can't create topic {topic.local}: it is named as a partition, and {topic.base} has no such one",
+        )
     if await broker.resources.partitions(topic) or not await broker.new_topics.create(topic, properties):
         raise RestError(409, "This topic already exists")
 
 
 @router.delete("", status_code=204)
 async def delete_topic(broker: BrokerDep, topic: TopicDep, force: bool = False) -> None:
-    await single(broker, topic)
-    await _delete(broker, topic, force)
+    """With its subscriptions, unless clients use it: that takes force."""
+    if not topic.is_partition and await broker.resources.partitions(topic):
+        raise RestError(409, f"{topic} is a partitioned topic: delete it as one, at …/partitions")
+    await _delete(broker, await single(broker, topic), force)
 
 
-async def _delete(broker: Broker, topic: TopicName, force: bool) -> None:
-    if not force:
-        found = await broker.topic(topic)
-        if found.producers or any(s.consumers for s in found.subscriptions.values()):
-            raise RestError(412, "Topic has active producers/subscriptions")
-        if others := found.subscriptions.keys() - {COMPACTION}:
-            raise RestError(412, f"Topic has {len(others)} subscriptions; delete them first, or force")
-    await broker.delete_topic(topic, force=force)
+async def _delete(broker: Broker, topic: Topic, force: bool) -> None:
+    _check_unused(topic, force)
+    await broker.delete_topic(topic.name, force=True)
+
+
+def _check_unused(topic: Topic, force: bool) -> None:
+    if not force and (topic.producers or any(s.consumers for s in topic.subscriptions.values())):
+        raise RestError(412, "Topic has active producers/subscriptions; disconnect them, or force")
 
 
 @router.put("/unload", status_code=204)
@@ -194,7 +203,7 @@ async def update_partitioned(broker: BrokerDep, topic: TopicDep, request: Reques
             await part.create_subscription(name, "earliest", {})
 
 
-async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[Any]:
+async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[Topic]:
     found = []
     for index in range(count):
         try:
@@ -202,6 +211,13 @@ async def each_existing(broker: Broker, topic: TopicName, count: int) -> list[An
         except TopicNotFoundError:
             continue
     return found
+
+
+async def partition_count(broker: Broker, topic: TopicName) -> int:
+    count = await broker.resources.partitions(topic)
+    if not count:
+        raise RestError(404, f"Partitioned topic {topic} not found")
+    return count
 
 
 def check_count(broker: Broker, count: int, status: int) -> None:
@@ -216,14 +232,14 @@ async def get_partitions(
 ) -> dict[str, Any]:
     """0 for a topic that is not partitioned. Clients that look up over HTTP set `checkAllowAutoCreation`."""
     if checkAllowAutoCreation:
-        return {"partitions": await broker.new_topics.partitions(topic, create=True)}
+        return PartitionedTopic(partitions=await broker.new_topics.partitions(topic, create=True)).builtins()
     count = await broker.resources.partitions(topic)
     if count:
         return (await broker.resources.partitioned_topic(topic)).builtins()
     await broker.resources.policies(topic.namespace)
     if not await broker.resources.topic_exists(topic):
         raise RestError(404, f"Topic {topic} not found")
-    return {"partitions": 0}
+    return PartitionedTopic(partitions=0).builtins()
 
 
 @router.delete("/partitions", status_code=204)
@@ -232,58 +248,23 @@ async def delete_partitioned(broker: BrokerDep, topic: TopicDep, force: bool = F
     if not count:
         raise RestError(404, f"Partitioned topic {topic} does not exist")
     # By force or not at all: a partition with clients is found before the first one is deleted.
-    if not force:
-        for part in await each_existing(broker, topic, count):
-            if part.producers or part.subscriptions.keys() - {COMPACTION}:
-                raise RestError(412, "Topic has active producers/subscriptions")
-    for part in await each_existing(broker, topic, count):
-        await _delete(broker, part.name, force)
+    found = await each_existing(broker, topic, count)
+    for part in found:
+        _check_unused(part, force)
+    for part in found:
+        await _delete(broker, part, force)
     await broker.resources.delete_partitioned(topic)
     await broker.forget_topic(topic)
 
 
 @router.post("/createMissedPartitions", status_code=204)
 async def create_missed_partitions(broker: BrokerDep, topic: TopicDep) -> None:
+    await partition_count(broker, topic)
     for part in await parts(broker, topic):
         await broker.new_topics.create(part)
 
 
-# -- figures
-
-
-@router.get("/stats")
-async def stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
-    return await full_topic_stats(await single(broker, topic))
-
-
-@router.get("/internalStats")
-@router.get("/internal-info")
-async def internal(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
-    return internal_stats(await single(broker, topic))
-
-
-@router.get("/partitioned-stats")
-async def partitioned_stats(broker: BrokerDep, topic: TopicDep, perPartition: bool = True) -> dict[str, Any]:
-    count = await _count(broker, topic)
-    found = {
-        str(part.name): await full_topic_stats(part) for part in await each_existing(broker, topic, count)
-    }
-    metadata = (await broker.resources.partitioned_topic(topic)).builtins()
-    return {**merged(list(found.values())), "metadata": metadata, "partitions": found if perPartition else {}}
-
-
-@router.get("/partitioned-internalStats")
-async def partitioned_internal_stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
-    count = await _count(broker, topic)
-    found = {str(part.name): internal_stats(part) for part in await each_existing(broker, topic, count)}
-    return {"metadata": (await broker.resources.partitioned_topic(topic)).builtins(), "partitions": found}
-
-
-async def _count(broker: Broker, topic: TopicName) -> int:
-    count = await broker.resources.partitions(topic)
-    if not count:
-        raise RestError(404, f"Partitioned topic {topic} not found")
-    return count
+# -- message ids
 
 
 @router.get("/lastMessageId")
@@ -294,9 +275,15 @@ async def last_message_id(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
 @router.get("/messageid/{timestamp}")
 async def message_id_at(broker: BrokerDep, topic: TopicDep, timestamp: int) -> dict[str, int]:
     """The first message published at or after the time, in milliseconds since 1970."""
-    log = (await single(broker, topic)).log
+    log = (await single(broker, topic, partitioned=405)).log
     return message_id(topic, await log.find_by_publish_time(timestamp))
 
 
 def message_id(topic: TopicName, at: Position) -> dict[str, int]:
-    return {"ledgerId": at[0], "entryId": at[1], "partitionIndex": topic.partition_index}
+    return {
+        "ledgerId": at[0],
+        "entryId": at[1],
+        "partitionIndex": topic.partition_index,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }

@@ -25,7 +25,7 @@ from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer
 from anabranch.broker.publishing import refusal_of, send_error
 from anabranch.broker.topic_limits import TopicLimits, limits_of
-from anabranch.broker.topic_stats import publisher_stats
+from anabranch.broker.topic_stats import NEVER_COMPACTED, NEVER_COUNTED, publisher_stats
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_receipts
@@ -57,7 +57,7 @@ class NonPersistentTopic:
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.messages_in = self.bytes_in = self.entries_in = 0
         self.rates_in = (0.0, 0.0)
-        self.used_ms = broker.now_ms()
+        self.created_ms = self.used_ms = broker.now_ms()
         self._rates_from = (0, 0)
         self._out_before = (0, 0)
         self._closed = closed
@@ -279,6 +279,7 @@ class NonPersistentTopic:
         rate, throughput = self.rates_in
         messages, size = self._out_before
         return {
+            **NEVER_COUNTED,
             "msgRateIn": rate,
             "msgThroughputIn": throughput,
             "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
@@ -295,7 +296,14 @@ class NonPersistentTopic:
             "publishers": [{**publisher_stats(one), "msgDropRate": 0.0} for one in self.producers.values()],
             "waitingPublishers": self.attached.waiting,
             "subscriptions": subscriptions,
-            "replication": {},
+            "backlogQuotaLimitSize": -1,
+            "backlogQuotaLimitTime": -1,
+            "oldestBacklogMessageAgeSeconds": -1,
+            "earliestMsgPublishTimeInBacklogs": 0,
+            "nonContiguousDeletedMessagesRanges": 0,
+            "topicCreationTimeStamp": self.created_ms,
+            "lastPublishTimeStamp": 0,
+            "compaction": NEVER_COMPACTED,
             "topicEpoch": self.attached.epoch,
-            "ownerBroker": self.broker.service_url.removeprefix("pulsar://"),
+            "ownerBroker": self.broker.http_url.partition("://")[2],
         }

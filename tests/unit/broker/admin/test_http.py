@@ -140,7 +140,11 @@ async def test_our_own_page_and_programs_do(acme: Guarded) -> None:
     ]
     for number, page in enumerate(pages):
         headers = {"Authorization": f"Bearer {token('root')}", **page}
-        assert (await acme.http.put(f"{TENANT}{number}", headers=headers, json={})).status_code == 204
+        assert (
+            await acme.http.put(
+                f"{TENANT}{number}", headers=headers, json={"allowedClusters": ["standalone"]}
+            )
+        ).status_code == 204
 
 
 async def test_no_answer_lets_another_site_read_it(acme: Guarded) -> None:

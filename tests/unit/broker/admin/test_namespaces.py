@@ -40,7 +40,8 @@ async def test_tenants_are_made_changed_and_deleted(sales: Rest) -> None:
     )
     assert (await sales.get(f"{V2}/tenants/acme"))["adminRoles"] == ["boss"]
     await sales.refused("POST", f"{V2}/tenants/acme", 412, json={"allowedClusters": ["mars"]})
-    await sales.refused("POST", f"{V2}/tenants/nobody", 404, json={})
+    await sales.refused("POST", f"{V2}/tenants/nobody", 404, json={"allowedClusters": ["standalone"]})
+    await sales.refused("POST", f"{V2}/tenants/acme", 412, json={"adminRoles": []})
     await sales.refused("PUT", f"{V2}/tenants/a%20b", 412)
     await sales.refused("DELETE", f"{V2}/tenants/acme", 409)
     await sales.call("DELETE", SALES, 204)
@@ -81,7 +82,6 @@ async def test_namespaces_show_their_policies_under_pulsars_names(sales: Rest) -
         ("retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}, {"retentionTimeInMinutes": 1}),
         ("messageTTL", 60, -1),
         ("deduplication", True, "perhaps"),
-        ("isAllowAutoUpdateSchema", False, 7),
         (
             "autoTopicCreation",
             {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
@@ -114,7 +114,57 @@ async def test_a_setting_is_unset_set_refused_when_bad_and_unset_again(
     await sales.call("GET", path, 204)
 
 
-@pytest.mark.parametrize("setting", ["offloadThreshold", "replicatorDispatchRate", "entryFilters"])
+@pytest.mark.parametrize(
+    ("setting", "unset", "value"), [("isAllowAutoUpdateSchema", True, False), ("maxTopicsPerNamespace", 0, 7)]
+)
+async def test_some_settings_have_a_value_where_nothing_is_set(
+    sales: Rest, setting: str, unset: Any, value: Any
+) -> None:
+    path = f"{SALES}/{setting}"
+    assert await sales.get(path) == unset
+    await sales.call("POST", path, 204, json=value)
+    assert await sales.get(path) == value
+    await sales.call("DELETE", path, 204)
+    assert await sales.get(path) == unset
+
+
+async def test_a_number_out_of_its_range_is_refused_as_pulsar_does(sales: Rest) -> None:
+    await sales.refused("POST", f"{SALES}/maxProducersPerTopic", 412, json=-1)
+    await sales.refused("POST", f"{SALES}/maxProducersPerTopic", 400, json="x")
+    await sales.refused("POST", f"{SALES}/retention", 400, json={"retentionTimeInMinutes": 1})
+    quorums = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
+    await sales.refused("POST", f"{SALES}/persistence", 400, json=quorums)
+
+
+async def test_sending_nothing_removes_what_clients_cannot_remove_otherwise(sales: Rest) -> None:
+    path = f"{SALES}/deduplicationSnapshotInterval"
+    await sales.call("POST", path, 204, json=30)
+    await sales.call("POST", path, 204)
+    await sales.call("GET", path, 204)
+    await sales.refused("POST", f"{SALES}/messageTTL", 400)
+
+
+async def test_a_clusters_addresses_are_those_of_their_kind(sales: Rest) -> None:
+    assert "http://" in await sales.refused("PUT", f"{V2}/clusters/odd", 400, json={"serviceUrl": "river"})
+    await sales.refused("POST", f"{V2}/clusters/standalone/peers", 405, json=["west"])
+    await sales.refused("GET", f"{V2}/clusters/standalone/namespaceIsolationPolicies", 404)
+
+
+async def test_quotas_are_shown_with_every_field(sales: Rest) -> None:
+    await sales.call("POST", f"{SALES}/backlogQuota", 204, json={"limit": 9, "policy": "producer_exception"})
+    shown = {"limit": 9, "limitSize": 9, "limitTime": -1, "policy": "producer_exception"}
+    assert await sales.get(f"{SALES}/backlogQuotaMap") == {"destination_storage": shown}
+    assert (await sales.get(SALES))["backlog_quota_map"] == {"destination_storage": shown}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/admin/v3/sinks/acme/sales", 409), ("/admin/v3/transactions/coordinators", 503)]
+)
+async def test_services_that_are_not_there_say_so(sales: Rest, path: str, status: int) -> None:
+    assert "here" in await sales.refused("GET", path, status)
+
+
+@pytest.mark.parametrize("setting", ["offloadPolicies", "replicatorDispatchRate", "entryFilters"])
 async def test_a_setting_that_would_not_be_obeyed_is_not_taken(sales: Rest, setting: str) -> None:
     await sales.call("GET", f"{SALES}/{setting}", 204)
     assert "is not supported" in await sales.refused("POST", f"{SALES}/{setting}", 405, json=3)

@@ -12,6 +12,7 @@ from unit.broker.admin.conftest import Rest
 
 V2 = "/admin/v2"
 DEFAULT = f"{V2}/persistent/public/default"
+BATCH = {"batchIndex": -1, "batchSize": 0}
 T = f"{DEFAULT}/t"
 
 
@@ -20,7 +21,7 @@ async def test_a_topic_is_made_once_listed_and_deleted(rest: Rest) -> None:
     await rest.refused("PUT", T, 409)
     assert await rest.get(DEFAULT) == ["persistent://public/default/t"]
     assert await rest.get(f"{V2}/namespaces/public/default/topics") == ["persistent://public/default/t"]
-    assert await rest.get(f"{T}/partitions") == {"partitions": 0}
+    assert await rest.get(f"{T}/partitions") == {"partitions": 0, "deleted": False}
     await rest.call("DELETE", T, 204)
     await rest.refused("DELETE", T, 404)
     await rest.refused("GET", f"{T}/stats", 404)
@@ -47,8 +48,8 @@ async def test_a_topic_in_use_is_deleted_only_by_force(rest: Rest) -> None:
     consumer = await rest.client.consumer("t", "s")
     assert "active" in await rest.refused("DELETE", T, 412)
     await consumer.close()
-    assert "subscriptions" in await rest.refused("DELETE", T, 412)
-    await rest.call("DELETE", f"{T}?force=true", 204)
+    await rest.call("PUT", f"{T}/subscription/idle", 204)
+    await rest.call("DELETE", T, 204)
     assert await rest.get(DEFAULT) == []
 
 
@@ -60,7 +61,8 @@ async def test_a_partitioned_topic_grows_is_described_and_deleted(rest: Rest) ->
     assert await rest.get(DEFAULT) == [f"persistent://public/default/p-partition-{i}" for i in range(2)]
     await rest.refused("PUT", f"{path}/partitions", 409, json=2)
     await rest.refused("PUT", path, 409)
-    await rest.refused("GET", f"{path}/stats", 405)
+    await rest.refused("GET", f"{path}/stats", 404)
+    await rest.refused("DELETE", path, 409)
     await rest.call("PUT", f"{path}/subscription/s", 204, json="earliest")
     await rest.call("POST", f"{path}/partitions", 204, json=3)
     await rest.refused("POST", f"{path}/partitions", 422, json=1)
@@ -72,8 +74,10 @@ async def test_a_partitioned_topic_grows_is_described_and_deleted(rest: Rest) ->
     assert stats["subscriptions"]["s"]["msgBacklog"] == 3
     assert len(stats["partitions"]) == 3
     assert (await rest.get(f"{path}/partitioned-stats?perPartition=false"))["partitions"] == {}
+    consumer = await rest.client.consumer("p-partition-1", "s")
     await rest.refused("DELETE", f"{path}/partitions", 412)
-    await rest.call("DELETE", f"{path}/partitions?force=true", 204)
+    await consumer.close()
+    await rest.call("DELETE", f"{path}/partitions", 204)
     await rest.refused("DELETE", f"{path}/partitions", 404)
     assert await rest.get(DEFAULT) == []
 
@@ -90,10 +94,52 @@ async def test_impossible_numbers_of_partitions_are_refused(rest: Rest, count: o
     await rest.refused("PUT", f"{T}/partitions", status, json=count)
 
 
+async def test_a_topic_named_as_a_partition_needs_its_partitioned_topic(rest: Rest) -> None:
+    await rest.refused("PUT", f"{DEFAULT}/p-partition-0", 412)
+    await rest.refused("POST", f"{DEFAULT}/p/createMissedPartitions", 404)
+    await rest.call("PUT", f"{DEFAULT}/p/partitions", 204, json=1)
+    await rest.refused("PUT", f"{DEFAULT}/p-partition-0", 409)
+    await rest.refused("PUT", f"{DEFAULT}/p-partition-1", 412)
+
+
+async def test_topics_are_listed_by_bundle(rest: Rest) -> None:
+    await rest.call("PUT", T, 204)
+    bundle = (await rest.call("GET", "/lookup/v2/topic/persistent/public/default/t/bundle")).text
+    assert await rest.get(f"{DEFAULT}?bundle={bundle}") == ["persistent://public/default/t"]
+    assert await rest.get(f"{DEFAULT}?bundle=0x00000000_0x00000001") == []
+    await rest.refused("DELETE", f"{V2}/namespaces/public/default/{bundle}", 409)
+    await rest.call("DELETE", f"{V2}/namespaces/public/default/{bundle}?force=true", 204)
+    assert await rest.get(DEFAULT) == []
+
+
+async def test_stats_leave_out_and_look_up_what_is_asked_for(rest: Rest) -> None:
+    consumer = await rest.client.consumer("t", "s")
+    await rest.publish("t", b"1")
+    plain = await rest.get(f"{T}/stats")
+    assert plain["earliestMsgPublishTimeInBacklogs"] == 0
+    assert plain["lastPublishTimeStamp"] > 0
+    assert len(plain["subscriptions"]["s"]["consumers"]) == 1
+    asked = await rest.get(f"{T}/stats?getEarliestTimeInBacklog=true&excludeConsumers=true")
+    assert asked["earliestMsgPublishTimeInBacklogs"] == plain["lastPublishTimeStamp"]
+    assert asked["oldestBacklogMessageSubscriptionName"] == "s"
+    assert asked["subscriptions"]["s"]["consumers"] == []
+    await consumer.close()
+
+
+async def test_what_is_stored_of_a_topic_is_shown(rest: Rest) -> None:
+    [at] = await rest.publish("t", b"1")
+    await rest.call("PUT", f"{T}/subscription/s", 204, json="earliest")
+    info = await rest.get(f"{T}/internal-info")
+    assert [ledger["ledgerId"] for ledger in info["ledgers"]] == [at[0]]
+    assert info["cursors"]["s"]["markDelete"].keys() == {"ledgerId", "entryId"}
+    await rest.call("PUT", f"{DEFAULT}/p/partitions", 204, json=2)
+    assert len((await rest.get(f"{DEFAULT}/p/internal-info"))["partitions"]) == 2
+
+
 async def test_a_terminated_topic_takes_no_more(rest: Rest) -> None:
     [_, last] = await rest.publish("t", b"1", b"2")
     ended = await rest.call("POST", f"{T}/terminate")
-    assert ended.json() == {"ledgerId": last[0], "entryId": last[1], "partitionIndex": -1}
+    assert ended.json() == {"ledgerId": last[0], "entryId": last[1], "partitionIndex": -1} | BATCH
     assert (await rest.get(f"{T}/lastMessageId"))["entryId"] == last[1]
     with pytest.raises(RequestRefused) as refused:
         await rest.client.producer("t")
@@ -165,4 +211,5 @@ async def test_metrics_have_pulsars_names_and_count_truly(rest: Rest) -> None:
     families = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
     assert len(families) == len(set(families))
     for line in page.splitlines():
-        assert line.startswith("#") or not float(line.rpartition(" ")[2]) < 0
+        # -1 is for no quota, and for no backlog.
+        assert line.startswith(("#", "pulsar_storage_backlog_")) or not float(line.split()[-1]) < 0

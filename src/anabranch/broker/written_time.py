@@ -1,0 +1,15 @@
+"""Points in time as Pulsar's JSON and headers write them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def written_time(ms: int) -> str:
+    """Milliseconds since 1970 as 2026-01-31T12:00:00.000Z; a producer's clock may say anything, also the impossible."""
+    try:
+        return (
+            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError):
+        return str(ms)
