@@ -476,6 +476,8 @@ class FileLogStore:
 
     async def reclaim(self) -> None:
         if self._live.is_retained:
+            # Full files whose footers are just being written count too: that thread does one after the other.
+            await self._in_helper(lambda: None)
             await self._reclaim(is_thorough=True)
         await self._check_space()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from array import array
 from pathlib import Path
 
@@ -119,6 +120,34 @@ async def test_what_was_trimmed_while_the_records_were_read_stays_trimmed(clock:
     store.retain([(LedgerId(one), store.incarnation, 0, None, NS) for one in (1, 2)])
     await store.reclaim()
     assert store.stats()["live_bytes"] == 0
+    assert store.stats()["files"] == 2
+    await store.close()
+
+
+class SlowFiles(FaultyFiles):
+    """Full files are not finished before they may be."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.may_finish = threading.Event()
+
+    def map(self, path: Path, offset: int, size: int) -> memoryview:
+        assert self.may_finish.wait(10)
+        return super().map(path, offset, size)
+
+
+async def test_files_that_are_full_but_not_finished_yet_are_waited_for(clock: Clock) -> None:
+    files = SlowFiles(Disk(1))
+    store = on_disk(files, clock)
+    await store.start()
+    # Two full files and some: the next one is made before the first is finished.
+    await write(store, [1], 140)
+    store.retain([])
+    store.trim(LedgerId(1), store.incarnation, 140)
+    reclaiming = asyncio.create_task(store.reclaim())
+    await asyncio.wait((reclaiming,), timeout=0.2)
+    files.may_finish.set()
+    await reclaiming
     assert store.stats()["files"] == 2
     await store.close()
 
