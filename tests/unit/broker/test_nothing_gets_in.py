@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -58,16 +58,16 @@ async def state(broker: Broker) -> dict[str, bytes]:
 # -- REST
 
 
-def requests(broker: Broker) -> Iterator[tuple[str, str]]:
-    """Every method of every path, with names of what exists."""
+def requests(broker: Broker, **other: str) -> Iterator[tuple[str, str]]:
+    """Every method of every path, with names of what exists, or other ones."""
     for route in iter_route_contexts(create_app(broker).routes):
         for method in sorted(route.methods or ()):
-            yield method, example(route.path or "")
+            yield method, example(route.path or "", other)
 
 
-def example(path: str) -> str:
+def example(path: str, other: Mapping[str, str]) -> str:
     is_scalable = "/scalable/" in path or "/ui/" in path
-    names = {**NAMES, "topic": "river"} if is_scalable else NAMES
+    names = {**NAMES, **({"topic": "river"} if is_scalable else {}), **other}
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: names.get(found[1], "1"), path)
 
 
@@ -122,6 +122,50 @@ async def test_no_path_is_served_to_a_role_without_rights(acme: Guarded) -> None
     assert served - public - described - named == {"/ui/api/overview"}
     assert (await acme.rest("nobody", "GET", "/ui/api/overview")).json()["topics"] == []
     assert await state(acme.broker) == before
+
+
+async def test_an_admin_of_one_tenant_is_nobody_in_another(acme: Guarded) -> None:
+    await acme.rest("root", "PUT", "/admin/v2/persistent/public/default/t", 204)
+    before = await state(acme.broker)
+    tried = 0
+    for method, path in requests(acme.broker, tenant="public", namespace="default"):
+        rule = rule_for(method, path)
+        if rule is not None and rule.needs in (Needs.ROUTE, Needs.NOTHING, Needs.NAME):
+            continue
+        tried += 1
+        answer = await acme.rest("boss", method, path, json=["produce"])
+        assert answer.status_code in (403, 404, 405), f"{method} {path}: {answer.status_code} {answer.text}"
+    assert tried > 100
+    assert await state(acme.broker) == before
+
+
+# Each of them would be another tenant's topic or namespace if it were decoded once more, or once less.
+SPELLINGS = (
+    "/admin/v2/persistent/acme%2F..%2Fpublic/default/t/stats",
+    "/admin/v2/persistent/acme/..%2F..%2Fpublic%2Fdefault/t/stats",
+    "/admin/v2/persistent/acme/news/..%2F..%2F..%2Fpublic%2Fdefault%2Ft/stats",
+    "/admin/v2/persistent/acme/../public/default/t/stats",
+    "/admin/v2/persistent/acme/news/%2e%2e/%2e%2e/public/default/t/stats",
+    "/admin/v2/persistent/acme/news/persistent%3A%2F%2Fpublic%2Fdefault%2Ft/stats",
+    "/admin/v2/namespaces/acme/news%252F..%252F..%252Fpublic%252Fdefault",
+    "/admin/v2/namespaces/acme%00/news",
+    "/admin/v2/namespaces/public/default?tenant=acme&namespace=news",
+    "/admin/v2/scalable/acme/../public/default/t",
+    "/admin/v2/scalable/acme/news/..%2F..%2Fpublic%2Fdefault%2Ft",
+    "/lookup/v2/topic/persistent/acme/news%2F..%2F..%2Fpublic%2Fdefault/t",
+    "/admin/v2/anabranch/ledgers/persistent/public/default/t",
+)
+
+
+async def test_no_spelling_of_a_path_leads_into_another_tenant(acme: Guarded) -> None:
+    await acme.rest("root", "PUT", "/admin/v2/persistent/public/default/t", 204)
+    before = await state(acme.broker)
+    for method, path in itertools.product(("GET", "PUT", "POST", "DELETE"), SPELLINGS):
+        answer = await acme.rest("boss", method, path, json=["produce"])
+        assert 400 <= answer.status_code < 500, f"{method} {path}: {answer.status_code} {answer.text}"
+    after = await state(acme.broker)
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert not [name for name in changed if "/acme/" not in name]
 
 
 async def test_hidden_writes_are_decided_by_those_who_may_write(acme: Guarded) -> None:
