@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_CONTROLS: Final = {
+    code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+}
 # What every record has; anything else came from `extra=`.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
@@ -30,7 +33,7 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "co
 def configure(config: BrokerConfig, stream: TextIO | None = None) -> None:
     """Has the process log as the settings say, on standard error unless told otherwise."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(Json() if config.log_format == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(Json() if config.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     if config.log_format == "json":
         _catch_all()
@@ -60,6 +63,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         elif isinstance(fact, NamespaceName):
             fields.setdefault("namespace", str(fact))
     return fields
+
+
+class Text(logging.Formatter):
+    """A line an event, whatever names clients make up: none of them can write a line of its own, or paint a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = record.message.translate(_CONTROLS)
+        return super().formatMessage(record)
 
 
 class Json(logging.Formatter):

@@ -50,6 +50,14 @@ def test_json_has_an_object_a_line_with_what_was_raised_in_it(root: logging.Logg
     assert "bad\nluck" in second["exception"]
 
 
+def test_nobody_writes_a_line_of_his_own_or_paints_the_terminal(root: logging.Logger) -> None:
+    out = io.StringIO()
+    logs.configure(BrokerConfig(), out)
+    logging.getLogger("some.module").warning("consumer %s has gone", "a\nERROR \x1b[31m b\r\x9b\u2028ü")
+    assert len(out.getvalue().splitlines()) == 1
+    assert out.getvalue().endswith(r"consumer a\nERROR \x1b[31m b\r\x9b\u2028ü has gone" + "\n")
+
+
 def test_names_and_whatever_is_added_become_fields(root: logging.Logger) -> None:
     out = io.StringIO()
     logs.configure(BrokerConfig(log_format="json"), out)
