@@ -66,7 +66,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class Text(logging.Formatter):
-    """A line an event, whatever names clients make up: none of them can write a line of its own, or paint a terminal."""
+    """A line an event, whatever names clients make up: none can write a line of its own, or paint a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = record.message.translate(_CONTROLS)
