@@ -28,8 +28,10 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a test")])
         self.file = self._write("ca.pem", self._signed("authority of a test", self._key, is_authority=True))
 
-    def _signed(self, name: str, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False) -> bytes:
-        now = datetime.datetime.now(datetime.UTC)
+    def _signed(
+        self, name: str, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False, days_ago: int = 0
+    ) -> bytes:
+        now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days_ago)
         certificate = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
@@ -54,13 +56,14 @@ class Authority:
         path.write_bytes(data)
         return str(path)
 
-    def certificate(self, name: str) -> tuple[str, str]:
-        """The files of a certificate and its key."""
+    def certificate(self, name: str, *, days_ago: int = 0) -> tuple[str, str]:
+        """The files of a certificate and its key, made for a day."""
         key = ec.generate_private_key(ec.SECP256R1())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return self._write(f"{name}.pem", self._signed(name, key)), self._write(f"{name}.key", private)
+        signed = self._signed(name, key, days_ago=days_ago)
+        return self._write(f"{name}.pem", signed), self._write(f"{name}.key", private)
 
 
 class Secured(BrokerProcess):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -71,6 +74,42 @@ def test_a_broker_that_is_not_trusted_is_told_apart_from_one_that_is_away(secure
             pytest.raises(AccessFailed, match=why),
         ):
             client.producer("topic://public/default/tls")
+
+
+def shaken_hands(port: int, certificate: tuple[str, str] | None) -> bool:
+    """Whether TLS lets a client with that certificate say anything."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+            context.wrap_socket(plain) as secured,
+        ):
+            # In TLS 1.3 a client hears only now what the broker thinks of its certificate.
+            secured.sendall(b"GET /status.html HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n")
+            return bool(secured.recv(1))
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def test_certificates_of_others_and_those_whose_time_is_over_open_nothing(
+    secured: Secured, authority: Authority, tmp_path: Path
+) -> None:
+    forged, late = Authority(tmp_path).certificate("admin"), authority.certificate("late", days_ago=10)
+    good = authority.certificate("alice")
+    for setting in ("brokerServicePortTls", "webServicePortTls"):
+        port = int(str(secured.settings[setting]))
+        assert shaken_hands(port, None)
+        assert shaken_hands(port, good)
+        assert not shaken_hands(port, forged)
+        assert not shaken_hands(port, late)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+            plain.sendall(b"GET /status.html HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                assert plain.recv(1) == b""
+    assert "for its TLS: " in secured.log
 
 
 def test_pulsars_wheel_comes_with_a_token_and_over_tls(secured: Secured, authority: Authority) -> None:

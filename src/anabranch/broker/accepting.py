@@ -63,7 +63,7 @@ class Acceptor:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._greetings: set[asyncio.Task[None]] = set()
-        self._told_s = -TELL_EVERY_S
+        self._told_s: dict[int, float] = {}  # By level.
         self._retry: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -88,14 +88,15 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _NOT_NOW:
                     raise
-                self._tell(f"no connection can be taken in: {error.strerror}")
+                self._tell(logging.WARNING, f"no connection can be taken in: {error.strerror}")
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(RETRY_S, self._listen)
                 return
             if taken.fileno() >= self._descriptors_end:
                 self._tell(
+                    logging.WARNING,
                     f"new connections are closed: {self._descriptors_end} files and connections are open, and the rest "
-                    "of what the system allows (ulimit -n) is kept for the log"
+                    "of what the system allows (ulimit -n) is kept for the log",
                 )
                 taken.close()
                 continue
@@ -120,11 +121,13 @@ class Acceptor:
                 )
         except (OSError, asyncio.CancelledError) as error:
             # The peer has gone, or speaks no TLS, or shows a certificate of nobody we know.
-            log.debug("a connection was not taken in: %s", error)
+            if self._tls is not None and not isinstance(error, asyncio.CancelledError):
+                self._tell(logging.INFO, f"a connection was not taken in, for its TLS: {error}")
             taken.close()
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, level: int, text: str) -> None:
         """Now and then: whoever floods the port must not flood the log, too."""
-        if self._loop.time() - self._told_s >= TELL_EVERY_S:
-            self._told_s = self._loop.time()
-            log.warning(text)
+        now = self._loop.time()
+        if now - self._told_s.get(level, -TELL_EVERY_S) >= TELL_EVERY_S:
+            self._told_s[level] = now
+            log.log(level, "%s", text)
