@@ -12,10 +12,12 @@ from anabranch.broker.rates import DispatchRate, PublishRate
 class Pace:
     """`messages` and `size` are what may pass in each `period_s`; 0 or less is no limit."""
 
-    __slots__ = ("_at", "_filled", "_period_s", "_rates")
+    __slots__ = ("_asked", "_at", "_filled", "_period_s", "_rates", "is_relative")
 
     def __init__(self, messages: int, size: int, period_s: float = 1.0, *, now: float) -> None:
-        self._rates = (messages, size)
+        self._asked = (messages, size)
+        self._rates: tuple[float, float] = self._asked
+        self.is_relative = False
         self._period_s = period_s
         self._filled = [float(messages), float(size)]
         self._at = now
@@ -23,7 +25,17 @@ class Pace:
     @classmethod
     def of(cls, rate: PublishRate | DispatchRate, now: float) -> Pace:
         period_s = float(rate.seconds) if isinstance(rate, DispatchRate) else 1.0
-        return cls(rate.messages, rate.bytes, period_s, now=now)
+        made = cls(rate.messages, rate.bytes, period_s, now=now)
+        made.is_relative = isinstance(rate, DispatchRate) and rate.is_relative
+        return made
+
+    def follow(self, per_second: tuple[float, float]) -> None:
+        """So much more may pass, in messages and bytes a second, until it is told otherwise."""
+        messages, size = self._asked
+        self._rates = (
+            messages + per_second[0] * self._period_s if messages > 0 else messages,
+            size + per_second[1] * self._period_s if size > 0 else size,
+        )
 
     def spend(self, messages: int, size: int, now: float) -> None:
         self._fill(now)

@@ -46,7 +46,10 @@ class TopicPacing:
         paces = [] if self._dispatch is None else [self._dispatch]
         if (rate := self._limits.subscription_dispatch_rate) is not None:
             paces.append(Pace.of(rate, self._topic.broker.loop.time()))
-        return DispatchPace(paces, subscription, self._limits.dispatch.burst_entries) if paces else None
+        if not paces:
+            return None
+        burst = self._limits.dispatch.burst_entries
+        return DispatchPace(paces, subscription, burst, lambda: self._topic.rates_in)
 
 
 def held(
@@ -67,7 +70,15 @@ def held(
 class DispatchPace:
     """The buckets that one dispatcher draws from. What it has sent is read off its subscription's counters."""
 
-    def __init__(self, paces: Sequence[Pace], subscription: Subscription, burst_entries: int) -> None:
+    def __init__(
+        self,
+        paces: Sequence[Pace],
+        subscription: Subscription,
+        burst_entries: int,
+        published: Callable[[], tuple[float, float]],
+    ) -> None:
+        """`published`: messages and bytes that come into the topic in a second."""
+        self._published = published
         self._paces = paces
         self._burst_entries = burst_entries
         self._subscription = subscription
@@ -79,6 +90,8 @@ class DispatchPace:
         messages, size = sent[0] - self._charged[0], sent[1] - self._charged[1]
         self._charged = sent
         for pace in self._paces:
+            if pace.is_relative:
+                pace.follow(self._published())
             pace.spend(max(0, messages), max(0, size), now)
         lefts = [left for pace in self._paces if (left := pace.messages_left(now)) is not None]
         return max(pace.wait_s(now) for pace in self._paces), max(1, min([*lefts, self._burst_entries]))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from anabranch.broker.policy_json import BadValue, Count, Count64, Int32, Int64, InvalidValue, Json
-from anabranch.broker.rates import DispatchRate, PublishRate
+from anabranch.broker.rates import DispatchRate, PublishRate, SubscribeRate
 
 HASH_SPACE_END = 0xFFFFFFFF
 BUNDLES_MAX = 4096
@@ -250,6 +250,11 @@ class Policies(Json, frozen=True):
     subscription_dispatch_rate: dict[str, DispatchRate] = msgspec.field(
         default_factory=dict, name="subscriptionDispatchRate"
     )
+    subscribe_rate: dict[str, SubscribeRate] = msgspec.field(
+        default_factory=dict, name="clusterSubscribeRate"
+    )
+    # Of single topics only.
+    max_message_size: Count | None = None
     # How far behind the stored table of sequence ids may be: ours is in every commit of the log.
     deduplication_snapshot_interval: Count | None = msgspec.field(
         default=None, name="deduplicationSnapshotIntervalSeconds"
@@ -272,6 +277,7 @@ class Policies(Json, frozen=True):
             self.inactive_topic_policies,
             *self.dispatch_rate.values(),
             *self.subscription_dispatch_rate.values(),
+            *self.subscribe_rate.values(),
         ):
             if part is not None:
                 part.check()

@@ -39,6 +39,7 @@ class Publishing:
         "_is_plain",
         "_is_silent",
         "_log",
+        "_message_bytes_max",
         "_on_full",
         "_on_hidden",
         "bytes_in",
@@ -72,6 +73,7 @@ class Publishing:
         self._is_plain = not is_sealed
         self._is_encryption_required = False
         self._is_silent = False
+        self._message_bytes_max = 0
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
@@ -84,8 +86,13 @@ class Publishing:
         self._is_encryption_required = required
         self._look_what_is_judged()
 
+    def limit_messages(self, bytes_max: int) -> None:
+        """0: no limit but the broker's own. Chunks are not counted: there they are the way around it."""
+        self._message_bytes_max = bytes_max
+        self._look_what_is_judged()
+
     def _look_what_is_judged(self) -> None:
-        is_judged = self.is_deduplicating or self._is_encryption_required
+        is_judged = self.is_deduplicating or self._is_encryption_required or self._message_bytes_max > 0
         self._is_plain = not (is_judged or self.is_sealed or self.is_stopped)
 
     def seal(self, *, is_silent: bool = False) -> None:
@@ -163,6 +170,8 @@ class Publishing:
         refusal = refusal_of(flags, is_sealed=self.is_sealed)
         if refusal is None and self._is_encryption_required and not parse_metadata(entry).encryption_keys:
             refusal = (pb.MetadataError, "Messages must be encrypted")
+        if refusal is None and 0 < self._message_bytes_max < len(entry) and not flags & IS_CHUNK:
+            refusal = (pb.NotAllowedError, f"Exceed maximum message size of {self._message_bytes_max} bytes")
         is_last = False
         if refusal is None and self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))

@@ -30,7 +30,9 @@ class DispatchRate(
         "seconds": "ratePeriodInSecond",
     },
 ):
-    """What the consumers of a topic, or of one subscription, may be sent in each period."""
+    """What the consumers of a topic, or of one subscription, may be sent in each period.
+
+    If it is relative, that much more than is published at the time."""
 
     messages: Int32 = -1
     bytes: Int64 = -1
@@ -44,7 +46,22 @@ class DispatchRate(
     def check(self) -> None:
         if self.seconds < 1:
             raise InvalidValue("Invalid dispatch rate: ratePeriodInSecond must be at least 1")
-        if self.is_relative:
-            raise InvalidValue(
-                "Invalid dispatch rate: relativeToPublishRate is not supported here; set a rate of its own"
-            )
+
+
+class SubscribeRate(
+    Json,
+    frozen=True,
+    rename={"times": "subscribeThrottlingRatePerConsumer", "seconds": "ratePeriodInSecond"},
+):
+    """How often one consumer may subscribe in each period: one that comes back again and again is refused."""
+
+    times: Int32 = -1
+    seconds: Int32 = 30
+
+    @property
+    def is_limit(self) -> bool:
+        return self.times > 0
+
+    def check(self) -> None:
+        if self.seconds < 1:
+            raise InvalidValue("Invalid subscribe rate: ratePeriodInSecond must be at least 1")

@@ -21,7 +21,9 @@ from anabranch.broker.errors import (
     SubscriptionBusyError,
     SubscriptionNotFoundError,
 )
+from anabranch.broker.pace import Pace
 from anabranch.broker.ports import LogReader
+from anabranch.broker.rates import SubscribeRate
 from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
 from anabranch.model.position import Position
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 # Readers remembered as having finished a sealed topic; beyond it the first ones are forgotten.
 _FINISHED_READERS_MAX = 1000
+# Consumers of which it is known how often they subscribe; beyond it the first ones are forgotten.
+_COMERS_MAX = 1000
 # A consumer of a scalable topic that is handed a segment may be here before the last one has heard that it is not its
 # own any more. Java's client takes "busy" for an answer and gives up.
 HANDOVER_S = 10.0
@@ -49,6 +53,8 @@ class Subscribing:
         # What subscriptions that have ended since had been sent: messages and bytes.
         self._out_before = (0, 0)
         self._finished_readers: dict[str, None] = {}
+        # Who has subscribed, and how often of late; only where that is limited. Latest last.
+        self._comers: dict[tuple[str, str, int], tuple[SubscribeRate, Pace]] = {}
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -140,6 +146,7 @@ class Subscribing:
             raise NotAllowedError(
                 f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
             )
+        self._check_rate(session, request)
         owed.check(self._topic.log, request)
         log = await self._log_for(request)
         self._check_limits(request, is_new=existing is None)
@@ -195,6 +202,23 @@ class Subscribing:
             raise NotAllowedError("readCompacted is only possible on Exclusive and Failover subscriptions")
         self._topic.compaction.check_readable(str(self._topic.name))
         return await self._topic.compaction.open_view()
+
+    def _check_rate(self, session: Session, request: pb.CommandSubscribe) -> None:
+        """One that comes back again and again is one of the same address, name and id."""
+        rate = self._topic.limits.subscribe_rate
+        if rate is None:
+            return
+        now = self._topic.broker.loop.time()
+        who = (session.address.rpartition(":")[0], request.consumer_name, request.consumer_id)
+        pace = self._comers.pop(who, None)
+        if pace is None or pace[0] != rate:
+            pace = (rate, Pace(rate.times, 0, rate.seconds, now=now))
+        self._comers[who] = pace
+        if len(self._comers) > _COMERS_MAX:
+            del self._comers[next(iter(self._comers))]
+        if pace[1].wait_s(now) > 0:
+            raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
+        pace[1].spend(1, 0, now)
 
     def _check_limits(self, request: pb.CommandSubscribe, *, is_new: bool) -> None:
         self._check_consumer(request)

@@ -20,9 +20,9 @@ from anabranch.broker.errors import (
     SubscriptionNotFoundError,
 )
 from anabranch.broker.policies import Policies
-from anabranch.broker.rates import DispatchRate, PublishRate
+from anabranch.broker.rates import DispatchRate, PublishRate, SubscribeRate
 
-Rate = TypeVar("Rate", PublishRate, DispatchRate)
+Rate = TypeVar("Rate", PublishRate, DispatchRate, SubscribeRate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,9 @@ class TopicLimits:
     publish_rate: PublishRate | None = None
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    # Of one message or batch with its metadata, in bytes; 0: what the broker takes at all.
+    message_bytes_max: int = 0
 
     def check_producer(self, topic: str, present: int, *, is_encrypted: bool) -> None:
         """Raises if one more producer may not join those present."""
@@ -97,6 +100,8 @@ def limits_of(config: BrokerConfig, policies: Policies) -> TopicLimits:
         publish_rate=_limit(policies.publish_rate),
         dispatch_rate=_limit(policies.dispatch_rate),
         subscription_dispatch_rate=_limit(policies.subscription_dispatch_rate),
+        subscribe_rate=_limit(policies.subscribe_rate),
+        message_bytes_max=policies.max_message_size or 0,
     )
 
 

@@ -27,7 +27,7 @@ from anabranch.broker.policies import (
     SubscriptionType,
 )
 from anabranch.broker.policy_json import Count, Count64, Int32, InvalidValue, Json
-from anabranch.broker.rates import DispatchRate, PublishRate
+from anabranch.broker.rates import DispatchRate, PublishRate, SubscribeRate
 from anabranch.broker.resources import refused
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore, Watch
@@ -64,6 +64,9 @@ class TopicPolicies(Json, frozen=True, omit_defaults=True):
     dispatch_rate: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     subscription_dispatch_rate: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     compaction_threshold: Count64 | None = None
+    subscribe_rate: dict[str, SubscribeRate] = msgspec.field(default_factory=dict)
+    max_message_size: Count | None = None
+    replication_clusters: tuple[str, ...] | None = None
 
     def over(self, policies: Policies) -> Policies:
         """The namespace's policies as they are for this topic."""

@@ -6,15 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.pace import Pace
+from anabranch.broker.rates import DispatchRate
 from anabranch.broker.topic import Topic
 from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.pulsar_pb2 import BaseCommand as C
 from unit.broker.admin.conftest import Rest, serving
+from unit.broker.scalable.brokers import Peer
 
 V2 = "/admin/v2"
 NS = f"{V2}/namespaces/public/default"
@@ -251,6 +256,68 @@ async def test_dispatch_keeps_to_its_rate(rest: Rest) -> None:
     before = asyncio.get_running_loop().time()
     assert [(await consumer.receive()).value for _ in range(14)] == [b"%d" % n for n in range(14)]
     assert asyncio.get_running_loop().time() - before > 0.3
+
+
+async def test_a_dispatch_rate_that_is_relative_lets_what_is_published_pass_too(rest: Rest) -> None:
+    rate = {"dispatchThrottlingRateInMsg": 10, "relativeToPublishRate": True, "ratePeriodInSecond": 2}
+    await rest.call("POST", f"{T}/subscriptionDispatchRate", 404, json=rate)
+    await topic(rest)
+    await rest.call("POST", f"{T}/subscriptionDispatchRate", 204, json=rate)
+    assert (await rest.get(f"{T}/subscriptionDispatchRate"))["relativeToPublishRate"] is True
+    pace = Pace.of(msgspec.convert(rate, DispatchRate), now=0.0)
+    pace.follow((5.0, 0.0))
+    pace.spend(10, 0, 0.0)
+    # Ten asked for and five a second published are twenty in two seconds.
+    assert (pace.messages_left(1.0), pace.messages_left(5.0)) == (10, 20)
+
+
+async def test_a_consumer_that_subscribes_too_often_is_refused(rest: Rest) -> None:
+    await topic(rest)
+    rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 600}
+    await rest.call("POST", f"{T}/subscribeRate", 204, json=rate)
+    assert await rest.get(f"{T}/subscribeRate") == rate
+    wire = await Peer.connect(rest.broker.service_url)
+
+    async def subscribe(name: str) -> pb.BaseCommand:
+        answer = await wire.ask(
+            C.SUBSCRIBE,
+            "subscribe",
+            topic=str(NAME),
+            subscription=name,
+            consumer_name="c",
+            consumer_id=1,
+            subType=pb.CommandSubscribe.Shared,
+        )
+        await wire.ask(C.CLOSE_CONSUMER, "close_consumer", consumer_id=1)
+        return answer
+
+    assert [(await subscribe("s")).type for _ in range(2)] == [C.SUCCESS] * 2
+    assert (await subscribe("s")).error.error == pb.NotAllowedError
+    await rest.call("DELETE", f"{T}/subscribeRate", 204)
+    assert (await subscribe("s")).type == C.SUCCESS
+    await wire.close()
+
+
+async def test_a_message_over_the_size_of_its_topic_is_refused(rest: Rest) -> None:
+    await topic(rest)
+    await rest.call("POST", f"{T}/maxMessageSize", 204, json=1000)
+    assert "not be over" in await rest.refused("POST", f"{T}/maxMessageSize", 412, json=1 << 30)
+    producer = await rest.client.producer("t")
+    await (await producer.send(b"small"))
+    with pytest.raises(RequestRefused, match="maximum message size") as refused:
+        await (await producer.send(b"x" * 1000))
+    assert refused.value.error == pb.NotAllowedError
+
+
+async def test_a_topic_is_replicated_to_its_own_cluster_and_no_other(rest: Rest) -> None:
+    await topic(rest)
+    await rest.call("POST", f"{T}/replication", 204, json=["standalone"])
+    assert await rest.get(f"{T}/replication") == ["standalone"]
+    assert "geo-replication" in await rest.refused(
+        "POST", f"{T}/replication", 412, json=["standalone", "mars"]
+    )
+    await rest.call("DELETE", f"{T}/replication", 204)
+    await rest.call("GET", f"{T}/replication", 204)
 
 
 # -- what is deleted by itself

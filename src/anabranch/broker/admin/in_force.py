@@ -14,7 +14,7 @@ from anabranch.broker.policies import (
     QuotaKind,
     Retention,
 )
-from anabranch.broker.rates import DispatchRate
+from anabranch.broker.rates import DispatchRate, SubscribeRate
 
 _UNLIMITED = DispatchRate(messages=0, bytes=0)
 
@@ -44,6 +44,7 @@ def configured(config: BrokerConfig) -> dict[str, Any]:
         "subscription_expiration_time_minutes": config.subscription_expiration_time_minutes,
         "dispatch_rate": _UNLIMITED,
         "subscription_dispatch_rate": _UNLIMITED,
+        "subscribe_rate": SubscribeRate(times=0),
     }
 
 

@@ -34,7 +34,7 @@ from anabranch.broker.policies import (
     SubscriptionType,
 )
 from anabranch.broker.policy_json import Count, Count64, Int32
-from anabranch.broker.rates import DispatchRate, PublishRate
+from anabranch.broker.rates import DispatchRate, PublishRate, SubscribeRate
 
 router = APIRouter()
 
@@ -77,13 +77,13 @@ SETTINGS = (
     Setting("publishRate", "publish_rate", PublishRate, is_per_cluster=True),
     Setting("dispatchRate", "dispatch_rate", DispatchRate, is_per_cluster=True),
     Setting("subscriptionDispatchRate", "subscription_dispatch_rate", DispatchRate, is_per_cluster=True),
+    Setting("subscribeRate", "subscribe_rate", SubscribeRate, is_per_cluster=True),
 )
 
 _NO_REPLICAS = "there is no geo-replication here"
 _NO_TIERS = "there is no tiered storage to offload to"
 UNSERVED = (
     Unserved("replicatorDispatchRate", _NO_REPLICAS),
-    Unserved("subscribeRate", "subscribing is not limited; limit the number of consumers instead"),
     Unserved("offloadPolicies", _NO_TIERS),
     Unserved("offloadThreshold", _NO_TIERS, unset=-1),
     Unserved("offloadThresholdInSeconds", _NO_TIERS, unset=-1),

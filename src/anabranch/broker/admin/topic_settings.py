@@ -5,6 +5,7 @@ Partitions share those of their topic. With `applied=true` a GET answers what is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ from anabranch.broker.policies import (
     SubscriptionType,
 )
 from anabranch.broker.policy_json import Count, Count64, Int32
-from anabranch.broker.rates import DispatchRate, PublishRate
+from anabranch.broker.rates import DispatchRate, PublishRate, SubscribeRate
 from anabranch.broker.topic_policies import TopicPolicies
 from anabranch.model.names import TopicName
 
@@ -71,24 +72,20 @@ SETTINGS = (
     Setting("publishRate", "publish_rate", PublishRate, is_per_cluster=True),
     Setting("dispatchRate", "dispatch_rate", DispatchRate, is_per_cluster=True),
     Setting("subscriptionDispatchRate", "subscription_dispatch_rate", DispatchRate, is_per_cluster=True),
+    Setting("subscribeRate", "subscribe_rate", SubscribeRate, is_per_cluster=True),
+    Setting("maxMessageSize", "max_message_size", Count),
+    Setting("replication", "replication_clusters", tuple[str, ...]),
 )
 
 UNSERVED = (
-    Unserved("replication", "there is no geo-replication here"),
     Unserved("replicatorDispatchRate", "there is no geo-replication here"),
     Unserved("shadowTopics", "there are no shadow topics; read the topic itself"),
-    Unserved(
-        "subscribeRate",
-        "subscribing is not limited; limit the number of consumers instead",
-        applied={"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30},
-    ),
     Unserved("offloadPolicies", "there is no tiered storage to offload to"),
     Unserved(
         "entryFilters",
         "brokers run no code of their users; filter in the consumer",
         applied={"entryFilterNames": ""},
     ),
-    Unserved("maxMessageSize", "set maxMessageSize in the broker's configuration; producers are told of it"),
     Unserved(
         "dispatcherPauseOnAckStatePersistent",
         "acknowledgements are written before they are answered",
@@ -107,6 +104,18 @@ async def _existing(broker: Broker, topic: TopicName) -> None:
         raise RestError(404, f"Topic {topic} not found")
 
 
+def _check(broker: Broker, value: Mapping[str, Any]) -> None:
+    """What only this broker can judge."""
+    if (value.get("max_message_size") or 0) > (most := broker.config.max_message_size):
+        raise RestError(412, f"maxMessageSize of a topic must not be over the broker's, {most}")
+    clusters = value.get("replication_clusters")
+    if clusters is not None and set(clusters) != {broker.resources.cluster}:
+        raise RestError(
+            412,
+            f"there is no geo-replication here: the only cluster of a topic is {broker.resources.cluster}",
+        )
+
+
 def _routes(setting: Setting) -> None:
     async def show(broker: BrokerDep, topic: TopicDep, applied: bool = False) -> Response:
         await _existing(broker, topic)
@@ -117,6 +126,7 @@ def _routes(setting: Setting) -> None:
 
     async def change(broker: BrokerDep, topic: TopicDep, request: Request) -> None:
         value = await changed(request, setting, broker.resources.cluster, _UNSET)
+        _check(broker, value)
         await _existing(broker, topic)
         await broker.topic_policies.change(topic, lambda p: msgspec.structs.replace(p, **value))
 
