@@ -13,9 +13,10 @@ import errno
 import logging
 import resource
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Final
+
+from anabranch.broker.tls import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Acceptor:
         sock: socket.socket,
         factory: Callable[[], asyncio.BaseProtocol],
         descriptors_end: int,
-        tls: ssl.SSLContext | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         self._sock = sock
         self._factory = factory
@@ -117,7 +118,7 @@ class Acceptor:
                 await self._loop.connect_accepted_socket(self._factory, taken)
             else:
                 await self._loop.connect_accepted_socket(
-                    self._factory, taken, ssl=self._tls, ssl_handshake_timeout=GREETING_MAX_S
+                    self._factory, taken, ssl=self._tls.context, ssl_handshake_timeout=GREETING_MAX_S
                 )
         except (OSError, asyncio.CancelledError) as error:
             # The peer has gone, or speaks no TLS, or shows a certificate of nobody we know.

@@ -72,6 +72,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     tls_key_file_path: str = ""
     tls_trust_certs_file_path: str = ""
     tls_require_trusted_client_cert_on_connect: bool = False
+    # How often it is looked whether these files have changed.
+    tls_cert_refresh_check_duration_sec: int = 300
 
     # -- who is let in
     authentication_enabled: bool = False
@@ -86,6 +88,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     token_auth_claim: str = "sub"
     token_audience_claim: str = ""
     token_audience: str = ""
+    # How far the clocks of those who make tokens may be from this one's.
+    token_allowed_clock_skew_seconds: int = 0
     # A file of htpasswd, or `data:;base64,…` with what would be in it.
     basic_auth_conf: str = ""
     # How often it is looked whether what a connection has shown has expired. It has as long to show something newer.

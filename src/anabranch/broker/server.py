@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +30,7 @@ from anabranch.broker.listeners import Addresses
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
-from anabranch.broker.tls import server_context
+from anabranch.broker.tls import Certificates
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.sqlite import SqliteMetadata
@@ -109,7 +108,9 @@ def _authorizer(config: BrokerConfig, resources: Resources) -> StoredRights | No
 
 
 @contextlib.asynccontextmanager
-async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIterator[Broker]:
+async def running(
+    config: BrokerConfig, web_port: int | None = None, certificates: Certificates | None = None
+) -> AsyncIterator[Broker]:
     """A broker that serves its binary port. Leaving the context ends it cleanly.
 
     `web_port` is the one that the admin REST really listens on, where the settings leave it to the system.
@@ -118,12 +119,12 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
     if descriptors_end < CONNECTIONS_LEAST:
         raise StartError("too few open files are allowed here: raise `ulimit -n` to some thousands")
     authentication = _authentication(config)
-    tls = server_context(config) if config.broker_service_port_tls else None
     data = Path(config.data_dir)
     async with contextlib.AsyncExitStack() as stack:
         binary = listen(config.bind_address, config.broker_service_port)
         stack.callback(binary.close)
-        secured = listen(config.bind_address, config.broker_service_port_tls) if tls else None
+        has_tls = certificates is not None and config.broker_service_port_tls
+        secured = listen(config.bind_address, config.broker_service_port_tls) if has_tls else None
         if secured is not None:
             stack.callback(secured.close)
         _make_folder(data)
@@ -186,7 +187,9 @@ async def running(config: BrokerConfig, web_port: int | None = None) -> AsyncIte
         stack.push_async_callback(broker.close)
         stack.callback(Acceptor(binary, lambda: Session(broker), descriptors_end).close)
         if secured is not None:
-            stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, tls).close)
+            stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, certificates).close)
+        if certificates is not None:
+            broker.background.every(max(1, config.tls_cert_refresh_check_duration_sec), certificates.look)
         log.info(
             "serving %s from %s",
             told.service_url,
@@ -215,14 +218,15 @@ def _on_signals(stop: asyncio.Event) -> None:
 async def _serve(config: BrokerConfig) -> None:
     stop = asyncio.Event()
     _on_signals(stop)
-    tls = server_context(config) if config.web_service_port_tls else None
+    has_tls = config.broker_service_port_tls or config.web_service_port_tls
+    certificates = Certificates(config) if has_tls else None
     async with contextlib.AsyncExitStack() as stack:
         web = stack.enter_context(listen(config.bind_address, config.web_service_port))
-        listening: list[tuple[socket.socket, ssl.SSLContext | None]] = [(web, None)]
-        if tls is not None:
+        listening: list[tuple[socket.socket, Certificates | None]] = [(web, None)]
+        if config.web_service_port_tls:
             secured = stack.enter_context(listen(config.bind_address, config.web_service_port_tls))
-            listening.append((secured, tls))
-        async with running(config, web.getsockname()[1]) as broker:
+            listening.append((secured, certificates))
+        async with running(config, web.getsockname()[1], certificates) as broker:
             # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
             admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
             async with admin.serve_admin(broker, listening):

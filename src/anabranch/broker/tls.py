@@ -1,10 +1,18 @@
-"""The broker's side of TLS: its certificate, and whose clients' certificates it believes."""
+"""The broker's side of TLS: its certificate, and whose clients' certificates it believes.
+
+Certificates run out and are replaced on the disk. Files that have changed are read again, for connections to come.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import ssl
 
 from anabranch.broker.config import BrokerConfig, ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
@@ -23,3 +31,38 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
             "in PEM"
         ) from None
     return context
+
+
+class Certificates:
+    """Those in use. ConfigError if they cannot be."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._seen = self._marks()
+        self.context = server_context(config)
+
+    async def look(self) -> None:
+        """To be called now and then. What cannot be used replaces nothing, and is tried again."""
+        marks = await asyncio.to_thread(self._marks)
+        if marks == self._seen:
+            return
+        try:
+            self.context = await asyncio.to_thread(server_context, self._config)
+        except ConfigError as error:
+            log.error("changed certificates are not used, the former ones stay: %s", error)
+            return
+        self._seen = marks
+        log.info("changed certificates were read, and are used for new connections")
+
+    def _marks(self) -> list[tuple[int, ...] | None]:
+        config = self._config
+        files = (config.tls_certificate_file_path, config.tls_key_file_path, config.tls_trust_certs_file_path)
+        return [_mark(file) for file in files if file]
+
+
+def _mark(file: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -39,6 +39,7 @@ class Tokens:
     claim: str = "sub"
     audience_claim: str = ""
     audience: str = ""
+    skew_s: float = 0.0
 
     def identify(self, token: bytes, now_s: float) -> Identity:
         if len(token) > PROOF_BYTES_MAX:
@@ -59,11 +60,13 @@ class Tokens:
                 f"no token that this broker can read: {error}", "INVALID_TOKEN"
             ) from None
         expires_s = _time(claims, "exp")
+        if expires_s is not None:
+            expires_s += self.skew_s
         if expires_s is not None and now_s >= expires_s:
             raise AuthenticationFailed(
                 "the token has expired: ask for a new one", "INVALID_TOKEN", has_expired=True
             )
-        if (_time(claims, "nbf") or 0.0) > now_s:
+        if (_time(claims, "nbf") or 0.0) - self.skew_s > now_s:
             raise AuthenticationFailed("the token is not valid yet", "INVALID_TOKEN")
         self._check_audience(claims)
         return Identity(self._role(claims), expires_s)
@@ -157,7 +160,12 @@ def _tokens(config: BrokerConfig) -> Tokens | None:
 
 def _reader(config: BrokerConfig, key: Any, algorithms: Sequence[str]) -> Tokens:
     return Tokens(
-        key, algorithms, config.token_auth_claim, config.token_audience_claim, config.token_audience
+        key,
+        algorithms,
+        config.token_auth_claim,
+        config.token_audience_claim,
+        config.token_audience,
+        config.token_allowed_clock_skew_seconds,
     )
 
 

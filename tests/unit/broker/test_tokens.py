@@ -73,6 +73,15 @@ def test_what_has_no_end_and_what_names_several_is_taken_as_in_pulsar() -> None:
     assert required().identify("token", signed(iat=NOW_S + 1000, jti=7), NOW_S).role == "alice"
 
 
+def test_clocks_may_differ_by_as_much_as_is_allowed() -> None:
+    known = required(token_allowed_clock_skew_seconds=10)
+    assert known.identify("token", signed(exp=NOW_S - 9), NOW_S) == Identity("alice", NOW_S + 1)
+    assert known.identify("token", signed(nbf=NOW_S + 10), NOW_S).role == "alice"
+    for late in (signed(exp=NOW_S - 10), signed(nbf=NOW_S + 11)):
+        with pytest.raises(AuthenticationFailed):
+            known.identify("token", late, NOW_S)
+
+
 def test_a_public_key_is_no_secret_to_sign_with() -> None:
     """The header of a token says how it was signed; whoever believes it takes the public key for a secret."""
     key = rsa.generate_private_key(65537, 2048).public_key()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import AsyncIterator, Generator, Sequence
 
 import uvicorn
@@ -16,10 +15,11 @@ from anabranch.broker.admin.app import create_app
 from anabranch.broker.admin.http import HttpLimits, protocol_class
 from anabranch.broker.broker import Broker
 from anabranch.broker.connection_limits import ConnectionLimits
+from anabranch.broker.tls import Certificates
 
 STOP_MAX_S = 3
 
-Listening = tuple[socket.socket, ssl.SSLContext | None]
+Listening = tuple[socket.socket, Certificates | None]
 
 
 class _Server(uvicorn.Server):
@@ -27,7 +27,7 @@ class _Server(uvicorn.Server):
     this server itself.
     """
 
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Certificates | None) -> None:
         super().__init__(config)
         self.is_serving = asyncio.Event()
         self._tls = tls
@@ -68,7 +68,7 @@ def _application(broker: Broker) -> FastAPI:
     return app
 
 
-def _server(app: FastAPI, tls: ssl.SSLContext | None, connections_max: int, limits: HttpLimits) -> _Server:
+def _server(app: FastAPI, tls: Certificates | None, connections_max: int, limits: HttpLimits) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
