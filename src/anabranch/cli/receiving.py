@@ -129,7 +129,7 @@ class Receiving:
         """Whether a classic topic was terminated, and all of it has been acknowledged, or read."""
         if self._segments is None or self._taken:
             return False
-        if isinstance(self._consumer, QueueConsumer):
+        if isinstance(self._consumer, QueueConsumer | StreamConsumer):
             return len(self._consumer.drained) >= self._segments
         return isinstance(self._consumer, CheckpointConsumer) and not self._consumer.reading
 

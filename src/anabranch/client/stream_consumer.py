@@ -54,6 +54,11 @@ class StreamConsumer(Consumer):
     def assigned(self) -> frozenset[SegmentId]:
         return frozenset(self._segments)
 
+    @property
+    def drained(self) -> frozenset[SegmentId]:
+        """Those of its segments that are sealed and in which the subscription has nothing left."""
+        return frozenset(number for number, one in self._segments.items() if one.has_ended)
+
     # -- messages
 
     async def ack_cumulative(self, message: Message | pa.RecordBatch) -> None:

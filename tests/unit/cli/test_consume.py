@@ -186,7 +186,7 @@ def test_reading_may_start_at_a_time(broker: BrokerProcess, capfd: Capture) -> N
 # -- the end
 
 
-@pytest.mark.parametrize("kind", ["queue", "checkpoint"])
+@pytest.mark.parametrize("kind", ["stream", "queue", "checkpoint"])
 def test_consuming_a_terminated_topic_ends_by_itself(
     broker: BrokerProcess, capfd: Capture, kind: str
 ) -> None:

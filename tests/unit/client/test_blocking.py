@@ -34,7 +34,7 @@ CONSUMER = RECEIVER | {"attached", "leave"}
 INTERNAL = {
     "Client": {"crash"},
     "Producer": {"crash", "open", "post_prepared", "prepared", "would_refuse"},
-    "StreamConsumer": CONSUMER | {"assigned"},
+    "StreamConsumer": CONSUMER | {"assigned", "drained"},
     "QueueConsumer": CONSUMER
     | {"ack_whole", "drained", "flush_dead_letters", "given", "given_whole", "hand_back"},
     "CheckpointConsumer": CONSUMER | {"flush", "reading"},
