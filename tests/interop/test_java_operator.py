@@ -13,8 +13,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.java]
 
 
 @pytest.mark.timeout(900)
-def test_every_claim_of_an_operator_holds(broker: BrokerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("claims", ["OperatorClaims", "UpkeepClaims"])
+def test_every_claim_of_an_operator_holds(broker: BrokerProcess, tmp_path: Path, claims: str) -> None:
     java_program.build()
-    ended = java_program.run("OperatorClaims", broker, complaints=tmp_path / "stderr")
+    ended = java_program.run(claims, broker, complaints=tmp_path / "stderr")
     assert ended.failed == [], ended.complaints
     assert ended.code == 0, ended.complaints

@@ -219,7 +219,7 @@ public final class OperatorClaims {
         namespaces.setSubscriptionDispatchRate(ns, rate);
         same(rate, namespaces.getSubscriptionDispatchRate(ns));
         namespaces.removeSubscriptionDispatchRate(ns);
-        status(412, () -> namespaces.setRetention(ns, new RetentionPolicies(0, 5)));
+        status(400, () -> namespaces.setRetention(ns, new RetentionPolicies(0, 5)));
     }
 
     private void namespaceLimits(String ns) throws Exception {
@@ -283,7 +283,7 @@ public final class OperatorClaims {
         topics.createNonPartitionedTopic(ns + "/t");
         status(405, () -> topics.triggerOffload(ns + "/t", MessageId.latest));
         status(405, () -> namespaces.setOffloadThreshold(ns, 10));
-        status(412, () -> namespaces.setNamespaceReplicationClusters(ns, Set.of(cluster, "mars"), true));
+        status(403, () -> namespaces.setNamespaceReplicationClusters(ns, Set.of(cluster, "mars"), true));
         status(404, () -> topics.getStats(ns + "/nothing"));
         status(404, () -> topics.resetCursor(ns + "/t", "nobody", 0L));
     }
