@@ -8,10 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from anabranch.broker.admin.bundles import topic_hash
+from anabranch.broker.admin.bundles import open_bundles
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep
-from anabranch.broker.broker import Broker
 from anabranch.broker.topic_stats import topic_stats
 
 router = APIRouter()
@@ -21,11 +20,9 @@ router = APIRouter()
 async def topics(broker: BrokerDep) -> dict[str, Any]:
     """Every open topic's figures, by namespace, bundle and domain."""
     found: dict[str, Any] = {}
-    for name, topic in sorted(broker.loaded().items()):
-        if name.is_classic:
-            bundles = (await broker.resources.policies(name.namespace)).bundles
-            by_bundle = found.setdefault(str(name.namespace), {})
-            by_domain = by_bundle.setdefault(bundles.range_of(topic_hash(name)), {})
+    for name, bundle in sorted((await open_bundles(broker)).items()):
+        if (topic := broker.opened(name)) is not None:
+            by_domain = found.setdefault(str(name.namespace), {}).setdefault(bundle, {})
             by_domain.setdefault(name.domain.value, {})[str(name)] = topic_stats(topic)
     return found
 
@@ -56,6 +53,8 @@ async def mbeans() -> list[dict[str, Any]]:
 async def load_report(broker: BrokerDep) -> dict[str, Any]:
     """In the shape of Pulsar's LocalBrokerData."""
     topics = broker.loaded()
+    found = await open_bundles(broker)
+    bundles = sorted({f"{name.namespace}/{bundle}" for name, bundle in found.items()})
     rates_in = [topic.rates_in for topic in topics.values()]
     consumers = [c for t in topics.values() for s in t.subscriptions.values() for c in s.consumers]
     return {
@@ -75,10 +74,10 @@ async def load_report(broker: BrokerDep) -> dict[str, Any]:
         "msgRateOut": sum(consumer.rates[0] for consumer in consumers),
         "msgThroughputOut": sum(consumer.rates[1] for consumer in consumers),
         "numTopics": len(topics),
-        "numBundles": len(_bundles(broker)),
+        "numBundles": len(bundles),
         "numConsumers": len(consumers),
         "numProducers": sum(len(topic.producers) for topic in topics.values()),
-        "bundles": sorted(_bundles(broker)),
+        "bundles": bundles,
     }
 
 
@@ -92,10 +91,6 @@ def _usage() -> dict[str, Any]:
         "memory": {"usage": resident / 2**20, "limit": pages / 2**20},
         "directMemory": {"usage": 0.0, "limit": 0.0},
     }
-
-
-def _bundles(broker: Broker) -> set[str]:
-    return {f"{name.namespace}/0x00000000_0xffffffff" for name in broker.loaded()}
 
 
 @router.get("/bookieops")

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
+from anabranch.broker.admin.bundles import open_bundles
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, decoded
 from anabranch.broker.dynamic_config import DYNAMIC
@@ -99,10 +100,11 @@ async def brokers_of_cluster(broker: BrokerDep, cluster: str) -> list[str]:
 
 @router.get("/{cluster}/{broker_id}/ownedNamespaces")
 async def owned_namespaces(broker: BrokerDep, cluster: str, broker_id: str) -> dict[str, Any]:
+    """The bundles that it has topics of open."""
+    if decoded(broker_id) != _broker_id(broker.http_url):
+        raise RestError(404, f"Ask {decoded(broker_id)} itself: this is {_broker_id(broker.http_url)}")
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return {
-        f"{namespace}/0x00000000_0xffffffff": status for namespace in {n.namespace for n in broker.loaded()}
-    }
+    return {f"{name.namespace}/{bundle}": status for name, bundle in (await open_bundles(broker)).items()}
 
 
 def _broker_id(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
 from itertools import pairwise
@@ -15,6 +16,7 @@ from anabranch.broker.admin.namespaces import clear, existing, unload_topics
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import BUNDLES_MAX, Bundles, Policies
+from anabranch.broker.resources import NamespaceNotFound
 from anabranch.broker.topic import Topic
 from anabranch.model.names import NamespaceName, TopicName
 
@@ -48,6 +50,17 @@ def topic_hash(name: TopicName) -> int:
 async def _topics(broker: Broker, namespace: NamespaceName, bundle: str) -> list[Topic]:
     edges = await _range(broker, namespace, bundle)
     return [topic for topic in await existing(broker, namespace) if _is_within(topic.name, edges)]
+
+
+async def open_bundles(broker: Broker) -> dict[TopicName, str]:
+    """The bundle of each open topic. Topics of a namespace that is being deleted are left out."""
+    found: dict[TopicName, str] = {}
+    for name in broker.loaded():
+        with contextlib.suppress(NamespaceNotFound):
+            if name.is_classic:
+                bundles = (await broker.resources.policies(name.namespace)).bundles
+                found[name] = bundles.range_of(topic_hash(name))
+    return found
 
 
 async def of_bundle(

@@ -29,7 +29,7 @@ async def lookup(
         "brokerUrlSsl": told.service_url_tls,
         "brokerId": broker.http_url.partition("://")[2],
     }
-    return {name: url for name, url in answer.items() if url}
+    return {name: url for name, url in answer.items() if url or name == "brokerUrlSsl"}
 
 
 @router.get("/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", response_class=PlainTextResponse)

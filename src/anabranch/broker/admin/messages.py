@@ -52,7 +52,7 @@ async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep
 
 @router.get("/ledger/{ledger}/entry/{entry}")
 async def message_by_id(broker: BrokerDep, topic: TopicDep, ledger: int, entry: int) -> Response:
-    return await _read((await single(broker, topic)).log, (ledger, entry))
+    return await _read((await single(broker, topic, partitioned=405)).log, (ledger, entry))
 
 
 @router.get("/examinemessage")
@@ -63,7 +63,7 @@ async def examine(
     messagePosition: int = 1,
 ) -> Response:
     """The n-th entry, from 1, counted from either end of the log."""
-    log = (await single(broker, topic)).log
+    log = (await single(broker, topic, partitioned=405)).log
     if not log.entries:
         raise RestError(412, "Could not examine messages: the topic has none")
     index = max(messagePosition, 1) - 1
