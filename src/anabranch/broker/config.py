@@ -130,6 +130,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
 
     max_producers_per_topic: int = 0
     max_consumers_per_topic: int = 0
+    # Of the names and values that a consumer gives of itself, in bytes.
+    max_consumer_metadata_size: int = 1024
     max_subscriptions_per_topic: int = 0
     max_topics_per_namespace: int = 0
     # How often topics are looked at that an inactive topic policy may delete. Without a policy none is.

@@ -6,7 +6,7 @@ session. A command this broker does not support gets an error answer that says s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import schemas
@@ -22,7 +22,7 @@ from anabranch.broker.topic import Topic
 from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
 from anabranch.errors import AnabranchError
-from anabranch.model.names import Domain, TopicName
+from anabranch.model.names import Domain, TopicName, check_given
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
 
@@ -153,6 +153,8 @@ class Requests:
         broker = self._broker
         try:
             name = naming.servable(broker, request.topic)
+            check_given("producer", request.producer_name)
+            check_given("subscription", request.initial_subscription_name)
             await broker.rights.produce(session.role, name)
             if request.initial_subscription_name:
                 await broker.rights.consume(session.role, name, request.initial_subscription_name)
@@ -229,6 +231,9 @@ class Requests:
         broker = self._broker
         try:
             name = naming.servable(broker, request.topic)
+            check_given("subscription", request.subscription)
+            check_given("consumer", request.consumer_name)
+            _check_metadata(request.metadata, broker.config.max_consumer_metadata_size)
             await broker.rights.consume(session.role, name, request.subscription)
             topic = await broker.attachable(name, create=request.force_topic_creation)
             if request.HasField("schema"):
@@ -426,6 +431,12 @@ def _is_used_without_schema(topic: Topic | NonPersistentTopic) -> bool:
         return True
     subscriptions = topic.subscriptions.values()
     return any(not consumer.takes_any_schema for one in subscriptions for consumer in one.consumers)
+
+
+def _check_metadata(metadata: Iterable[pb.KeyValue], size_max: int) -> None:
+    size = sum(len(item.key) + len(item.value) for item in metadata)
+    if size > size_max:
+        raise NotAllowedError(f"metadata has a max size of {size_max} bytes (maxConsumerMetadataSize)")
 
 
 def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int) -> bool:

@@ -268,6 +268,22 @@ async def test_a_subscription_that_is_granted_to_some_is_refused_to_others(acme:
     await acme.rest("reader", "POST", f"{PATH}/subscription/s/skip_all", 403)
 
 
+async def test_names_have_an_end(acme: Guarded) -> None:
+    """They are stored, and told in every figure."""
+    async with acme.as_role("boss") as wire:
+        assert (await subscribe(wire, subscription="s" * 1025)).error.error == pb.InvalidTopicName
+        assert (await subscribe(wire, subscription="ü" * 513)).error.error == pb.InvalidTopicName
+        assert (await produce(wire, producer_name="p" * 4_000_000)).error.error == pb.InvalidTopicName
+        told = [pb.KeyValue(key="k", value="v" * 1024)]
+        consumer = {"topic": TOPIC, "subscription": "s", "subType": pb.CommandSubscribe.Exclusive}
+        answer = await wire.ask(
+            C.SUBSCRIBE, "subscribe", consumer_id=1, request_id=2, metadata=told, **consumer
+        )
+        assert "maxConsumerMetadataSize" in answer.error.message
+        assert (await subscribe(wire, subscription="s" * 1024)).type == C.SUCCESS
+    await acme.rest("boss", "PUT", f"{PATH}/subscription/{'s' * 1025}", 412)
+
+
 async def test_schemas_are_read_by_either_and_written_by_who_may_produce(acme: Guarded) -> None:
     schema = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
     for role, may in (("writer", True), ("reader", False), ("nobody", False)):

@@ -20,7 +20,7 @@ from fastapi import Depends, Request
 from anabranch.broker.admin.caller import ROLE
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.broker import Broker
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName, check_given
 
 T = TypeVar("T")
 
@@ -54,6 +54,7 @@ async def _subscription(subscription: str) -> str:
     name = decoded(unquote(subscription))
     if not name:
         raise RestError(412, "Subscription name is empty")
+    check_given("subscription", name)
     return name
 
 
