@@ -59,8 +59,8 @@ def check_entity(kind: str, name: str) -> str:
 
 
 def check_given(kind: str, name: str) -> None:
-    """InvalidName for a subscription's, producer's or consumer's that is longer than a topic's may be: it is stored, and
-    told in every figure about it."""
+    """InvalidName for a subscription's, producer's or consumer's that is longer than a topic's may be: it is stored,
+    and told in every figure about it."""
     if len(name) > LOCAL_BYTES_MAX or len(name.encode(errors="replace")) > LOCAL_BYTES_MAX:
         raise InvalidName(f"{kind} name of {len(name)} characters, limit {LOCAL_BYTES_MAX} bytes")
 
