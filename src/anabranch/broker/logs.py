@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from anabranch.model.names import NamespaceName, TopicName
@@ -34,6 +35,7 @@ def configure(config: BrokerConfig, stream: TextIO | None = None) -> None:
     """Has the process log as the settings say, on standard error unless told otherwise."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Json() if config.log_format == "json" else Text(TEXT))
+    handler.addFilter(Flood())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     if config.log_format == "json":
         _catch_all()
@@ -63,6 +65,39 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         elif isinstance(fact, NamespaceName):
             fields.setdefault("namespace", str(fact))
     return fields
+
+
+class Flood(logging.Filter):
+    """Lets so many events of one kind pass in a while, and with the first of the next while says how many did not.
+
+    Each connection that is refused is told, and anybody can make any number of them: the disk must not fill with it.
+    Errors pass always, and what is asked for with `logLevel=debug`.
+    """
+
+    def __init__(
+        self, most: int = 200, period_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._most = most
+        self._period_s = period_s
+        self._clock = clock
+        self._began = clock()
+        self._counts: dict[tuple[str, str], int] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not logging.DEBUG < record.levelno < logging.ERROR:
+            return True
+        now = self._clock()
+        if now - self._began >= self._period_s:
+            self._began = now
+            self._left_out = {kind: n - self._most for kind, n in self._counts.items() if n > self._most}
+            self._counts = {}
+        kind = (record.name, str(record.msg))
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count == 1 and (left_out := self._left_out.pop(kind, 0)):
+            record.msg = f"{record.msg} ({left_out} more like it were left out before)"
+        return count <= self._most
 
 
 class Text(logging.Formatter):

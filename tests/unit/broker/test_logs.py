@@ -58,6 +58,29 @@ def test_nobody_writes_a_line_of_his_own_or_paints_the_terminal(root: logging.Lo
     assert out.getvalue().endswith(r"consumer a\nERROR \x1b[31m b\r\x9b\u2028ü has gone" + "\n")
 
 
+def test_who_floods_the_broker_does_not_flood_its_log(root: logging.Logger) -> None:
+    out, now = io.StringIO(), [0.0]
+    handler = logging.StreamHandler(out)
+    handler.addFilter(logs.Flood(most=3, period_s=10, clock=lambda: now[0]))
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    log = logging.getLogger("some.module")
+    for port in range(8):
+        log.warning("closing connection from %s", port)
+        log.error("trouble")
+    log.info("something else")
+    assert out.getvalue().count("closing") == 3
+    assert out.getvalue().count("trouble") == 8
+    assert "something else" in out.getvalue()
+    now[0] = 10.0
+    log.warning("closing connection from %s", 8)
+    log.warning("closing connection from %s", 9)
+    assert out.getvalue().splitlines()[-2:] == [
+        "closing connection from 8 (5 more like it were left out before)",
+        "closing connection from 9",
+    ]
+
+
 def test_names_and_whatever_is_added_become_fields(root: logging.Logger) -> None:
     out = io.StringIO()
     logs.configure(BrokerConfig(log_format="json"), out)
