@@ -13,6 +13,7 @@ from anabranch.broker.non_persistent.topics import UNUSED_MS
 from anabranch.client.errors import RequestRefused
 from anabranch.errors import AnabranchError
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.keyhash import sticky_slot
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.pulsar_pb2 import BaseCommand as C
@@ -298,3 +299,16 @@ async def test_what_goes_beyond_a_dispatch_rate_is_dropped_and_counted(rest: Res
     await rest.call("DELETE", f"{NS}/{path}", 204)
     await rest.publish(TOPIC, b"free")
     assert await take(consumer, 1) == [b"free"]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "persistent://public/default/t"])
+async def test_keys_are_shared_by_halves_where_the_broker_is_told_so(topic: str) -> None:
+    config = BrokerConfig(subscription_key_shared_use_consistent_hashing=False)
+    low = next(key for n in range(100) if sticky_slot((key := f"k{n}").encode()) <= 1 << 15)
+    high = next(key for n in range(100) if sticky_slot((key := f"k{n}").encode()) > 1 << 15)
+    async with serving(MemoryMetadata(lambda: NOW_MS), config) as rest:
+        first, second = [await rest.client.consumer(topic, "k", kind=KEY_SHARED) for _ in range(2)]
+        await rest.publish(topic, b"low", key=low)
+        await rest.publish(topic, b"high", key=high)
+        assert await take(second, 1) == [b"low"]
+        assert await take(first, 1) == [b"high"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
-from anabranch.broker.dispatch.selector import HashRing, KeyRanges, Selector, pick_failover
+from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector, pick_failover
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.pace import Pace
 from anabranch.broker.ports import ConsumerLink, Done, LogReader
@@ -43,6 +43,7 @@ class NonPersistentSubscription:
         ended: Callable[[NonPersistentSubscription], None],
         is_durable: bool = True,
         partition: int = -1,
+        has_key_ring: bool = True,
         properties: dict[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -65,6 +66,7 @@ class NonPersistentSubscription:
         self._consumers_max = 0
         self._paces: Sequence[Pace] = ()
         self._partition = partition
+        self._has_key_ring = has_key_ring
         # Of Key_Shared, and of an Exclusive consumer that wants some keys only.
         self._selector: Selector | None = None
         self._turn = 0
@@ -93,7 +95,7 @@ class NonPersistentSubscription:
         if self._consumers_max and len(self.consumers) >= self._consumers_max:
             raise SubscriptionBusyError("Subscription reached max consumers limit")
         if not self.consumers:
-            self._selector = _selector_for(consumer)
+            self._selector = _selector_for(consumer, has_ring=self._has_key_ring)
         if self._selector is not None:
             self._selector.add(consumer)
         self.kind = consumer.kind
@@ -334,11 +336,13 @@ def _highest(consumers: Collection[Consumer]) -> list[Consumer]:
     return [one for one in consumers if one.priority == highest]
 
 
-def _selector_for(consumer: Consumer) -> Selector | None:
+def _selector_for(consumer: Consumer, *, has_ring: bool) -> Selector | None:
     wanted = consumer.key_shared
     if consumer.kind == KEY_SHARED:
         is_sticky = wanted is not None and wanted.keySharedMode == pb.STICKY
-        return KeyRanges() if is_sticky else HashRing()
+        if is_sticky:
+            return KeyRanges()
+        return HashRing() if has_ring else KeyHalves()
     if consumer.kind == EXCLUSIVE and wanted is not None and wanted.hashRanges:
         return KeyRanges()
     return None

@@ -220,6 +220,7 @@ class NonPersistentTopic:
             ended=self._ended,
             is_durable=request.durable,
             partition=self.name.partition_index,
+            has_key_ring=self.broker.config.subscription_key_shared_use_consistent_hashing,
             properties={item.key: item.value for item in request.subscription_properties},
         )
         self._limit(made)
