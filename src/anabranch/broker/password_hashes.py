@@ -1,7 +1,8 @@
-"""Hashes of passwords as Apache and crypt(3) make them: `$apr1$`, `$1$` (MD5), `$5$` (SHA-256), `$6$` (SHA-512). Pure.
+"""Hashes of passwords as Apache and crypt(3) make them: `$apr1$`, `$1$` (MD5), `$5$` (SHA-256), `$6$` (SHA-512) and the
+oldest, of 13 characters (DES). Pure.
 
 Python's own module for them is gone since 3.13. bcrypt would need a library of its own, and Pulsar does not take it
-either; the old DES hash, which Pulsar takes, looks at eight characters only.
+either.
 """
 
 from __future__ import annotations
@@ -12,19 +13,32 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from anabranch.broker.des_crypt import des_crypt
+
 _ALPHABET: Final = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _HASH: Final = re.compile(r"\$(apr1|1|5|6)\$(?:rounds=(\d{1,9})\$)?([^$:]{0,16})\$([./0-9A-Za-z]+)")
+_DES: Final = re.compile(r"[./0-9A-Za-z]{13}")
 _ROUNDS: Final = 5000
 _ROUNDS_MAX: Final = 100_000  # Of more, each wrong password would take a core for a second.
 
 
+def is_weak(stored: str) -> bool:
+    """Whether it looks at the first eight characters of a password only."""
+    return _DES.fullmatch(stored) is not None
+
+
 def is_known(stored: str) -> bool:
+    if is_weak(stored):
+        return True
     found = _HASH.fullmatch(stored)
     return found is not None and int(found[2] or _ROUNDS) <= _ROUNDS_MAX
 
 
 def verify(password: bytes, stored: str) -> bool:
     """Whether `stored` is a hash of the password. `stored` must be one that `is_known`."""
+    if is_weak(stored):
+        # To it, zeros at the end are nothing.
+        return b"\0" not in password and hmac.compare_digest(des_crypt(password, stored[:2]), stored)
     found = _HASH.fullmatch(stored)
     assert found is not None
     kind, rounds, salt = found[1], found[2], found[3].encode()

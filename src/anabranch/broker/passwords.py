@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -19,7 +20,9 @@ from typing import Final
 from anabranch.broker.authentication import AuthenticationFailed, Identity
 from anabranch.broker.config import ConfigError
 from anabranch.broker.pace import Pace
-from anabranch.broker.password_hashes import is_known, verify
+from anabranch.broker.password_hashes import is_known, is_weak, verify
+
+log = logging.getLogger(__name__)
 
 _REMEMBERED_MAX: Final = 10_000
 PROOF_BYTES_MAX: Final = 1024
@@ -125,10 +128,15 @@ def read(text: str) -> Passwords:
         if not user or not colon or not is_known(stored):
             raise ConfigError(
                 f"basicAuthConf, line {number}: expected user:hash with a hash of `htpasswd -nm` (MD5) or of "
-                "`openssl passwd -6` (SHA-512); bcrypt (`htpasswd -B`) is not taken, as by Pulsar, and plain crypt, "
-                "which looks at eight characters only, is not either"
+                "`openssl passwd -6` (SHA-512); bcrypt (`htpasswd -B`) is taken neither here nor by Pulsar"
             )
         hashes[user] = stored
     if not hashes:
         raise ConfigError("basicAuthConf has no users: add lines as `htpasswd -nm USER` prints them")
+    if weak := [user for user, stored in hashes.items() if is_weak(stored)]:
+        log.warning(
+            "basicAuthConf: the hashes of %s look at eight characters of a password only: make them anew with "
+            "`htpasswd -nm`",
+            ", ".join(weak[:10]) + (", …" if len(weak) > 10 else ""),
+        )
     return Passwords(hashes)

@@ -14,21 +14,41 @@ from anabranch.broker.passwords import HASHING_MS, TRIES, Passwords, read
 from anabranch.wire import pulsar_pb2 as pb
 from harness.guarded import C, guarded
 
-# `openssl passwd -apr1|-1|-5|-6 -salt … secret`; the last by crypt(3).
+# `openssl passwd -apr1|-1|-5|-6 -salt … secret`; the last two by crypt(3).
 HASHES = [
     "$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/",
     "$1$abcdefgh$cHJi5PXp/ki/ktXzqlk6I1",
     "$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.",
     "$6$abcdefghijklmnop$J/AWykHqo2Tx5UtavGnFc3ytI33la50JpzLTarSWVhkIXK6wOjNwwZjsrIw2UgmrER2EKrSHCeQyAINEEXAk1/",
     "$5$rounds=1234$salt$Wmg4z916IEmzueSGM6nAMfu1U2QfEnLkEX0e7ziwZcB",
+    "abNANd1rDfiNc",
 ]
 
 
-@pytest.mark.parametrize("stored", HASHES, ids=lambda stored: stored.split("$")[1])
+@pytest.mark.parametrize("stored", HASHES, ids=lambda stored: stored[:4])
 def test_the_right_password_is_told_from_a_wrong_one(stored: str) -> None:
     assert verify(b"secret", stored)
     for wrong in (b"Secret", b"", b"secret\0", b"secrets"):
         assert not verify(wrong, stored)
+
+
+# By crypt(3).
+@pytest.mark.parametrize(
+    ("password", "stored"),
+    [("", "./Una9Fi.seRo"), ("longer than eight", "zz.JiwC6aD7cA"), ("pässword", "Q9d.fycZik23g")],
+)
+def test_the_oldest_hash_is_that_of_the_system(password: str, stored: str) -> None:
+    assert verify(password.encode(), stored)
+    assert not verify(b"!" + password.encode(), stored)
+
+
+def test_of_hashes_that_see_eight_characters_only_the_operator_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    read(f"ann:{HASHES[0]}\nbob:{HASHES[5]}\n")
+    assert "bob look at eight characters" in caplog.text
+    assert "ann" not in caplog.text
+    assert HASHES[5] not in caplog.text
 
 
 @pytest.fixture
