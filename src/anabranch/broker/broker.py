@@ -118,12 +118,13 @@ class Broker:
         self.owners: Owners = owners or SoleOwner(me)
         self.registry = BrokerRegistry(metadata, me, self.started_ms)
         # What this broker does to the segments it owns, and the same for every segment wherever it is.
+        self.records = Records(metadata)
         self.segment_owner = SegmentOwner(self)
         self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
         # All None while scalable topics are turned off.
         self.scalable = scalable_topics(self) if config.scalable_topic_enabled else None
         self.registration = (
-            Registration(metadata, self.scalable.feed, self.segments) if self.scalable is not None else None
+            Registration(self, self.scalable.feed, self.segments) if self.scalable is not None else None
         )
         self.non_persistent = NonPersistentTopics(self)
         self.server_version = f"Anabranch {anabranch.__version__}"
@@ -145,7 +146,6 @@ class Broker:
         self.open_topics = OpenTopics(self)
         self.new_topics = NewTopics(self)
         self.ledger_ids = LedgerIds(metadata)
-        self.records = Records(metadata)
         self._producer_names = iter(range(0))
         self._paused: dict[Session, None] = {}
         self.background = Background(self.loop)

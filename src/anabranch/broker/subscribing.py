@@ -230,8 +230,10 @@ class Subscribing:
         self._topic.limits.check_consumer(str(self._topic.name), present, request.subType)
 
     def _check_new(self, name: str, *, is_by_use: bool) -> None:
-        if name == COMPACTION:
-            return  # The broker's own, and no user's.
+        if name == COMPACTION or not self._topic.name.is_classic:
+            # The broker's own, and no user's; or one of a scalable topic, whose own limit is looked at when it is
+            # registered there.
+            return
         present = len(self.durable())
         self._topic.limits.check_new_subscription(str(self._topic.name), name, present, is_by_use=is_by_use)
 
@@ -278,7 +280,13 @@ class Subscribing:
         return subscription
 
     async def create(
-        self, name: str, position: Position | str, properties: dict[str, str], *, must_be_new: bool = False
+        self,
+        name: str,
+        position: Position | str,
+        properties: dict[str, str],
+        *,
+        must_be_new: bool = False,
+        is_limited: bool = True,
     ) -> Subscription:
         """A durable subscription at "earliest", "latest" or a position; an existing one stays where it is."""
         if (existing := self.all.get(name)) is not None:
@@ -286,7 +294,8 @@ class Subscribing:
                 raise SubscriptionBusyError(f"subscription {name} exists already")
             await existing.wait_announced()
             return existing
-        self._check_new(name, is_by_use=False)
+        if is_limited:
+            self._check_new(name, is_by_use=False)
         if isinstance(position, str):
             at = self._topic.log.first if position == "earliest" else self._topic.log.end
         else:

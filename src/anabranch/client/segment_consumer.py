@@ -165,6 +165,9 @@ class SegmentConsumer:
                 if OTHER_TYPE in str(refused) and not self._settled.is_set():
                     self._give_up(self._of_other_type(refused))
                     return
+                if self._is_unwelcome(refused):
+                    self._give_up(refused)
+                    return
                 if UNKNOWN_POSITION in str(refused) and self.position is not None:
                     self._give_up(reader_place.unknown(self.topic, self.position))
                     return
@@ -200,6 +203,11 @@ class SegmentConsumer:
         self._refused = error
         self._settled.set()
         self._failed(error)
+
+    def _is_unwelcome(self, refused: RequestRefused) -> bool:
+        """Whether the subscription itself is not to be: too many, not of this type, not by use. Not by its absence."""
+        is_new = self._subscription.is_durable and not self._settled.is_set()
+        return is_new and refused.error in (pb.NotAllowedError, pb.SubscriptionNotFound)
 
     def _of_other_type(self, refused: RequestRefused) -> RequestRefused:
         """Said when it is opened: one that was subscribed before waits, as those who took its place may leave."""

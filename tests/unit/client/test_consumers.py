@@ -139,6 +139,18 @@ async def test_a_subscription_whose_consumers_are_of_another_type_is_told_when_i
     assert told.value.retryable
 
 
+@pytest.mark.parametrize("error", [pb.NotAllowedError, pb.SubscriptionNotFound])
+async def test_a_subscription_that_is_not_to_be_is_told_when_it_is_opened(
+    script: ScriptedBroker, client: Client, error: int
+) -> None:
+    script.refusals[segment_topic(0)] = [error]
+    script.refusal_text = "Exceed the maximum number of subscriptions"
+    script.assigned = (0, [0])
+    with pytest.raises(RequestRefused, match="maximum number") as told:
+        await client.stream_consumer(TOPIC, "s")
+    assert told.value.error == error
+
+
 async def test_a_consumer_that_was_subscribed_waits_for_those_of_another_type_to_leave(
     script: ScriptedBroker, client: Client
 ) -> None:

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, decoded_once
 from anabranch.broker.admin.scalable_stats import stats_json
+from anabranch.broker.scalable.subscription_limits import check_new
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, TopicName
@@ -65,12 +66,14 @@ SubscriptionDep = Annotated[str, Depends(_subscription)]
 
 @router.put(SUBSCRIPTION, status_code=204)
 async def create_subscription(
+    broker: BrokerDep,
     topic: TopicDep,
     service: ServiceDep,
     subscription: SubscriptionDep,
     type: Literal["STREAM", "QUEUE"] = "STREAM",
 ) -> None:
     """On every segment, from its start. Nothing happens to one that exists."""
+    await check_new(broker, topic, subscription, is_by_use=False)
     await service.create_subscription(topic, subscription, SubscriptionKind(type))
 
 

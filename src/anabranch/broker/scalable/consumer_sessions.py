@@ -23,6 +23,7 @@ from anabranch.broker.errors import BrokerError, NotAllowedError
 from anabranch.broker.scalable.departures import Departures
 from anabranch.broker.scalable.lost_acks import LostAcks
 from anabranch.broker.scalable.naming import disabled, watchable
+from anabranch.broker.scalable.subscription_limits import check_new
 from anabranch.controller.errors import TopicMissing
 from anabranch.controller.feed import Part
 from anabranch.controller.ports import Assignment, NotLeader
@@ -202,6 +203,8 @@ class ConsumerSessions:
     async def _register(self, session: Session, consumer: ConsumerSession, request_id: int) -> None:
         try:
             await self._broker.rights.consume(session.role, consumer.topic, consumer.subscription)
+            if consumer.kind is not SubscriptionKind.CHECKPOINT:
+                await check_new(self._broker, consumer.topic, consumer.subscription, is_by_use=True)
             path = consumer_path(consumer.topic, consumer.subscription, consumer.name)
             is_back = await self._broker.metadata.get(path) is not None
             # It goes on when the connection is lost meanwhile: only then is it known what to undo.

@@ -75,7 +75,9 @@ class SegmentOwner:
             opened = await self._made_and_opened(name, record)
             await self._check_current(opened)
             # Together, so that they are written down together.
-            await asyncio.gather(*(opened.create_subscription(s, "earliest", {}) for s in wanted))
+            await asyncio.gather(
+                *(opened.create_subscription(s, "earliest", {}, is_limited=False) for s in wanted)
+            )
 
     async def seal(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
@@ -122,7 +124,7 @@ class SegmentOwner:
             if record is not None and not await self._is_subscribed(topic, record, subscription):
                 raise SegmentRefused(f"{topic} has no subscription {subscription}, or it is being deleted")
             opened = await self._current(name)
-            await opened.create_subscription(subscription, _PLACE[initial], {})
+            await opened.create_subscription(subscription, _PLACE[initial], {}, is_limited=False)
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
         async with self._changes(topic, segment) as name:
@@ -143,7 +145,7 @@ class SegmentOwner:
                 record = await self._records.get(topic)
                 if record is not None and not await self._is_subscribed(topic, record, subscription):
                     raise SegmentRefused(f"{topic} has no subscription {subscription}")
-                await opened.create_subscription(subscription, "latest", {})
+                await opened.create_subscription(subscription, "latest", {}, is_limited=False)
             await opened.subscriptions[subscription].seek_to_time(timestamp_ms)
 
     async def skip_all(self, topic: TopicName, segment: Segment, subscription: str) -> None:

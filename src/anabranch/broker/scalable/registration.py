@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.scalable.records import segment_named
+from anabranch.broker.scalable.subscription_limits import check_new
 from anabranch.controller.feed import Part, TopicFeed
 from anabranch.controller.ports import SegmentGone, SegmentRefused, Segments, SegmentUnavailable
-from anabranch.controller.records import Records
-from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import (
     InitialPosition,
@@ -30,13 +29,17 @@ from anabranch.model.scalable import (
 from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
 
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
 # Within a client's own patience, so that it hears why.
 PLAN_WAIT_MAX_S: Final = 20.0
 
 
 class Registration:
-    def __init__(self, metadata: MetadataStore, feed: TopicFeed, segments: Segments) -> None:
-        self._records = Records(metadata)
+    def __init__(self, broker: Broker, feed: TopicFeed, segments: Segments) -> None:
+        self._broker = broker
+        self._records = broker.records
         self._feed = feed
         self._segments = segments
 
@@ -51,10 +54,17 @@ class Registration:
             request.subscription,
             SubscriptionKind.QUEUE if is_shared else SubscriptionKind.STREAM,
             InitialPosition.EARLIEST if is_earliest else InitialPosition.LATEST,
+            is_by_use=True,
         )
 
     async def register(
-        self, name: TopicName, subscription: str, kind: SubscriptionKind, initial: InitialPosition
+        self,
+        name: TopicName,
+        subscription: str,
+        kind: SubscriptionKind,
+        initial: InitialPosition,
+        *,
+        is_by_use: bool = False,
     ) -> InitialPosition | None:
         """Returns once a cursor of that name may be made on this segment, if there is none by then, and says where.
 
@@ -69,6 +79,7 @@ class Registration:
             return None
         if not subscription:
             raise NotAllowedError("a subscription needs a name")
+        await check_new(self._broker, topic, subscription, is_by_use=is_by_use)
         wanted = SubscriptionRecord(subscription, kind, record.generation, initial)
         stored, is_new = await self._records.register(topic, wanted)
         if stored.is_deleting:

@@ -666,3 +666,40 @@ async def test_a_namespace_that_is_gone_has_no_topics_to_watch(broker: Broker, p
     await peer.update()
     await broker.resources.delete_namespace(namespace)
     assert (await peer.watch("topic://public/short-lived/t", 2)).error == pb.TopicNotFound
+
+
+# -- limits
+
+
+async def set_subscriptions_max(broker: Broker, most: int) -> None:
+    await broker.resources.update_policies(
+        PUBLIC_DEFAULT, lambda found: msgspec.structs.replace(found, max_subscriptions_per_topic=most)
+    )
+
+
+async def test_a_topic_that_has_more_subscriptions_than_it_may_have_splits_all_the_same(
+    broker: Broker, peer: Peer
+) -> None:
+    topics = topics_of(broker)
+    await topics.create(TOPIC)
+    for name in ("s1", "s2"):
+        await topics.create_subscription(TOPIC, name)
+    await set_subscriptions_max(broker, 1)
+    await topics.split(TOPIC, 0)
+    for segment, opened in broker.loaded().items():
+        assert set(opened.subscriptions) == {"s1", "s2"}, segment
+
+
+async def test_subscriptions_beyond_the_maximum_are_refused_and_leave_nothing_behind(
+    broker: Broker, peer: Peer
+) -> None:
+    topics = topics_of(broker)
+    await topics.create(TOPIC)
+    await set_subscriptions_max(broker, 1)
+    assert not (await peer.register(ORDERS, "a", subscription="first")).HasField("error")
+    refused = await peer.register(ORDERS, "a", subscription="second", consumer_id=2)
+    assert refused.error == pb.NotAllowedError
+    assert "maximum number of subscriptions" in refused.message
+    assert set(await topics.subscriptions(TOPIC)) == {"first"}
+    # Those of the first one are welcome as ever.
+    assert not (await peer.register(ORDERS, "b", subscription="first", consumer_id=3)).HasField("error")
