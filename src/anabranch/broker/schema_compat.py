@@ -214,6 +214,8 @@ def _parse(data: bytes) -> Any:
     """A tree of primitive names, ("array", item), ("map", value), lists (unions) and `_Named`."""
     try:
         return _resolve(json.loads(data), {}, "")
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"the schema is no Avro definition, as it is no JSON: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Unreadable(f"the schema is no Avro definition: {error!r}") from None
 

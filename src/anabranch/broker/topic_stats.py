@@ -137,7 +137,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
             {
                 "ledgerId": ledger.id,
                 "entries": log.confirmed_end if is_open else ledger.end or 0,
-                "size": ledger.bytes,
+                "size": log.appended_bytes if is_open else ledger.bytes,
                 "timestamp": ledger.created_ms,
                 "offloaded": False,
                 "underReplicated": False,
@@ -149,7 +149,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "numberOfEntries": log.entries,
         "totalSize": log.size_bytes,
         "currentLedgerEntries": log.confirmed_end,
-        "currentLedgerSize": 0,
+        "currentLedgerSize": log.appended_bytes,
         "lastLedgerCreatedTimestamp": written_time(record.ledgers[-1].created_ms if record.ledgers else 0),
         "waitingCursorsCount": 0,
         "pendingAddEntriesCount": log.next_entry - log.confirmed_end,

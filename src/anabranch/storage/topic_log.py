@@ -83,7 +83,7 @@ class TopicLog:
         # Changes of the record wait for each other: each must build on the one before.
         self._changing = asyncio.Lock()
         self._has_stored_state = False
-        self._appended_bytes = 0
+        self.appended_bytes = 0  # To the ledger that is being written.
         self._confirmed_entries = 0
         # The state the last owner left, for the new owner to fold; None on a new topic.
         self.recovered: LedgerState | None = recovered
@@ -190,12 +190,12 @@ class TopicLog:
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
         """Appends entries one after the other; the id of the first."""
         first = self._writer.append_many(entries, messages)
-        self._appended_bytes += sum(map(len, entries))
+        self.appended_bytes += sum(map(len, entries))
         return first
 
     def append(self, entry: Buffer, messages: int) -> int:
         number = self._writer.append(entry, messages)
-        self._appended_bytes += len(entry)
+        self.appended_bytes += len(entry)
         return number
 
     def record(self, delta: bytes, done: Callable[[Exception | None], None] | None = None) -> None:
@@ -321,7 +321,7 @@ class TopicLog:
         for ledger in self._record.ledgers:
             is_ours = ledger.id == self.ledger
             end = self._confirmed_entries if is_ours else ledger.end or 0
-            size = self._appended_bytes if is_ours else ledger.bytes
+            size = self.appended_bytes if is_ours else ledger.bytes
             trimmed = self._record.trimmed[1] if ledger.id == self._record.trimmed[0] else 0
             total += size * max(0, end - trimmed) // end if end else 0
         return total

@@ -160,6 +160,18 @@ async def test_an_unloaded_topic_opens_again_with_all_it_had(rest: Rest) -> None
     await rest.refused("PUT", f"{DEFAULT}/absent/unload", 404)
 
 
+async def test_internal_stats_tell_the_size_of_every_ledger(rest: Rest) -> None:
+    await rest.call("PUT", f"{T}/subscription/s", 204)
+    await rest.publish("t", b"1", b"2")
+    first = await rest.get(f"{T}/internalStats")
+    assert first["currentLedgerSize"] == first["totalSize"] == first["ledgers"][-1]["size"] > 0
+    await rest.call("PUT", f"{T}/unload", 204)
+    await rest.publish("t", b"3")
+    then = await rest.get(f"{T}/internalStats")
+    assert 0 < then["currentLedgerSize"] < first["totalSize"]
+    assert sum(ledger["size"] for ledger in then["ledgers"]) == then["totalSize"] > first["totalSize"]
+
+
 async def test_lookup_names_this_broker(rest: Rest) -> None:
     found = await rest.get("/lookup/v2/topic/persistent/public/default/t")
     assert found["brokerUrl"] == found["nativeUrl"] == rest.broker.service_url
