@@ -1,16 +1,18 @@
-"""How fast the admin REST answers beside a producer that keeps the broker as busy as it can.
+"""How fast the admin REST answers beside producers that leave the broker's event loop no time.
 
     python -m bench.rest [--seconds 30] [--out docs/benchmarks/rest.json]
 
-One broker process, one producer process that publishes 1 KB messages in batches without a pause, and one caller that
-asks for a topic's stats, a namespace's policies, a list of topics and a lookup in turn, over one kept connection.
+One broker process, producers (`bench.flood`) that publish single entries of 100 bytes without a pause, and one caller
+that asks for a topic's stats, a namespace's policies, a list of topics and a lookup in turn, over one kept connection.
 Figures are milliseconds, as the caller sees them. The claim is a 99th percentile under 20 ms on a machine that is not
-busy with anything else; `quiet` is the same caller without the producer.
+busy with anything else; `quiet` is the same caller without the producers. `loop_busy` is the share of a core that the
+thread of the event loop had: near 1, the load is as much as there can be.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import shutil
@@ -23,7 +25,7 @@ from typing import Any
 
 from bench import wire
 from bench.systems import Anabranch, Settings
-from bench.usage import cpu_seconds
+from bench.usage import HZ, cpu_seconds
 
 P99_MS_MAX = 20.0
 START_S_MAX = 60.0
@@ -33,22 +35,7 @@ PATHS = (
     "/admin/v2/persistent/public/default",
     "/lookup/v2/topic/persistent/public/default/load",
 )
-PRODUCER = """
-import sys, time, pulsar
-client = pulsar.Client(sys.argv[1], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-producer = client.create_producer("load", batching_enabled=True, batching_max_messages=1000,
-    batching_max_allowed_size_in_bytes=1 << 20, batching_max_publish_delay_ms=5, block_if_queue_full=True,
-    max_pending_messages=5000)
-payload, sent, ends = b"x" * 1024, 0, time.monotonic() + float(sys.argv[2])
-started = time.monotonic()
-while time.monotonic() < ends:
-    for _ in range(200):
-        producer.send_async(payload, None)
-    sent += 200
-producer.flush()
-print(sent / (time.monotonic() - started))
-client.close()
-"""
+PRODUCERS = 2
 
 
 def ask(port: int, seconds: float) -> list[float]:
@@ -87,23 +74,41 @@ def measure(seconds: float) -> dict[str, Any]:
         _wait_for(broker.web_port)
         ask(broker.web_port, 1.0)
         quiet = percentiles(ask(broker.web_port, seconds / 3))
-        load = [sys.executable, "-c", PRODUCER, f"pulsar://127.0.0.1:{broker.port}", str(seconds + 4)]
-        with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as producer:
+        load = [sys.executable, "-m", "bench.flood", str(broker.port)]
+        with contextlib.ExitStack() as stack:
+            producers = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        [*load, f"persistent://public/default/{topic}", str(seconds + 4)],
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                for topic in ("load", *(f"more-{number}" for number in range(1, PRODUCERS)))
+            ]
             time.sleep(3)
-            before = cpu_seconds(broker.pid)
+            before, loop_before = cpu_seconds(broker.pid), _loop_seconds(broker.pid)
             busy = percentiles(ask(broker.web_port, seconds))
             share = (cpu_seconds(broker.pid) - before) / seconds
-            output, _ = producer.communicate(timeout=60)
+            loop = (_loop_seconds(broker.pid) - loop_before) / seconds
+            published = sum(float(producer.communicate(timeout=60)[0]) for producer in producers)
         return {
             "quiet_ms": quiet,
             "busy_ms": busy,
-            "published_per_second": round(float(output)),
+            "published_per_second": round(published),
             "broker_cores": round(share, 2),
+            "loop_busy": round(loop, 2),
             "p99_ms_max": P99_MS_MAX,
         }
     finally:
         broker.stop()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _loop_seconds(pid: int) -> float:
+    """Of the process's first thread, in which the event loop runs."""
+    stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(stat[11]) + int(stat[12])) / HZ
 
 
 def _wait_for(port: int) -> None:

@@ -22,7 +22,7 @@ from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import PING_FRAME, Beat, Connection, Role, State
 from anabranch.wire.encode import encode_command
-from anabranch.wire.frames import Frame
+from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, Frame, FrameDecoder
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -45,6 +45,8 @@ PAUSE_MAX_S = 5.0
 # read has brought is still started, up to the second.
 REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
+# Some two milliseconds' worth of small entries: a connection that never pauses leaves others their turns.
+FRAMES_PER_READ = 1000
 
 
 class Session(asyncio.BufferedProtocol):
@@ -69,11 +71,15 @@ class Session(asyncio.BufferedProtocol):
         self.challenged_s: float | None = None
         self.is_open = False
         self.is_writable = True
+        self._decoder = FrameDecoder(
+            frame_bytes_max=broker.config.max_message_size + FRAME_OVERHEAD_BYTES, frames_max=FRAMES_PER_READ
+        )
         self.connection = Connection(
             Role.BROKER,
             now=broker.loop.time(),
             keep_alive_s=broker.config.keep_alive_interval_seconds,
             message_bytes_max=broker.config.max_message_size,
+            decoder=self._decoder,
         )
         # asyncio asks for a buffer before each read: straight to the decoder's own.
         self._writable = self.connection.writable
@@ -81,10 +87,11 @@ class Session(asyncio.BufferedProtocol):
         self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
         # Reasons not to read: the log has too much unconfirmed, too many of this connection's own publishes are
-        # unanswered, too many requests are under way, or a topic's rate is exceeded.
+        # unanswered, too many requests are under way, a topic's rate is exceeded, or it is the turn of others.
         self._is_paused = False
         self._is_busy = False
         self._is_held = False
+        self._is_resting = False
         self.owes_too_much = False
         self._owed = 0
         self._owed_timer: asyncio.TimerHandle
@@ -185,6 +192,8 @@ class Session(asyncio.BufferedProtocol):
         except PeerError as error:
             self.refuse(error)
             return
+        if self._decoder.was_filled:
+            self._rest()
         if owed := self.connection.to_send():
             self._transport.write(owed)
         if not self._is_paused and self.broker.is_congested:
@@ -245,12 +254,25 @@ class Session(asyncio.BufferedProtocol):
         self.owes_too_much = False
         self._read_or_not()
 
+    def _rest(self) -> None:
+        """Gives others a turn: where more is waiting, the loop would read it dozens of times in a row."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._read_or_not()
+            self.broker.loop.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        self._read_or_not()
+
     def _let_go(self) -> None:
         self._is_held = False
         self._read_or_not()
 
     def _read_or_not(self) -> None:
-        wanted = not (self._is_paused or self._is_busy or self._is_held or self.owes_too_much)
+        wanted = not (
+            self._is_paused or self._is_busy or self._is_held or self._is_resting or self.owes_too_much
+        )
         if self.is_open and wanted is not self._is_reading:
             self._is_reading = wanted
             if wanted:

@@ -72,13 +72,15 @@ class FrameDecoder:
 
     Payload views point into that buffer: they are valid until the next `writable()`, so a caller
     copies what it keeps before it returns to the event loop. The buffer starts small, doubles while
-    reads fill it, up to `buffer_bytes_max`, and beyond that only while a larger frame is arriving.
+    reads fill it, up to `buffer_bytes_max`, and beyond that only while a larger frame is arriving. It is halved
+    where reads have more than `frames_max` frames: small ones cost their time by number, and others wait meanwhile.
     """
 
     __slots__ = (
         "_buffer",
         "_capacity",
         "_end",
+        "_frames_max",
         "_need",
         "_quiet",
         "_size",
@@ -95,10 +97,12 @@ class FrameDecoder:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         buffer_bytes_min: int = 16 * 1024,
         buffer_bytes_max: int = 1024 * 1024,
+        frames_max: int | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._size_min = buffer_bytes_min
         self._size_max = max(buffer_bytes_min, buffer_bytes_max)
+        self._frames_max = buffer_bytes_max if frames_max is None else frames_max
         self._size = buffer_bytes_min  # What the buffer should be while frames are small.
         self._capacity = 0  # What it is. Nothing is allocated before the first read.
         self._buffer = bytearray()
@@ -117,6 +121,11 @@ class FrameDecoder:
     def buffer_bytes(self) -> int:
         """Memory held for receiving."""
         return self._capacity
+
+    @property
+    def was_filled(self) -> bool:
+        """Whether the last read filled the buffer, so that there may well be more."""
+        return self._end == self._capacity
 
     def writable(self) -> memoryview:
         """Where to receive next; never empty. Payloads handed out before are invalid from here on."""
@@ -141,16 +150,20 @@ class FrameDecoder:
     def received(self, count: int) -> list[Frame]:
         """The frames completed by `count` bytes put into the last `writable()`."""
         end = self._end = self._end + count
-        if end == self._capacity:
+        frames = self._cut(end)
+        if len(frames) > self._frames_max:
+            self._size = max(self._size >> 1, self._size_min)
+        elif end == self._capacity:
             self._quiet = 0
-            if self._size < self._size_max:
+            # Twice as much may have twice as many.
+            if self._size < self._size_max and 2 * len(frames) <= self._frames_max:
                 self._size = min(self._size * 2, self._size_max)
         elif end < self._size >> 3 and self._size > self._size_min:
             self._quiet += 1
             if self._quiet == 64:
                 self._quiet = 0
                 self._size = max(self._size >> 1, self._size_min)
-        return self._cut(end)
+        return frames
 
     def release(self) -> None:
         """Gives memory back on an idle connection. Legal whenever no `writable()` is being filled."""

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.broker.session import Session
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.encode import encode_command
 from harness.guarded import Guarded, guarded
 
 LIMIT = 100
@@ -78,5 +80,23 @@ async def test_other_reasons_not_to_read_are_kept(acme: Guarded) -> None:
     session.resume_reading()
     assert not transport.is_read
     session.answered(LIMIT + 1)
+    assert transport.is_read
+    session.connection_lost(None)
+
+
+async def test_a_connection_that_fills_its_buffer_leaves_a_turn_of_the_loop_to_others(acme: Guarded) -> None:
+    session, transport = Session(acme.broker), Transport()
+    session.connection_made(transport)
+    room = session.get_buffer(-1)
+    greeting = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    greeting.connect.client_version = "x" * 100_000
+    part = encode_command(greeting)[: len(room)]
+    room[: len(part) - 1] = part[:-1]
+    session.buffer_updated(len(part) - 1)
+    assert transport.is_read
+    session.get_buffer(-1)[:1] = part[-1:]
+    session.buffer_updated(1)
+    assert not transport.is_read
+    await asyncio.sleep(0)
     assert transport.is_read
     session.connection_lost(None)

@@ -280,6 +280,29 @@ def test_the_buffer_grows_only_while_reads_fill_it() -> None:
     assert len(read(decoder, flow(1) * 3)) == 3
 
 
+def test_no_read_of_a_flood_of_small_frames_has_many_more_than_it_may() -> None:
+    decoder = FrameDecoder(frames_max=100)
+    stream = memoryview(flow(1) * 100_000)
+    counts: list[int] = []
+    while len(stream):
+        room = decoder.writable()
+        count = min(len(room), len(stream))
+        room[:count] = stream[:count]
+        stream = stream[count:]
+        counts.append(len(decoder.received(count)))
+        assert decoder.was_filled is (count == len(room))
+    # The smallest buffer may have more.
+    assert max(counts) <= max(100, 16 * 1024 // len(flow(1)) + 1)
+    assert sum(counts) == 100_000
+
+
+def test_large_frames_are_read_as_many_as_fit() -> None:
+    decoder = FrameDecoder(frames_max=100)
+    read(decoder, encode_send(entry(b"x" * 100_000), producer_id=1, sequence_id=1) * 50)
+    decoder.writable()
+    assert decoder.buffer_bytes == 1024 * 1024
+
+
 def test_release_keeps_a_frame_that_is_half_here() -> None:
     decoder = FrameDecoder()
     frame = flow(77)
