@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,8 +62,9 @@ class Passage:
 class PulsarPeer:
     """A context manager. Clients come through a passage, in whose place a run may put a relay of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         self.folder = folder
+        self._settings = dict(settings or {})
         self.port, self.http_port = free_port(), free_port()
         self.advertised = Address("127.0.0.1", free_port())
         self.behind = Address("127.0.0.1", self.port)
@@ -94,6 +96,7 @@ class PulsarPeer:
             "advertisedListeners": f"internal:pulsar://{self.advertised.host}:{self.advertised.port}",
             "brokerDeduplicationEnabled": "true",
             "scalableTopicConsumerSessionGracePeriodSeconds": int(GRACE_S),
+            **self._settings,
         }
         (self.folder / "extra.conf").write_text(
             "".join(f"\n{name}={value}" for name, value in settings.items())

@@ -161,6 +161,7 @@ class Producer:
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_ms: int | None = None,
     ) -> asyncio.Future[tuple[int, int]]:
         """Sends one message, waiting while too many have no receipt. The future is its (ledger, entry)."""
         await self._room.acquire()
@@ -175,6 +176,8 @@ class Producer:
             publish_time=time.time_ns() // 1_000_000,
             partition_key=key,
         )
+        if delay_ms is not None:
+            metadata.deliver_at_time = metadata.publish_time + delay_ms
         for item in (properties or {}).items():
             metadata.properties.add(key=item[0], value=item[1])
         if self.attempt is not None:

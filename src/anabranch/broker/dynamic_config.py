@@ -105,6 +105,8 @@ class DynamicConfig:
 
     async def remove(self, name: str) -> None:
         """What the broker was started with is in force again."""
+        if name not in DYNAMIC and name not in DYNAMIC_NAMES:
+            raise Refused(f"Can't update non-dynamic configuration {name}")
 
         def without(values: Mapping[str, str]) -> dict[str, str]:
             if name not in values:

@@ -44,7 +44,9 @@ class TopicPacing:
     def of(self, subscription: Subscription) -> DispatchPace | None:
         """What this subscription's dispatcher must keep to."""
         paces = [] if self._dispatch is None else [self._dispatch]
-        if (rate := self._limits.subscription_dispatch_rate) is not None:
+        own = self._topic.broker.topic_policies.of(self._topic.name).rates_of_subscriptions
+        rate = own.get(subscription.name, self._limits.subscription_dispatch_rate)
+        if rate is not None and rate.is_limit:
             paces.append(Pace.of(rate, self._topic.broker.loop.time()))
         if not paces:
             return None

@@ -181,10 +181,8 @@ class DelayedDelivery(Json, frozen=True, rename="camel"):
     max_delivery_delay_in_millis: Int64 = 0
 
     def check(self) -> None:
-        if self.max_delivery_delay_in_millis > 0:
-            raise InvalidValue(
-                "Invalid delayed delivery policy: maxDeliveryDelayInMillis is not supported here; leave it at 0"
-            )
+        if self.max_delivery_delay_in_millis < 0:
+            raise InvalidValue("Invalid delayed delivery policy: maxDeliveryDelayInMillis must be 0 or more")
 
 
 class InactiveTopics(Json, frozen=True, rename="camel"):

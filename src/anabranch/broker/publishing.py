@@ -35,6 +35,7 @@ class Publishing:
 
     __slots__ = (
         "_answers",
+        "_delay_ms_max",
         "_is_encryption_required",
         "_is_plain",
         "_is_silent",
@@ -74,6 +75,7 @@ class Publishing:
         self._is_encryption_required = False
         self._is_silent = False
         self._message_bytes_max = 0
+        self._delay_ms_max = 0
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
@@ -86,13 +88,15 @@ class Publishing:
         self._is_encryption_required = required
         self._look_what_is_judged()
 
-    def limit_messages(self, bytes_max: int) -> None:
+    def limit_messages(self, bytes_max: int, delay_ms_max: int) -> None:
         """0: no limit but the broker's own. Chunks are not counted: there they are the way around it."""
         self._message_bytes_max = bytes_max
+        self._delay_ms_max = delay_ms_max
         self._look_what_is_judged()
 
     def _look_what_is_judged(self) -> None:
-        is_judged = self.is_deduplicating or self._is_encryption_required or self._message_bytes_max > 0
+        has_limits = self._message_bytes_max > 0 or self._delay_ms_max > 0
+        is_judged = self.is_deduplicating or self._is_encryption_required or has_limits
         self._is_plain = not (is_judged or self.is_sealed or self.is_stopped)
 
     def seal(self, *, is_silent: bool = False) -> None:
@@ -172,6 +176,11 @@ class Publishing:
             refusal = (pb.MetadataError, "Messages must be encrypted")
         if refusal is None and 0 < self._message_bytes_max < len(entry) and not flags & IS_CHUNK:
             refusal = (pb.NotAllowedError, f"Exceed maximum message size of {self._message_bytes_max} bytes")
+        if refusal is None and self._delay_ms_max and _delay_ms(entry) > self._delay_ms_max:
+            refusal = (
+                pb.NotAllowedError,
+                f"Exceeds max allowed delivery delay of {self._delay_ms_max} milliseconds",
+            )
         is_last = False
         if refusal is None and self.is_deduplicating:
             is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
@@ -281,6 +290,12 @@ def _note_last(producer: Producer, send: Frame) -> None:
         producer.last_pushed = sequence_id - 1
     else:
         producer.last_pushed = max(highest_id, sequence_id + messages - 1)
+
+
+def _delay_ms(entry: Buffer) -> int:
+    """How much later than it was published the entry is to be delivered."""
+    metadata = parse_metadata(entry)
+    return metadata.deliver_at_time - metadata.publish_time if metadata.HasField("deliver_at_time") else 0
 
 
 def _attempt_in(entry: Buffer) -> str | None:

@@ -41,6 +41,8 @@ class TopicLimits:
     subscribe_rate: SubscribeRate | None = None
     # Of one message or batch with its metadata, in bytes; 0: what the broker takes at all.
     message_bytes_max: int = 0
+    # How much later than published a message may ask to be delivered; 0: as much as it likes.
+    delay_ms_max: int = 0
 
     def check_producer(self, topic: str, present: int, *, is_encrypted: bool) -> None:
         """Raises if one more producer may not join those present."""
@@ -102,6 +104,7 @@ def limits_of(config: BrokerConfig, policies: Policies) -> TopicLimits:
         subscription_dispatch_rate=_limit(policies.subscription_dispatch_rate),
         subscribe_rate=_limit(policies.subscribe_rate),
         message_bytes_max=policies.max_message_size or 0,
+        delay_ms_max=0 if delayed is None else delayed.max_delivery_delay_in_millis,
     )
 
 

@@ -64,6 +64,8 @@ class TopicPolicies(Json, frozen=True, omit_defaults=True):
     dispatch_rate: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     subscription_dispatch_rate: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     compaction_threshold: Count64 | None = None
+    # By subscription, over `subscription_dispatch_rate`.
+    rates_of_subscriptions: dict[str, DispatchRate] = msgspec.field(default_factory=dict)
     subscribe_rate: dict[str, SubscribeRate] = msgspec.field(default_factory=dict)
     max_message_size: Count | None = None
     replication_clusters: tuple[str, ...] | None = None

@@ -97,6 +97,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "backlogQuotaLimitSize": topic.upkeep.quotas.limit("destination_storage"),
         "backlogQuotaLimitTime": topic.upkeep.quotas.limit("message_age"),
         "oldestBacklogMessageAgeSeconds": topic.upkeep.quotas.backlog_age_s,
+        "oldestBacklogMessageSubscriptionName": "",
         "earliestMsgPublishTimeInBacklogs": 0,
         "publishers": [publisher_stats(producer) for producer in topic.producers.values()],
         "waitingPublishers": topic.attached.waiting,

@@ -44,7 +44,7 @@ class TopicUpkeep:
         self._topic.pacing.apply(self.limits)
         self._topic.subscribing.limits_changed()
         self._topic.publishing.require_encryption(self.limits.is_encryption_required)
-        self._topic.publishing.limit_messages(self.limits.message_bytes_max)
+        self._topic.publishing.limit_messages(self.limits.message_bytes_max, self.limits.delay_ms_max)
         self._topic.sequence_ids.want(config.broker_deduplication_enabled if enabled is None else enabled)
 
     @property

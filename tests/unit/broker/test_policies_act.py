@@ -258,6 +258,38 @@ async def test_dispatch_keeps_to_its_rate(rest: Rest) -> None:
     assert asyncio.get_running_loop().time() - before > 0.3
 
 
+async def test_a_subscription_may_have_a_rate_of_its_own(rest: Rest) -> None:
+    rate = {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    await rest.publish("t", *[b"%d" % n for n in range(14)])
+    await rest.call("GET", f"{T}/slow/dispatchRate", 204)
+    await rest.call("POST", f"{T}/slow/dispatchRate", 204, json=rate)
+    assert (await rest.get(f"{T}/slow/dispatchRate"))["dispatchThrottlingRateInMsg"] == 10
+    took: dict[str, float] = {}
+    for name in ("fast", "slow"):
+        consumer = await rest.client.consumer("t", name, earliest=True)
+        before = asyncio.get_running_loop().time()
+        for _ in range(14):
+            await consumer.receive()
+        took[name] = asyncio.get_running_loop().time() - before
+    assert took["slow"] > 0.3 > took["fast"]
+    await rest.call("DELETE", f"{T}/slow/dispatchRate", 204)
+    await rest.call("GET", f"{T}/slow/dispatchRate", 204)
+    assert (await rest.get(f"{T}/slow/dispatchRate?applied=true"))["dispatchThrottlingRateInMsg"] == 0
+
+
+async def test_a_message_that_is_to_come_too_late_is_refused(rest: Rest) -> None:
+    await topic(rest)
+    policy = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
+    await rest.call("POST", f"{NS}/delayedDelivery", 204, json=policy)
+    producer = await rest.client.producer("t")
+    await (await producer.send(b"now"))
+    await (await producer.send(b"soon", delay_ms=5000))
+    with pytest.raises(RequestRefused, match="delivery delay of 5000") as refused:
+        await (await producer.send(b"too late", delay_ms=5001))
+    assert refused.value.error == pb.NotAllowedError
+    assert (await topic(rest)).log.entries == 2
+
+
 async def test_a_dispatch_rate_that_is_relative_lets_what_is_published_pass_too(rest: Rest) -> None:
     rate = {"dispatchThrottlingRateInMsg": 10, "relativeToPublishRate": True, "ratePeriodInSecond": 2}
     await rest.call("POST", f"{T}/subscriptionDispatchRate", 404, json=rate)

@@ -62,32 +62,32 @@ async def failure_domains(broker: BrokerDep, cluster: str) -> dict[str, Any]:
     return {}
 
 
-@router.get("/{cluster}/namespaceIsolationPolicies")
-@router.get("/{cluster}/namespaceIsolationPolicies/brokers")
+@router.get("/{cluster}/namespaceIsolationPolicies", status_code=404)
+@router.get("/{cluster}/namespaceIsolationPolicies/brokers", status_code=404)
 async def isolation_policies(broker: BrokerDep, cluster: str) -> None:
     await broker.resources.cluster_data(unquote(cluster))
     raise RestError(404, f"NamespaceIsolationPolicies for cluster {unquote(cluster)} does not exist")
 
 
-@router.get("/{cluster}/failureDomains/{name}")
-@router.get("/{cluster}/namespaceIsolationPolicies/{name}")
-@router.delete("/{cluster}/failureDomains/{name}")
-@router.delete("/{cluster}/namespaceIsolationPolicies/{name}")
+@router.get("/{cluster}/failureDomains/{name}", status_code=404)
+@router.get("/{cluster}/namespaceIsolationPolicies/{name}", status_code=404)
+@router.delete("/{cluster}/failureDomains/{name}", status_code=404)
+@router.delete("/{cluster}/namespaceIsolationPolicies/{name}", status_code=404)
 async def no_such(broker: BrokerDep, cluster: str, name: str) -> None:
     await broker.resources.cluster_data(unquote(cluster))
     raise RestError(404, f"Cluster {unquote(cluster)} has no {unquote(name)}")
 
 
-@router.post("/{cluster}/peers")
+@router.post("/{cluster}/peers", status_code=405)
 async def set_peers() -> None:
     raise RestError(405, "There is no geo-replication here: clusters have no peers")
 
 
-@router.post("/{cluster}/failureDomains/{name}")
+@router.post("/{cluster}/failureDomains/{name}", status_code=405)
 async def set_failure_domain(name: str) -> None:
     raise RestError(405, "Topics are placed by what flows through them; there are no failure domains to name")
 
 
-@router.post("/{cluster}/namespaceIsolationPolicies/{name}")
+@router.post("/{cluster}/namespaceIsolationPolicies/{name}", status_code=405)
 async def set_isolation_policy(name: str) -> None:
     raise RestError(405, "Every broker serves every namespace: there is no isolation of namespaces")

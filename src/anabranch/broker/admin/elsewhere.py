@@ -23,13 +23,13 @@ async def racks() -> dict[str, Any]:
     return {}
 
 
-@bookies.get("/racks-info/{bookie}")
-@bookies.delete("/racks-info/{bookie}")
+@bookies.get("/racks-info/{bookie}", status_code=404)
+@bookies.delete("/racks-info/{bookie}", status_code=404)
 async def no_rack(bookie: str) -> None:
     raise RestError(404, f"There is no bookie {bookie}: the broker writes its own log")
 
 
-@bookies.post("/racks-info/{bookie}")
+@bookies.post("/racks-info/{bookie}", status_code=405)
 async def set_rack(bookie: str) -> None:
     raise RestError(405, "There are no bookies to place in racks: the broker writes its own log")
 
@@ -39,13 +39,13 @@ async def groups() -> list[str]:
     return []
 
 
-@resource_groups.get("/{group}")
-@resource_groups.delete("/{group}")
+@resource_groups.get("/{group}", status_code=404)
+@resource_groups.delete("/{group}", status_code=404)
 async def one_group(group: str) -> None:
     raise RestError(404, f"There is no resource group {group}")
 
 
-@resource_groups.put("/{group}")
+@resource_groups.put("/{group}", status_code=405)
 async def make_group(group: str) -> None:
     raise RestError(405, "There are no resource groups; limit a namespace by publishRate and dispatchRate")
 
@@ -58,9 +58,9 @@ async def quota() -> dict[str, Any]:
     return {**rates, "memory": 0.0, "dynamic": True}
 
 
-@resource_quotas.post("")
-@resource_quotas.post("/{tenant}/{namespace}/{bundle}")
-@resource_quotas.delete("/{tenant}/{namespace}/{bundle}")
+@resource_quotas.post("", status_code=405)
+@resource_quotas.post("/{tenant}/{namespace}/{bundle}", status_code=405)
+@resource_quotas.delete("/{tenant}/{namespace}/{bundle}", status_code=405)
 async def set_quota() -> None:
     raise RestError(405, "Bundles are placed by what flows through them; there is nothing to set")
 

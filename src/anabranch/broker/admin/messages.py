@@ -35,7 +35,7 @@ async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep
 
     One that does not exist has acknowledged nothing. Pulsar makes it then; here a look makes nothing.
     """
-    opened = await single(broker, topic)
+    opened = await single(broker, topic, partitioned=405)
     found = opened.subscriptions.get(subscription)
     if position < 1:
         raise RestError(412, "Message positions start at 1")

@@ -114,6 +114,7 @@ def add_routes(
             name=f"{method.lower()}_{setting.path}",
             summary=f"{_VERBS[method]} {setting.path}",
             response_model=None,
+            responses={204: {"description": "Not set here."}} if method == "GET" else None,
             openapi_extra=extra if method in ("POST", "PUT") else None,
         )
 

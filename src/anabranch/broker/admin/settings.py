@@ -251,7 +251,7 @@ async def namespaces_of_group(cluster: str, group: str) -> list[str]:
     return []
 
 
-@router.post("/{tenant}/{namespace}/resourcegroup/{group}")
+@router.post("/{tenant}/{namespace}/resourcegroup/{group}", status_code=412)
 async def join_resource_group(broker: BrokerDep, namespace: NamespaceDep, group: str) -> None:
     await broker.resources.policies(namespace)
     raise RestError(412, f"ResourceGroup {group} does not exist; limit a namespace by its rates")

@@ -5,7 +5,7 @@ Partitions share those of their topic. With `applied=true` a GET answers what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.in_force import configured, configured_quotas
 from anabranch.broker.admin.openapi import takes
-from anabranch.broker.admin.params import BrokerDep, TopicDep, body
+from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep, body
 from anabranch.broker.admin.setting import (
     Setting,
     Unserved,
@@ -196,3 +196,47 @@ async def remove_backlog_quota(
         return msgspec.structs.replace(policies, backlog_quota_map=kept)
 
     await broker.topic_policies.change(topic, change)
+
+
+# -- the rate of one subscription, over that of all
+
+
+@router.get("/{subscription}/dispatchRate")
+async def subscription_rate(
+    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, applied: bool = False
+) -> Response:
+    await _existing(broker, topic)
+    found = broker.topic_policies.of(topic).rates_of_subscriptions.get(subscription)
+    if found is None and applied:
+        rates = (await broker.policies(topic)).subscription_dispatch_rate.values()
+        return shown(next(iter(rates), configured(broker.config)["subscription_dispatch_rate"]))
+    return shown(found)
+
+
+@router.post("/{subscription}/dispatchRate", status_code=204, openapi_extra=takes(DispatchRate))
+async def set_subscription_rate(
+    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+) -> None:
+    rate = await body(request, DispatchRate)
+    rate.check()
+    await _existing(broker, topic)
+    await _change_rates(broker, topic, lambda rates: {**rates, subscription: rate})
+
+
+@router.delete("/{subscription}/dispatchRate", status_code=204)
+async def remove_subscription_rate(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep) -> None:
+    await _existing(broker, topic)
+    await _change_rates(
+        broker, topic, lambda rates: {name: rate for name, rate in rates.items() if name != subscription}
+    )
+
+
+async def _change_rates(
+    broker: Broker,
+    topic: TopicName,
+    change: Callable[[dict[str, DispatchRate]], dict[str, DispatchRate]],
+) -> None:
+    await broker.topic_policies.change(
+        topic,
+        lambda p: msgspec.structs.replace(p, rates_of_subscriptions=change(p.rates_of_subscriptions)),
+    )
