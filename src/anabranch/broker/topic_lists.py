@@ -18,6 +18,7 @@ from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.resources import MANAGED_LEDGERS
 from anabranch.metadata.port import Changes
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local
+from anabranch.model.patterns import InvalidPattern, NamePattern
 from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from anabranch.broker.session import Session
 
 WINDOW_S: Final = 0.05
-# A pattern runs on the event loop for each name: Pulsar's limit for what a broker looks at.
+# Pulsar's limit for what a broker looks at.
 PATTERN_CHARS_MAX: Final = 256
 WATCHES_MAX: Final = 1_000
 NAMES_PER_UPDATE: Final = 10_000
@@ -41,14 +42,13 @@ class Pattern:
         if len(text) > PATTERN_CHARS_MAX:
             raise InvalidName(f"a pattern of {len(text)} characters, the limit is {PATTERN_CHARS_MAX}")
         try:
-            self._regex = re.compile(_without_domain(text))
-        except re.error as error:
+            self._pattern = NamePattern(_without_domain(text))
+        except InvalidPattern as error:
             raise InvalidName(f"the pattern {text!r} cannot be read here: {error}") from None
 
     def matching(self, topics: Iterable[str]) -> list[str]:
-        return [
-            topic for topic in topics if self._regex.fullmatch(_without_partition(_without_domain(topic)))
-        ]
+        matches = self._pattern.matches
+        return [topic for topic in topics if matches(_without_partition(_without_domain(topic)))]
 
 
 class TopicListWatch:
