@@ -206,6 +206,23 @@ def test_a_delayed_message_waits_for_its_time_and_others_pass(rig: Rig, kind: in
     assert link.take() == later
 
 
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_a_delayed_message_is_not_early_by_a_part_of_a_millisecond(rig: Rig, kind: int) -> None:
+    _, link = rig.consumer(kind)
+    # Its producer cut its time to milliseconds: it may have meant nearly one more.
+    now = rig.loop.now_ms()
+    at_once = rig.publish(1, deliver_at_ms=now)
+    late = rig.publish(1, deliver_at_ms=now + 5000)
+    rig.loop.settle()
+    assert link.take() == []
+    rig.loop.advance(0.002)
+    assert link.take() == at_once
+    rig.loop.advance(4.998)
+    assert link.take() == []
+    rig.loop.advance(0.002)
+    assert link.take() == late
+
+
 def test_a_due_message_waits_for_permits(rig: Rig) -> None:
     consumer, link = rig.consumer(SHARED, permits=1)
     late = rig.publish(1, deliver_at_ms=rig.loop.now_ms() + 1000)

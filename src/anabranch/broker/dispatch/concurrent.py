@@ -295,8 +295,9 @@ class ConcurrentDispatcher(Dispatcher):
                 done += 1
                 continue
             metadata = self._metadata_of(data)
-            if metadata.deliver_at_time > now and self._ctx.limits.has_delays:
-                self._delayed.add(at, metadata.deliver_at_time)
+            # A millisecond has to be over: whoever measures more finely must not find a message early.
+            if metadata.deliver_at_time >= now and self._ctx.limits.has_delays:
+                self._delayed.add(at, metadata.deliver_at_time + 1)
                 done += 1
                 continue
             consumer = self._route(at, metadata)
