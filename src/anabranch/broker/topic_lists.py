@@ -2,8 +2,8 @@
 
 What consumers by pattern ask for. A watch is told the whole list first and what came and went from then on, gathered
 over a short window. The store's own watch says what to look at: one for the whole broker, and only names of namespaces
-that somebody watches are looked up. A client that does not read its connection is told nothing until it does, and then
-one difference.
+that somebody watches are looked up, and only those are held against patterns again. A client that does not read its
+connection is told nothing until it does, and then one difference.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from anabranch.broker.authorization import NotAuthorizedError
@@ -56,9 +57,12 @@ class TopicListWatch:
         self.id = request.watcher_id
         self.namespace = NamespaceName.parse(request.namespace)
         self.pattern = Pattern(request.topics_pattern)
+        self.key = self.namespace, request.topics_pattern
         self._lists = lists
         self._session = session
         self._told: set[str] = set()
+        # Names that came or went since; None: any may have.
+        self._changed: set[str] | None = set()
         self._window: asyncio.TimerHandle | None = None
         self._is_held = False
 
@@ -66,15 +70,21 @@ class TopicListWatch:
         """Answers with the whole list, or none if it is the one that the client has."""
         names = self.pattern.matching(self._lists.names(self.namespace))
         self._told = set(names)
+        self._changed = set()
         answer = C(type=C.WATCH_TOPIC_LIST_SUCCESS)
         success = answer.watchTopicListSuccess
         success.request_id, success.watcher_id = request_id, self.id
-        success.topics_hash = topic_hash(names)
+        success.topics_hash = self._lists.hash_of(self.key, self._told)
         if success.topics_hash != known_hash:
             success.topic.extend(names)
         self._session.send(answer)
 
-    def changed(self) -> None:
+    def changed(self, name: str | None) -> None:
+        """That name came or went; None for any number of them."""
+        if name is None:
+            self._changed = None
+        elif self._changed is not None:
+            self._changed.add(name)
         if self._window is None and not self._is_held:
             self._window = self._lists.loop.call_later(WINDOW_S, self._tell)
 
@@ -93,18 +103,29 @@ class TopicListWatch:
         if not self._session.is_writable:
             self._is_held = True
             return
-        now = set(self.pattern.matching(self._lists.names(self.namespace)))
-        added, removed = sorted(now - self._told), sorted(self._told - now)
+        added, removed = self._difference()
         while added or removed:
             update = C(type=C.WATCH_TOPIC_UPDATE)
             body = update.watchTopicUpdate
             body.watcher_id = self.id
             body.deleted_topics.extend(removed[:NAMES_PER_UPDATE])
             body.new_topics.extend(added[:NAMES_PER_UPDATE])
-            self._told = (self._told | set(body.new_topics)) - set(body.deleted_topics)
-            body.topics_hash = topic_hash(self._told)
-            self._session.send(update)
+            self._told.difference_update(removed[:NAMES_PER_UPDATE])
+            self._told.update(added[:NAMES_PER_UPDATE])
             added, removed = added[NAMES_PER_UPDATE:], removed[NAMES_PER_UPDATE:]
+            is_all = not (added or removed)
+            body.topics_hash = self._lists.hash_of(self.key, self._told) if is_all else topic_hash(self._told)
+            self._session.send(update)
+
+    def _difference(self) -> tuple[list[str], list[str]]:
+        """What there is and was not told, and what was told and is not there any more."""
+        names = self._lists.names(self.namespace)
+        changed, self._changed = self._changed, set()
+        if changed is None:
+            now = set(self.pattern.matching(names))
+            return sorted(now - self._told), sorted(self._told - now)
+        added = self.pattern.matching((changed & names) - self._told)
+        return sorted(added), sorted((changed & self._told) - names)
 
 
 class TopicLists:
@@ -113,12 +134,21 @@ class TopicLists:
         self.loop = broker.loop
         self._names: dict[NamespaceName, set[str]] = {}
         self._watches: dict[NamespaceName, list[TopicListWatch]] = {}
+        # Of what matches each pattern, until something changes: many consumers have the same one.
+        self._hashes: dict[tuple[NamespaceName, str], str] = {}
         # What is read later is newer.
         self._reading = asyncio.Lock()
 
-    def names(self, namespace: NamespaceName) -> Iterable[str]:
+    def names(self, namespace: NamespaceName) -> AbstractSet[str]:
         """Of a namespace that is watched."""
-        return self._names.get(namespace, ())
+        return self._names.get(namespace, frozenset())
+
+    def hash_of(self, key: tuple[NamespaceName, str], matching: AbstractSet[str]) -> str:
+        """Of all names that match that namespace's pattern now."""
+        found = self._hashes.get(key)
+        if found is None:
+            found = self._hashes[key] = topic_hash(matching)
+        return found
 
     # -- commands
 
@@ -196,6 +226,8 @@ class TopicLists:
         watches = self._watches.get(watch.namespace, [])
         if watch in watches:
             watches.remove(watch)
+        if not any(one.key == watch.key for one in watches):
+            self._hashes.pop(watch.key, None)
         if not watches:
             self._watches.pop(watch.namespace, None)
             self._names.pop(watch.namespace, None)
@@ -222,7 +254,7 @@ class TopicLists:
             is_there = await self._broker.resources.topic_exists(name)
             if is_there != (str(name) in names):
                 (names.add if is_there else names.discard)(str(name))
-                self._tell(name.namespace)
+                self._tell(name.namespace, str(name))
 
     async def _listed(self, namespace: NamespaceName) -> Sequence[str]:
         """Without the brokers' own: who consumes by pattern does not mean those."""
@@ -233,11 +265,12 @@ class TopicLists:
         found = set(await self._listed(namespace))
         if found != self._names.get(namespace):
             self._names[namespace] = found
-            self._tell(namespace)
+            self._tell(namespace, None)
 
-    def _tell(self, namespace: NamespaceName) -> None:
+    def _tell(self, namespace: NamespaceName, name: str | None) -> None:
         for watch in self._watches.get(namespace, ()):
-            watch.changed()
+            self._hashes.pop(watch.key, None)
+            watch.changed(name)
 
 
 def _topic_at(path: str) -> TopicName | None:

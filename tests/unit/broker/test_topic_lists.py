@@ -118,3 +118,30 @@ async def test_a_namespace_that_is_not_there_has_no_topics(peer: Peer) -> None:
     answer = await peer.ask(C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="public/none")
     assert answer.type == C.GET_TOPICS_OF_NAMESPACE_RESPONSE
     assert list(answer.getTopicsOfNamespaceResponse.topics) == []
+
+
+async def test_watches_of_the_same_and_of_other_patterns_end_with_what_there_is(
+    lab: BrokerLab, broker: Broker, peer: Peer
+) -> None:
+    peers = {"a-.*": peer, "a-[0-4]": await lab.peer(broker), ".*": await lab.peer(broker)}
+    also = await lab.peer(broker)
+    for text, one in (*peers.items(), ("a-.*", also)):
+        assert list((await watch(one, topics_pattern=f"{SPACE}/{text}")).watchTopicListSuccess.topic) == []
+    locals = [f"a-{n}" for n in range(8)] + ["b"]
+    for local in locals:
+        await broker.new_topics.create(name(local))
+    for local in locals[::2]:
+        await broker.delete_topic(name(local))
+    left = [f"{SPACE}/{local}" for local in locals[1::2]]
+    wanted = {
+        "a-.*": [one for one in left if "/a-" in one],
+        "a-[0-4]": [one for one in left if one[-1] in "01234"],
+        ".*": left,
+    }
+    for text, one in (*peers.items(), ("a-.*", also)):
+        told: set[str] = set()
+        came = pb.CommandWatchTopicUpdate()
+        while came.topics_hash != topic_hash(wanted[text]):
+            came = await update(one)
+            told = (told | set(came.new_topics)) - set(came.deleted_topics)
+        assert told == set(wanted[text])
