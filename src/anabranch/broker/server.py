@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from anabranch.broker import listeners, logs
+from anabranch.broker import belonging, listeners, logs
 from anabranch.broker.accepting import Acceptor, descriptors_for_connections
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorizer import StoredRights
@@ -128,14 +128,16 @@ async def running(
         if secured is not None:
             stack.callback(secured.close)
         _make_folder(data)
+        belonging.check_metadata(data)
         try:
-            service = await SqliteMetadata.open(data / "metadata.sqlite", clock_ms=now_ms)
+            service = await SqliteMetadata.open(data / belonging.METADATA, clock_ms=now_ms)
         except StoreInUse:
             raise StartError(
                 f"another broker serves {data} already: stop it, or name another folder with --data-dir"
             ) from None
         stack.push_async_callback(service.close)
         metadata = await service.connect()
+        await belonging.check_log(metadata, data)
         host = _advertised(config)
         own = Addresses(
             f"pulsar://{host}:{binary.getsockname()[1]}",
@@ -162,7 +164,7 @@ async def running(
             )
         )
         store = FileLogStore(
-            data / "log",
+            data / belonging.LOG,
             clock_ms=now_ms,
             file_bytes=config.log_file_bytes,
             cache_bytes=config.log_cache_bytes,
