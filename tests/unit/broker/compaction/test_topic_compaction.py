@@ -107,6 +107,7 @@ async def test_what_is_compacted_outlives_the_log_and_is_compacted_again(rest: R
         "entries": 2,
         "size": after.bytes,
         "offloaded": False,
+        "underReplicated": False,
     }
     assert (await rest.get(f"{PATH}/stats"))["compaction"]["lastCompactionRemovedEventCount"] == 3
 
