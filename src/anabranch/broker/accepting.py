@@ -87,9 +87,9 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NOT_NOW:
-                    raise
                 self._tell(logging.WARNING, f"no connection can be taken in: {error.strerror}")
+                if error.errno not in _NOT_NOW:
+                    return  # Of the one that was next: the network's trouble, and its alone.
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(RETRY_S, self._listen)
                 return
