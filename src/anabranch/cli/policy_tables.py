@@ -6,6 +6,7 @@ Names are those of `pulsar-admin namespaces` and `pulsar-admin topicPolicies`.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,8 @@ class Policy:
     topic_path: str = ""  # Of topics; empty if they have no such policy.
 
 
-def _count(word: str, path: str, help: str, topic_path: str = "") -> Policy:
+def _count(path: str, topic_path: str, help: str) -> Policy:
+    word = re.sub(r"[A-Z]", lambda found: "-" + found[0].lower(), path)
     return Policy(
         word, path, help, (arg("value", type=int, metavar="N", help="0 for no limit"),), topic_path=topic_path
     )
@@ -119,6 +121,29 @@ _STRATEGIES = (
     "UNDEFINED",
 )
 
+# Of namespaces, of topics, and what it limits.
+_COUNTS = (
+    ("maxProducersPerTopic", "maxProducers", "how many producers a topic may have"),
+    ("maxConsumersPerTopic", "maxConsumers", "how many consumers a topic may have"),
+    (
+        "maxConsumersPerSubscription",
+        "maxConsumersPerSubscription",
+        "how many consumers a subscription may have",
+    ),
+    ("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "how many subscriptions a topic may have"),
+    ("maxTopicsPerNamespace", "", "how many topics a namespace may have"),
+    (
+        "maxUnackedMessagesPerConsumer",
+        "maxUnackedMessagesOnConsumer",
+        "how many messages a consumer may hold unacknowledged",
+    ),
+    (
+        "maxUnackedMessagesPerSubscription",
+        "maxUnackedMessagesOnSubscription",
+        "how many messages a subscription may hold unacknowledged",
+    ),
+)
+
 POLICIES = (
     Policy(
         "retention",
@@ -197,6 +222,7 @@ POLICIES = (
         "after how many bytes topics are compacted by themselves",
         (arg("value", type=size, metavar="SIZE", help="100M; 0: never"),),
         method="PUT",
+        topic_path="compactionThreshold",
     ),
     Policy(
         "subscription-expiration-time",
@@ -205,43 +231,7 @@ POLICIES = (
         (arg("value", type=int, metavar="MINUTES", help="0: never"),),
         topic_path="subscriptionExpirationTime",
     ),
-    _count(
-        "max-producers-per-topic",
-        "maxProducersPerTopic",
-        "how many producers a topic may have",
-        "maxProducers",
-    ),
-    _count(
-        "max-consumers-per-topic",
-        "maxConsumersPerTopic",
-        "how many consumers a topic may have",
-        "maxConsumers",
-    ),
-    _count(
-        "max-consumers-per-subscription",
-        "maxConsumersPerSubscription",
-        "how many consumers a subscription may have",
-        "maxConsumersPerSubscription",
-    ),
-    _count(
-        "max-subscriptions-per-topic",
-        "maxSubscriptionsPerTopic",
-        "how many subscriptions a topic may have",
-        "maxSubscriptionsPerTopic",
-    ),
-    _count("max-topics-per-namespace", "maxTopicsPerNamespace", "how many topics a namespace may have"),
-    _count(
-        "max-unacked-messages-per-consumer",
-        "maxUnackedMessagesPerConsumer",
-        "how many messages a consumer may hold unacknowledged",
-        "maxUnackedMessagesOnConsumer",
-    ),
-    _count(
-        "max-unacked-messages-per-subscription",
-        "maxUnackedMessagesPerSubscription",
-        "how many messages a subscription may hold unacknowledged",
-        "maxUnackedMessagesOnSubscription",
-    ),
+    *(_count(*one) for one in _COUNTS),
     _rate(
         "publish-rate",
         "publishRate",
