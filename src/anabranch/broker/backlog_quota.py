@@ -102,7 +102,7 @@ class BacklogQuotas:
 
     async def check(self) -> None:
         """Closes producers, or evicts, if a quota is exceeded."""
-        if self._topic.is_closed:
+        if self._topic.is_closed or not self._topic.broker.config.backlog_quota_check_enabled:
             return
         for quota in self._exceeded(await self._oldest_age_s()):
             log.info(
