@@ -138,6 +138,8 @@ async def test_what_needs_messages_that_are_kept_is_refused(rest: Rest) -> None:
         ("GET", "lastMessageId"),
     ):
         assert "keeps no messages" in await rest.refused(method, f"{PATH}/{what}", 405)
+    await rest.call("GET", f"{PATH}/maxProducers", 204)
+    assert "namespace" in await rest.refused("POST", f"{PATH}/maxProducers", 405, json=3)
 
 
 async def test_types_and_exclusive_consumers_are_respected(rest: Rest) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 
+from anabranch.broker.admin import topic_settings
 from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body, decoded
@@ -16,6 +17,8 @@ from anabranch.broker.errors import SubscriptionNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.policies import PartitionedTopic
 from anabranch.model.names import Domain, NamespaceName, TopicName
+
+_SETTINGS = frozenset(one.path for one in (*topic_settings.SETTINGS, *topic_settings.UNSERVED))
 
 listing = APIRouter()
 router = APIRouter()
@@ -191,7 +194,13 @@ async def partitioned_stats(broker: BrokerDep, name: NameDep, perPartition: bool
 @router.api_route(
     "/{what:path}", methods=["GET", "PUT", "POST", "DELETE"], include_in_schema=False, response_model=None
 )
-async def nothing_kept(name: NameDep, what: str) -> None:
+async def nothing_kept(broker: BrokerDep, name: NameDep, what: str, request: Request) -> Response:
+    """What is only possible where something is kept. Settings can be asked for: none is set here."""
+    if what in _SETTINGS:
+        await _open(broker, name)
+        if request.method == "GET":
+            return Response(status_code=204)
+        raise RestError(405, f"{name} has the settings of its namespace: set {what} there")
     raise RestError(
         405, f"{what} is not possible on {name}: a non-persistent topic keeps no messages and no cursors"
     )
