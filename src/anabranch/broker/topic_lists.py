@@ -9,8 +9,9 @@ connection is told nothing until it does, and then one difference.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ from anabranch.wire import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.session import Session
+
+log = logging.getLogger(__name__)
 
 WINDOW_S: Final = 0.05
 # Pulsar's limit for what a broker looks at.
@@ -46,10 +49,16 @@ class Pattern:
             self._pattern = NamePattern(_without_domain(text))
         except InvalidPattern as error:
             raise InvalidName(f"the pattern {text!r} cannot be read here: {error}") from None
+        self._text = text
 
-    def matching(self, topics: Iterable[str]) -> list[str]:
+    def matching(self, topics: Collection[str]) -> list[str]:
+        """InvalidName where it takes too long."""
         matches = self._pattern.matches
-        return [topic for topic in topics if matches(_without_partition(_without_domain(topic)))]
+        self._pattern.begin(len(topics))
+        try:
+            return [topic for topic in topics if matches(_without_partition(_without_domain(topic)))]
+        except InvalidPattern as error:
+            raise InvalidName(f"the pattern {self._text!r} cannot be used here: {error}") from None
 
 
 class TopicListWatch:
@@ -103,7 +112,13 @@ class TopicListWatch:
         if not self._session.is_writable:
             self._is_held = True
             return
-        added, removed = self._difference()
+        try:
+            added, removed = self._difference()
+        except InvalidName as error:
+            # The protocol has no word for it.
+            log.info("a watch of %s was ended: %s", self.namespace, error)
+            self._lists.end(self._session, self)
+            return
         while added or removed:
             update = C(type=C.WATCH_TOPIC_UPDATE)
             body = update.watchTopicUpdate
@@ -171,7 +186,7 @@ class TopicLists:
                 topics = Pattern(request.topics_pattern).matching(topics)
                 response.filtered = True
             except InvalidName:
-                # Not a pattern this language knows: the client filters by itself.
+                # Not a pattern this language knows, or one that takes too long: the client filters by itself.
                 pass
         response.topics_hash = topic_hash(topics)
         response.changed = response.topics_hash != request.topics_hash
@@ -193,15 +208,15 @@ class TopicLists:
         try:
             async with self._reading:
                 await self._read_all(watch.namespace)
+            watch.begin(request.request_id, request.topics_hash)
         except BaseException:
-            self._drop(session, watch)
+            self.end(session, watch)
             raise
-        watch.begin(request.request_id, request.topics_hash)
 
     def close(self, session: Session, request: pb.CommandWatchTopicListClose) -> None:
         """WATCH_TOPIC_LIST_CLOSE."""
         if (watch := session.topic_watches.get(request.watcher_id)) is not None:
-            self._drop(session, watch)
+            self.end(session, watch)
         session.send_success(request.request_id)
 
     async def take_back(self, session: Session, is_meant: Callable[[NamespaceName], bool]) -> None:
@@ -210,17 +225,17 @@ class TopicLists:
             try:
                 await self._broker.rights.list_topics(session.role, watch.namespace)
             except NotAuthorizedError:
-                self._drop(session, watch)
+                self.end(session, watch)
 
     def connection_lost(self, session: Session) -> None:
         for watch in list(session.topic_watches.values()):
-            self._drop(session, watch)
+            self.end(session, watch)
 
     def link_writable(self, session: Session) -> None:
         for watch in list(session.topic_watches.values()):
             watch.writable()
 
-    def _drop(self, session: Session, watch: TopicListWatch) -> None:
+    def end(self, session: Session, watch: TopicListWatch) -> None:
         watch.close()
         session.topic_watches.pop(watch.id, None)
         watches = self._watches.get(watch.namespace, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -112,6 +113,23 @@ def test_patterns_are_for_names_without_domain_and_partition() -> None:
     ]
     with pytest.raises(InvalidName):
         Pattern("[")
+
+
+async def test_a_pattern_that_takes_too_long_is_left_to_the_client(broker: Broker, peer: Peer) -> None:
+    for seed in range(3):
+        await broker.new_topics.create(name("".join(Random(seed).choices("ab", k=1000))))
+    costly = f"{SPACE}/[ab]*a[ab]{{300}}"
+    answer = await peer.ask(
+        C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="public/default", topics_pattern=costly
+    )
+    found = answer.getTopicsOfNamespaceResponse
+    assert (len(found.topics), found.filtered) == (3, False)
+    refused = await watch(peer, topics_pattern=costly)
+    assert refused.error.error == pb.InvalidTopicName
+    assert "takes too long" in refused.error.message
+    # It is not kept either.
+    again = await watch(peer, topics_pattern=f"{SPACE}/a.*")
+    assert again.type == C.WATCH_TOPIC_LIST_SUCCESS
 
 
 async def test_a_namespace_that_is_not_there_has_no_topics(peer: Peer) -> None:

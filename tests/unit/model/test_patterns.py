@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -102,3 +103,15 @@ def test_what_is_remembered_of_many_names_is_bounded() -> None:
     for number in range(3000):
         bits = f"{number:011b}".replace("0", "b").replace("1", "a")
         assert pattern.matches(bits) == (bits[-11] == "a")
+
+
+def test_a_pattern_that_is_never_twice_in_the_same_state_is_given_up() -> None:
+    pattern = NamePattern("[ab]*a[ab]{300}")
+    names = ["".join(Random(seed).choices("ab", k=1000)) for seed in range(100)]
+    pattern.begin(len(names))
+    before = time.process_time()
+    with pytest.raises(InvalidPattern, match="takes too long"):
+        [pattern.matches(name) for name in names]
+    assert time.process_time() - before < 1.0  # All of them would take twenty seconds.
+    pattern.begin(1)
+    assert not pattern.matches("b" * 1000)
