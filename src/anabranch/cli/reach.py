@@ -84,8 +84,8 @@ async def _service(connections: Connections, service_url: str) -> ClientConnecti
         except ConnectionLost as lost:
             if left:
                 continue
-            if isinstance(lost, AccessFailed):
-                raise  # It says itself what to do, and a broker is running.
+            if isinstance(lost, AccessFailed) or not str(lost).startswith("cannot connect"):
+                raise  # Somebody is there, and it is said what to do.
             raise ConnectionLost(
                 f"{lost}; is a broker running there? `anabranch standalone` starts one, --service-url names another"
             ) from None

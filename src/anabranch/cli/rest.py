@@ -97,10 +97,18 @@ def _unreachable(where: str, error: Exception, timeout: float) -> RestRefused:
             )
         case socket.gaierror():
             return RestRefused(0, f"{what}; is the host's name in --admin-url right?")
+        case ssl.SSLCertVerificationError():
+            is_name = "mismatch" in cause.verify_message
+            fix = "use a name that it has" if is_name else "name its authority with --tls-trust-certs"
+            text = cause.verify_message.rstrip(".")
+            return RestRefused(0, f"{where} shows a certificate that is not trusted: {text}; {fix}")
         case ssl.SSLError():
             return RestRefused(0, f"{what}; is that the port for https, and is its certificate trusted here?")
         case http.client.RemoteDisconnected():
-            return RestRefused(0, f"{where} ended the connection without an answer; is the broker stopping?")
+            other = "" if where.startswith("https:") else ", or is that the port for https"
+            return RestRefused(
+                0, f"{where} ended the connection without an answer; is the broker stopping{other}?"
+            )
         case http.client.HTTPException():
             # What it said instead is another protocol's, and not to be printed.
             return RestRefused(

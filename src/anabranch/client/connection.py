@@ -116,12 +116,18 @@ class ClientConnection(asyncio.BufferedProtocol):
                 except BaseException:
                     self.abort()
                     raise
+        except ConnectionLost:
+            raise ConnectionLost(
+                f"{service_url} ended the connection without an answer"
+                + ("" if tls else "; a port that speaks TLS needs pulsar+ssl://")
+            ) from None
         except TimeoutError:
             raise ConnectionLost(f"no answer from {service_url} within {CONNECT_MAX_S:.0f} s") from None
         except ssl.SSLCertVerificationError as error:
+            is_name = "mismatch" in error.verify_message
+            fix = "connect to a name that it has" if is_name else "name its authority as tls_trust_certs_file"
             raise AccessFailed(
-                f"{service_url} shows a certificate that is not trusted: {error.verify_message}; name its authority "
-                "as tls_trust_certs_file"
+                f"{service_url} shows a certificate that is not trusted: {error.verify_message.rstrip('.')}; {fix}"
             ) from None
         except ssl.SSLError as error:
             if error.reason == "WRONG_VERSION_NUMBER":

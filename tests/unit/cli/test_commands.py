@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 
 import pytest
 
@@ -97,6 +100,36 @@ def test_the_wrong_port_and_a_missing_token_are_told_as_what_they_are(
     assert "is a broker running" not in error
     assert error.count("\n") == 1
     assert error[:-1].isprintable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["topics", "list", "--admin-url", "http://{}"],
+            "is the broker stopping, or is that the port for https?",
+        ),
+        (["produce", "t", "-m", "x", "--service-url", "pulsar://{}"], "speaks TLS needs pulsar+ssl://"),
+    ],
+)
+def test_a_port_that_hangs_up_is_told_with_what_it_may_be(
+    arguments: list[str], message: str, capsys: Capture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert main([word.format(address) for word in arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "is a broker running" not in error
+
+
+def _hang_up(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            peer, _ = server.accept()
+            peer.recv(1000)
+            peer.close()
 
 
 @pytest.mark.parametrize(
