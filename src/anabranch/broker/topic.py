@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
 from anabranch.broker.attached import Attached
-from anabranch.broker.compaction.topic_compaction import COMPACTION, TopicCompaction
+from anabranch.broker.compaction.topic_compaction import TopicCompaction
 from anabranch.broker.dedup import Deduplication
 from anabranch.broker.errors import (
     NotAllowedError,
@@ -383,11 +383,8 @@ class Topic:
         if if_unused is not None:
             if not if_unused(self):
                 raise NotAllowedError(f"{self.name} is in use")
-        elif not force:
-            if self.producers or any(s.consumers for s in self.subscriptions.values()):
-                raise NotAllowedError(f"{self.name} has connected producers or consumers")
-            if self.subscriptions.keys() - {COMPACTION}:
-                raise NotAllowedError(f"{self.name} has subscriptions")
+        elif not force and (self.producers or any(s.consumers for s in self.subscriptions.values())):
+            raise NotAllowedError(f"{self.name} has connected producers or consumers")
         self._detach_all()
         await self.compaction.stop()
         self._publishing.abandon()

@@ -75,7 +75,7 @@ async def delete_topic(broker: BrokerDep, topic: TopicDep, force: bool = False) 
 
 async def _delete(broker: Broker, topic: Topic, force: bool) -> None:
     _check_unused(topic, force)
-    await broker.delete_topic(topic.name, force=True)
+    await broker.delete_topic(topic.name, force=force)
 
 
 def _check_unused(topic: Topic, force: bool) -> None:
