@@ -86,6 +86,8 @@ class SequenceIds:
                 if metadata.producer_name not in self._departed:
                     self.replay(metadata)
             self.unread_from = end if end < self._unread_end else None
+            if self.unread_from is None:
+                self._departed.clear()
 
     def _begin(self) -> None:
         if self._topic.publishing.is_deduplicating:
@@ -119,7 +121,9 @@ class SequenceIds:
         self._last.pop(name, None)
         self._last[name] = last
         if len(self._last) > PRODUCERS_MAX:
-            del self._last[next(iter(self._last))]
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._departed.discard(oldest)
 
     def image(self) -> dict[str, Any]:
         """What is stored with the topic's state; nothing for most topics."""
