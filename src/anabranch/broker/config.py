@@ -112,6 +112,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     max_http_server_connections: int = 2048
     # Milliseconds in which an HTTP request must be there in full, and its answer be taken.
     http_server_idle_timeout: int = 30_000
+    # Of a request's path and headers, in bytes.
+    http_max_request_header_size: int = 8192
     keep_alive_interval_seconds: int = 30
     max_message_size: int = 5 * MIB
     # Bytes waiting for one consumer's socket before its dispatch pauses.
@@ -318,6 +320,7 @@ _AT_LEAST: Mapping[str, float] = {
     "keepAliveIntervalSeconds": 1,
     "maxHttpServerConnections": 1,
     "httpServerIdleTimeout": 100,
+    "httpMaxRequestHeaderSize": 1024,
     "maxMessageSize": 1024,
     "defaultNumPartitions": 1,
     "defaultNumberOfNamespaceBundles": 1,

@@ -83,7 +83,10 @@ def create_app(broker: Broker) -> FastAPI:
     app.state.broker = broker
     errors.install(app)
     app.add_middleware(
-        Caller, sign_in=broker.sign_in, hides_metrics=broker.config.authenticate_metrics_endpoint
+        Caller,
+        sign_in=broker.sign_in,
+        hides_metrics=broker.config.authenticate_metrics_endpoint,
+        head_bytes_max=broker.config.http_max_request_header_size,
     )
     # Added last, it is the outermost: the others see the path as it is routed.
     app.add_middleware(EncodedPaths)

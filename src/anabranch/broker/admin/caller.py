@@ -27,16 +27,19 @@ CERTIFICATE: Final = "anabranch.certificate"
 class Caller:
     """Leaves the caller's role in the request, or refuses it with 401."""
 
-    def __init__(self, app: ASGIApp, sign_in: SignIn, *, hides_metrics: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, sign_in: SignIn, *, hides_metrics: bool = False, head_bytes_max: int = 8192
+    ) -> None:
         self._app = app
         self._sign_in = sign_in
         self._hides_metrics = hides_metrics
+        self._head_bytes_max = head_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if (fault := _fault(scope)) is not None:
+        if (fault := _fault(scope, self._head_bytes_max)) is not None:
             await fault(scope, receive, send)
             return
         role = NOBODY.role
@@ -68,8 +71,15 @@ class Caller:
         return not (self._hides_metrics and path == "/metrics")
 
 
-def _fault(scope: Scope) -> JSONResponse | None:
+def _fault(scope: Scope, head_bytes_max: int) -> JSONResponse | None:
     """The refusal of a request that is not to be read, whoever sends it."""
+    size = len(scope["path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > head_bytes_max:
+        text = (
+            f"The request's head has {size} bytes: {head_bytes_max} are possible (httpMaxRequestHeaderSize)"
+        )
+        return reason(431, text, {"Connection": "close"})
     if _header(scope, b"transfer-encoding") and _header(scope, b"content-length"):
         # A proxy before us may go by the other one, and take what follows for a request of somebody else.
         text = "The request has a Content-Length and a Transfer-Encoding: send one of them"

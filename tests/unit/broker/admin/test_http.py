@@ -108,6 +108,14 @@ async def test_what_two_servers_could_read_in_two_ways_is_refused() -> None:
         assert answer.count(b"HTTP/1.1 ") == 1
 
 
+async def test_a_head_without_an_end_is_refused(acme: Guarded) -> None:
+    for path, headers in (("/status.html", {"X": "x" * 9000}), ("/" + "x" * 9000, {})):
+        answer = await acme.http.get(path, headers=headers)
+        assert answer.status_code == 431, answer.text
+        assert "httpMaxRequestHeaderSize" in answer.json()["reason"]
+    assert (await acme.http.get("/status.html", headers={"X": "x" * 7000})).status_code == 200
+
+
 # -- browsers
 
 
