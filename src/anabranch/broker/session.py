@@ -45,8 +45,8 @@ PAUSE_MAX_S = 5.0
 # read has brought is still started, up to the second.
 REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
-# Some two milliseconds' worth of small entries: a connection that never pauses leaves others their turns.
-FRAMES_PER_READ = 1000
+# About a millisecond's worth of small entries: a connection that never pauses leaves others their turns.
+FRAMES_PER_READ = 500
 
 
 class Session(asyncio.BufferedProtocol):
