@@ -46,7 +46,7 @@ PAUSE_MAX_S = 5.0
 REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
 # About a millisecond's worth of small entries: a connection that never pauses leaves others their turns.
-FRAMES_PER_READ = 500
+FRAMES_PER_READ = 350
 
 
 class Session(asyncio.BufferedProtocol):
