@@ -115,6 +115,8 @@ class Side:
                 frozenset(filter(_HEADERS.fullmatch, found)),
                 response.read(),
             )
+        except TimeoutError:
+            raise AssertionError(f"port {self.http_port} does not answer {step} within {_READ_S} s") from None
         finally:
             connection.close()
         if answer.status == 200 and isinstance(answer.value, dict) and "ledgerId" in answer.value:
