@@ -364,6 +364,8 @@ class FileLogStore:
             except FileNotFoundError:
                 # Nobody of that name ever wrote here, or nothing of it is left.
                 return fences.Taken()
+            except OSError as error:
+                raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
             self._taken[incarnation] = known
             return known
 
@@ -436,7 +438,8 @@ class FileLogStore:
             if self._loading_rewritten is not None:
                 await self._loading_rewritten
             await self._index(incarnation)
-        elif (writer := self._wal.writers.get(ledger)) is not None:
+        elif (writer := self._wal.writers.get(ledger)) is not None and writer.error is None:
+            # What was confirmed here. Of a ledger that others took, the caller knows from them how far it goes.
             end = min(end, writer.entries_end)
         if first >= end:
             raise LogMissingError(f"ledger {ledger} has no entry {first}")
@@ -464,7 +467,7 @@ class FileLogStore:
         self._live.delete(ledger)
         self._cache.drop(ledger)
         writer = self._wal.writers.get(ledger)
-        if writer is not None and not writer.is_open:
+        if writer is not None and (not writer.is_open or writer.error is not None):
             del self._wal.writers[ledger]
         self._reclaimer.touched(ledger)
         self._is_reclaim_wanted = True

@@ -1,7 +1,8 @@
 """Every call the log makes on a file system, so that a test can be the disk.
 
 All of these may block: they are called from the log's own threads, never from the event loop. Nothing here truncates,
-renames over or punches holes, because the log never does.
+renames over or punches holes, because the log never does. The one way to write to a file that somebody else made is
+`rewrite`, with the bytes that it has.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ class Files(Protocol):
 
     def forget(self, path: Path) -> None:
         """The file's synced pages need not stay in memory. Nothing if it is gone."""
+
+    def rewrite(self, path: Path, parts: Sequence[tuple[int, Buffer]]) -> None:
+        """Writes bytes, each at its offset, that the file has there already, and syncs it.
+
+        A page that could not be written looks clean, and only one that is dirty again is written again."""
 
     def sync(self, fd: int) -> None: ...
 
@@ -209,6 +215,16 @@ class OsFiles:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)
+
+    def rewrite(self, path: Path, parts: Sequence[tuple[int, Buffer]]) -> None:
+        # Opened before anything is dirty: a descriptor hears of every failure since it was opened.
+        fd = _patiently(os.open, path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for offset, data in parts:
+                self.write(fd, [data], offset)
+            self.sync(fd)
+        finally:
+            os.close(fd)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

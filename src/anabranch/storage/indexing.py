@@ -58,7 +58,7 @@ def load_file(
             continue
         trailer, size = found
         # Read, not mapped: the first touch of a mapping of a cold file reads far around it, 3 ms against 0.2.
-        if crc32c(_read(files, source, trailer.directory_at, trailer.tables_at)) != trailer.crc:
+        if crc32c(read_part(files, source, trailer.directory_at, trailer.tables_at)) != trailer.crc:
             log.error("the footer of %s is damaged; the file is read through instead", source)
             continue
         body = files.map(source, trailer.directory_at, size - fmt.TRAILER_BYTES - trailer.directory_at)
@@ -70,7 +70,7 @@ def load_file(
     return None
 
 
-def _read(files: Files, path: Path, start: int, stop: int) -> bytes:
+def read_part(files: Files, path: Path, start: int, stop: int) -> bytes:
     fd = files.open(path)
     try:
         return files.read(fd, stop - start, start)

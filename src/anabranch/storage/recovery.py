@@ -173,6 +173,10 @@ class Recovered:
     damage: list[Damage]
     # Where the log ends: (file, offset). Bytes behind it never happened.
     end: tuple[int, int]
+    # Below this the writer itself says that it had synced it. What lies between this and the end nobody vouches for.
+    confirmed: tuple[int, int]
+    # Per file number, behind its last commit that counts.
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 def fold(stretches: Sequence[Stretch], nonce: int, *, is_from_beginning: bool) -> Recovered:
@@ -182,7 +186,7 @@ def fold(stretches: Sequence[Stretch], nonce: int, *, is_from_beginning: bool) -
         for _, header in scan_headers(stretch, nonce):
             confirmed = max(confirmed, (header.confirmed_file, header.confirmed_end))
     start = (stretches[0].file, stretches[0].start) if stretches else (0, 0)
-    found = Recovered({}, {one.file: OpenIndex() for one in stretches if one.is_whole}, [], start)
+    found = Recovered({}, {one.file: OpenIndex() for one in stretches if one.is_whole}, [], start, confirmed)
     expected = 1 if is_from_beginning else None
     for stretch in stretches:
         for at, header in scan_headers(stretch, nonce):
@@ -201,7 +205,19 @@ def fold(stretches: Sequence[Stretch], nonce: int, *, is_from_beginning: bool) -
             _apply(found, commit)
             expected = header.number + 1
             found.end = (stretch.file, commit.end)
+            found.ends[stretch.file] = commit.end
     return found
+
+
+def are_good_commits(data: memoryview, nonce: int, file: int) -> bool:
+    """True if these are commits one after the other, each of them good to the last byte."""
+    at = 0
+    while at < len(data):
+        header = fmt.decode_commit_header(data, at, nonce, file)
+        if header is None or not _scan_commit(data, file, at, header).is_good:
+            return False
+        at += header.total
+    return True
 
 
 def _damage_of(commit: ScannedCommit) -> list[Damage]:

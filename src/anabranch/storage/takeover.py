@@ -5,6 +5,10 @@ writer did not live to finish them get an index beside them (`NNNNNNNN.idx`, the
 files themselves are never changed, since a writer thought dead may still wake up and write.
 
 The cost follows what was written since the last checkpoint: older files are not even opened.
+
+What nobody vouches for is written again before it is part of an answer. A sync that fails leaves pages that look
+written, are clean, and are not on the disk: reading them proves nothing, and another sync does nothing. Whether that
+happened is not asked, since a writer may have been killed before it could say so (docs/decisions/0012-failed-syncs.md).
 """
 
 from __future__ import annotations
@@ -19,13 +23,17 @@ from anabranch.storage import fences
 from anabranch.storage import format as fmt
 from anabranch.storage.fences import Taken
 from anabranch.storage.files import Files
-from anabranch.storage.indexing import load_file, open_stretch, read_trailer, wal_numbers
-from anabranch.storage.recovery import Recovered, RecoveredLedger, Stretch, fold
+from anabranch.storage.indexing import load_file, open_stretch, read_part, read_trailer, wal_numbers
+from anabranch.storage.port import LogError
+from anabranch.storage.recovery import Recovered, RecoveredLedger, Stretch, are_good_commits, fold
 from anabranch.storage.wal import wal_path
 
 log = logging.getLogger(__name__)
 
 LOCK = "lock"
+
+# How often a log that changes while it is read is read again. It changes by chance only, and seldom twice.
+_TRIES = 10
 
 
 @dataclass(slots=True)
@@ -80,14 +88,15 @@ def take(files: Files, folder: Path, ledgers: Collection[LedgerId] | None) -> Ta
     while True:
         taken = fences.load_taken(files, folder)
         if taken.has(ledgers):
+            # Whoever stored it may have ended before its name was durable.
+            files.sync_folder(folder / fences.TAKEN)
             return taken
         # A writer that is gone can be fenced whole at once: its other ledgers will be asked for soon enough.
         lock = files.lock(folder / LOCK, is_shared=False)
         try:
             scope = None if lock is not None else ledgers
             fences.raise_fence(files, folder, scope)
-            tail = recover(files, folder)
-            _sync(files, folder, tail)
+            tail = _recover_durably(files, folder)
             answer = _answer(taken, tail.found, scope)
             if answer.is_final:
                 _store_indexes(files, folder, tail)
@@ -110,15 +119,42 @@ def _answer(taken: Taken, found: Recovered, scope: Collection[LedgerId] | None) 
     )
 
 
-def _sync(files: Files, folder: Path, tail: Tail) -> None:
-    """What was read may have been in the page cache only: it is part of the answer now, so it must stay."""
-    for number in tail.scanned:
-        fd = files.open(wal_path(folder, number))
+def _recover_durably(files: Files, folder: Path) -> Tail:
+    """What was read may have been in memory only. It becomes part of an answer, so it is on the disk before that."""
+    for _ in range(_TRIES):
         try:
-            files.sync(fd)
-        finally:
-            files.close(fd)
-    files.sync_folder(folder)
+            tail = recover(files, folder)
+        except FileNotFoundError:
+            # A writer that lives gives up files of its own. It may have done so between the list and the look.
+            files.list(folder)
+            continue
+        if all(_rewrite_doubtful(files, folder, tail, number) for number in tail.scanned):
+            files.sync_folder(folder)
+            return tail
+    raise LogError(f"the log in {folder} changes while it is read")
+
+
+def _rewrite_doubtful(files: Files, folder: Path, tail: Tail, number: int) -> bool:
+    """Makes a file durable as far as the log goes; False if it is not any more what it was when it was read.
+
+    The same bytes to the same place: a writer that is still at work there has nothing else to write."""
+    path = wal_path(folder, number)
+    stop = tail.found.ends.get(number, 0)
+    file, end = tail.found.confirmed
+    start = 0 if file < number else end if file == number else stop
+    if start >= stop:
+        files.rewrite(path, [])
+        return True
+    # A copy, looked at again: pages may have been dropped since they were read, and then the disk's are there.
+    data = memoryview(read_part(files, path, start, stop))
+    if len(data) != stop - start:
+        return False
+    if not start and fmt.decode_file_header(data) is None:
+        return False
+    if not are_good_commits(data if start else data[fmt.FILE_BYTES :], tail.nonce, number):
+        return False
+    files.rewrite(path, [(start, data)])
+    return True
 
 
 def _store_indexes(files: Files, folder: Path, tail: Tail) -> None:

@@ -45,6 +45,13 @@ class Inode:
         self.data = bytearray(self.durable)
         self.dirty.clear()
 
+    def forget(self) -> None:
+        kept = {one: self.data[one * SECTOR : (one + 1) * SECTOR] for one in self.dirty}
+        size = len(self.data)
+        self.data = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for one, data in kept.items():
+            self.data[one * SECTOR : one * SECTOR + len(data)] = data
+
     def _keep(self, sectors: set[int]) -> None:
         if not sectors:
             return
@@ -81,6 +88,12 @@ class Disk:
             for inode in {id(one): one for one in self.names.values()}.values():
                 inode.cut(self.chance)
             self.locks.clear()
+
+    def forget_clean_pages(self) -> None:
+        """Memory runs short: what is not dirty is read from the disk the next time, whatever it looked like."""
+        with self.mutex:
+            for inode in {id(one): one for one in self.names.values()}.values():
+                inode.forget()
 
     @property
     def used(self) -> int:
@@ -178,6 +191,15 @@ class FaultyFiles:
 
     def forget(self, path: Path) -> None:
         """Pages are no concern of this disk."""
+
+    def rewrite(self, path: Path, parts: Sequence[tuple[int, Buffer]]) -> None:
+        fd = self.open(path)
+        try:
+            for offset, data in parts:
+                self.write(fd, [data], offset)
+            self.sync(fd)
+        finally:
+            self.close(fd)
 
     def sync(self, fd: int) -> None:
         with self.disk.mutex:

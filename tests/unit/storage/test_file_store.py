@@ -191,7 +191,8 @@ async def test_recovery_reads_what_follows_the_last_checkpoint_however_long_the_
     counting.seen = 0
     state = (await heir.take(store.incarnation, [L1]))[L1]
     assert state.entries_end == entries
-    assert counting.seen < 4 * FILE
+    # The last finished file, the one being written, the spare one, and once more what nobody vouches for.
+    assert counting.seen < 5 * FILE
     await heir.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.port import FencedError, LedgerState, LedgerWriter, LogFailedError
+from anabranch.storage.port import FencedError, LedgerState, LedgerWriter, LogError, LogFailedError
 from anabranch.storage.rewrite import Done, Job, run_job
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner
@@ -146,6 +146,42 @@ async def test_a_failed_sync_ends_the_incarnation_and_is_never_tried_again(seed:
     await heir.close()
 
 
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_an_heir_has_answered_outlives_its_own_power_cut_whatever_sync_failed_before(
+    seed: int,
+) -> None:
+    """The heir comes in the same boot: pages that never reached the disk look as good as any."""
+    disk, chance = Disk(seed), random.Random(seed)
+    files = disk.boot()
+    store = store_on(files, 0)
+    await store.start()
+    files.fail_sync_after = chance.randint(0, 30)
+    written = await write_until_the_power_goes(store, 1, chance)
+    await store.close()
+    answers = None
+    for boot in range(1, 4):
+        files = disk.boot()
+        heir = store_on(files, boot)
+        await heir.start()
+        # The disk may fail the heir as well.
+        files.fail_sync_after = chance.choice((None, 0, 1, 2))
+        try:
+            found = dict(await heir.take(store.incarnation, None))
+        except LogError:
+            files.fail_sync_after = None
+            found = dict(await heir.take(store.incarnation, None))
+        files.fail_sync_after = None
+        assert answers in (None, found)
+        answers = found
+        for one in written:
+            await one.check(heir, found.get(one.ledger, LedgerState(0, None, (), 0)))
+        await heir.close()
+        if chance.random() < 0.5:
+            disk.forget_clean_pages()
+        else:
+            disk.cut()
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_a_cut_while_taking_over_leaves_work_that_the_next_one_finishes(seed: int) -> None:
     disk, chance = Disk(seed), random.Random(seed)
@@ -163,7 +199,7 @@ async def test_a_cut_while_taking_over_leaves_work_that_the_next_one_finishes(se
         files.cut_after = boot * 3
         try:
             states = await heir.take(store.incarnation, None)
-        except OSError:
+        except LogError:
             await heir.close()
             continue
         files.cut_after = None
@@ -220,7 +256,7 @@ async def test_rewriting_and_removing_through_power_cuts_loses_nothing_live(seed
             await one.written.check(store, one.state, one.first)
         files.cut_after = chance.randint(20, 200)
         writing = asyncio.ensure_future(write_until_the_power_goes(store, boot * 10, chance))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, LogError):
             while not writing.done():
                 for one in chance.sample(kept, min(len(kept), 2)):
                     one.shrink(store, chance)
