@@ -21,7 +21,7 @@ from anabranch.storage.port import (
     LogMissingError,
     LogStore,
 )
-from unit.storage.owners import Owner
+from unit.storage.owners import FoldingOwner, Owner
 
 L1, L2, L3 = LedgerId(1), LedgerId(2), LedgerId(3)
 MANY = 1 << 30
@@ -508,3 +508,106 @@ async def test_stats_are_numbers(open_store: Opener) -> None:
     stats = store.stats()
     assert {"disk_bytes", "live_bytes", "files", "cache_bytes", "commits"} <= set(stats)
     assert stats["live_bytes"] >= 1000
+
+
+# -- what goes wrong costs whoever made it go wrong
+
+
+@pytest.mark.parametrize("messages", [-1, 1 << 32])
+async def test_a_count_that_cannot_be_stored_leaves_the_ledger_as_it_was(
+    open_store: Opener, messages: int
+) -> None:
+    store = await started(open_store)
+    owner, other = Owner(), Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    bystander = store.open_ledger(L2, other, "public/default")
+    writer.append(b"zero", 1)
+    bystander.append(b"other", 1)
+    with pytest.raises(ValueError, match="cannot store"):
+        writer.append_many([b"good", b"bad"], [1, messages])
+    end = writer.next_entry
+    with pytest.raises(ValueError, match="cannot store"):
+        writer.append(b"bad", messages)
+    assert writer.next_entry == end
+    assert writer.append(b"next", 1) == end
+    writer.append_state(b"state")
+    await owner.until(end + 1, 1)
+    await other.until(1)
+    found = await contents(store, L1, store.incarnation, end + 1)
+    assert found == [b"zero", *[b"good"] * (end - 1), b"next"]
+    assert [bytes(data) for _, _, data in store.read_cached(L1, 0, MANY, MANY) or []] == found
+    heir = await started(open_store)
+    assert (await heir.take(store.incarnation, [L1]))[L1].entries_end == end + 1
+    assert await contents(heir, L1, store.incarnation, end + 1) == found
+
+
+class FailingOwner(FoldingOwner):
+    """Raises when it is told of a commit, or asked for its state."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def confirmed(self, entries_end: int, state_end: int) -> None:
+        if self.what == "confirmed":
+            raise RuntimeError("an owner that cannot be told")
+        super().confirmed(entries_end, state_end)
+
+    def snapshot(self) -> bytes:
+        if self.what == "snapshot":
+            raise OverflowError("a state that cannot be said")
+        return super().snapshot()
+
+
+@pytest.mark.parametrize("what", ["confirmed", "snapshot"])
+async def test_an_owner_that_fails_loses_its_ledger_and_nobody_elses(open_store: Opener, what: str) -> None:
+    store = await started(open_store)
+    failing, other = FailingOwner(what), Owner()
+    writer = store.open_ledger(L1, failing, "public/default")
+    bystander = store.open_ledger(L2, other, "public/default")
+    writer.append_snapshot(b"first")
+    # More than a log keeps without asking for the state in full.
+    for _ in range(1_200):
+        writer.append_state(b"x" * 300)
+    writer.append(b"mine", 1)
+    failing.state = whole = b"first" + b"x" * 300 * 1_200
+    bystander.append(b"theirs", 1)
+    assert "owner" in str(await asyncio.wait_for(failing.until_lost(), 10))
+    await other.until(1)
+    assert store.ended is None
+    with pytest.raises(LogError):
+        writer.append(b"more", 1)
+    assert bystander.append(b"theirs too", 1) == 1
+    await other.until(2)
+    # What was appended is there, for the next owner in this store or in another.
+    state = (await store.take(store.incarnation, [L1]))[L1]
+    assert (state.entries_end, state.bytes) == (1, 4)
+    assert (state.snapshot or b"") + b"".join(state.deltas) == whole
+    assert await contents(store, L1, store.incarnation, 1) == [b"mine"]
+    await store.close()
+    heir = await started(open_store)
+    states = await heir.take(store.incarnation, None)
+    assert states[L1] == state
+    assert await contents(heir, L1, store.incarnation, 1) == [b"mine"]
+    assert await contents(heir, L2, store.incarnation, 2) == [b"theirs", b"theirs too"]
+
+
+async def test_an_owner_that_fails_when_it_is_told_that_it_is_lost_hides_it_from_nobody(
+    open_store: Opener,
+) -> None:
+    class Helpless(Owner):
+        def lost(self, error: LogError) -> None:
+            super().lost(error)
+            raise RuntimeError("an owner that cannot take it")
+
+    store = await started(open_store)
+    owners = [Helpless(), Owner()]
+    for ledger, owner in zip((L1, L2), owners, strict=True):
+        store.open_ledger(ledger, owner, "public/default").append(b"x", 1)
+        await owner.until(1)
+    heir = await started(open_store)
+    await heir.take(store.incarnation, None)
+    with contextlib.suppress(LogError):
+        store.open_ledger(L3, Owner(), "public/default").append(b"x", 1)
+    for owner in owners:
+        assert isinstance(await asyncio.wait_for(owner.until_lost(), 10), FencedError)

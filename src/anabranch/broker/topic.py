@@ -171,12 +171,19 @@ class Topic:
 
     def log_lost(self, error: LogError) -> None:
         log.error("%s: the log is lost, closing the topic: %s", self.name, error)
-        self._publishing.abandon()
-        self.compaction.cancel()
-        self._detach_all()
         closings, self._closings = self._closings, []
-        for _, then in closings:
-            then()
+        # Each on its own: whatever state the topic is in, nobody waits for it for ever.
+        steps: list[Callable[[], object]] = [
+            self._publishing.abandon,
+            self.compaction.cancel,
+            self._detach_all,
+            *[then for _, then in closings],
+        ]
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                log.exception("%s: closing without a log went wrong", self.name)
         self._finish_close()
         self.broker.log_lost()
 
@@ -343,11 +350,14 @@ class Topic:
             await self.wait_closed()
             return
         self.is_closed = True
-        await self.compaction.stop()
-        await self._settle()
-        self._detach_all()
-        self.log.close()
-        self._finish_close()
+        try:
+            await self.compaction.stop()
+            await self._settle()
+            self._detach_all()
+        finally:
+            # However far it came: others wait for the topic to be closed, to open it again.
+            self.log.close()
+            self._finish_close()
 
     async def _settle(self) -> None:
         """Stops accepting publishes and waits until what was accepted is confirmed and answered, or lost."""

@@ -6,6 +6,7 @@ has been sealed is never changed again, since readers hold views of it.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Sequence
 from time import perf_counter
@@ -16,7 +17,14 @@ from crc32c import crc32c
 from anabranch.model.position import LedgerId
 from anabranch.storage import format as fmt
 from anabranch.storage.catalog import LogFile
-from anabranch.storage.port import Buffer, FoldingListener, LedgerListener, LogError, LogFullError
+from anabranch.storage.port import (
+    Buffer,
+    FoldingListener,
+    LedgerListener,
+    LogError,
+    LogFailedError,
+    LogFullError,
+)
 
 _pack_rest = fmt.RECORD_REST.pack
 _pack_crc = fmt.RECORD_CRC.pack
@@ -93,7 +101,10 @@ class Filler(Protocol):
         """A commit to fill, to be sealed at the end of this turn of the loop."""
 
     def overflow(self) -> None:
-        """The commit being filled has reached its limit."""
+        """The commit being filled has reached its limit. May end the log, which its writers then know."""
+
+    def broken(self, error: BaseException) -> None:
+        """The log is not what it must be: it ends at once, and owners are told on a later turn of the loop."""
 
 
 class FileLedgerWriter:
@@ -108,6 +119,7 @@ class FileLedgerWriter:
         "deltas_bytes",
         "entries_end",
         "error",
+        "failure",
         "is_open",
         "listener",
         "namespace",
@@ -115,6 +127,7 @@ class FileLedgerWriter:
         "next_state",
         "part",
         "run",
+        "sealed_end",
         "snapshot",
         "state_end",
     )
@@ -127,6 +140,8 @@ class FileLedgerWriter:
         self._folding = listener if isinstance(listener, FoldingListener) else None
         self.namespace = namespace
         self.next_entry = 0
+        # Of the runs that were sealed: where the next one begins.
+        self.sealed_end = 0
         self.entries_end = 0
         self.next_state = 0
         self.state_end = 0
@@ -139,7 +154,10 @@ class FileLedgerWriter:
         self.part: bytes | None = None
         self.run: Run | None = None
         self.is_open = True
+        # Nothing more of the ledger is confirmed: it was taken by somebody else, or the log is over.
         self.error: LogError | None = None
+        # Its owner misbehaved. What was appended is confirmed all the same, but the owner hears no more of it.
+        self.failure: LogError | None = None
 
     @property
     def ledger(self) -> LedgerId:
@@ -156,19 +174,24 @@ class FileLedgerWriter:
         if run.buffer and len(run.buffer) + size > RUN_BYTES_MAX:
             self.sealed(run)
             run = self._begin()
-        rest = _pack_rest(size, self._ledger, number, messages, 1)
         buffer = run.buffer
-        run.offsets.append(len(buffer))
-        buffer += _pack_crc(crc32c(entry, crc32c(rest)))
-        buffer += rest
-        buffer += entry
+        at = len(buffer)
+        try:
+            rest = _pack_rest(size, self._ledger, number, messages, 1)
+            buffer += _pack_crc(crc32c(entry, crc32c(rest)))
+            buffer += rest
+            buffer += entry
+            run.offsets.append(at)
+            size += 32
+            run.lengths.append(size)
+            commit = log.filling
+            commit.size += size  # type: ignore[union-attr]
+        except BaseException as error:
+            self._take_back(run, at, number, error)
+            raise
         self.next_entry = number + 1
-        size += 32
-        run.lengths.append(size)
-        commit = log.filling
-        commit.size += size  # type: ignore[union-attr]
         if commit.size > log.commit_bytes_max:  # type: ignore[union-attr]
-            log.overflow()
+            self._overflow()
         return number
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
@@ -186,90 +209,122 @@ class FileLedgerWriter:
         run = self.run or self._begin()
         log, ledger, number = self._log, self._ledger, self.next_entry
         buffer, note_offset, note_length = run.buffer, run.offsets.append, run.lengths.append
-        commit = log.filling
-        assert commit is not None
-        room = log.commit_bytes_max - commit.size
-        at = len(buffer)
+        at = start = len(buffer)
         is_full = False
-        for entry, count in zip(entries, messages, strict=True):
-            size = len(entry)
-            if at and at + size > RUN_BYTES_MAX:
-                is_full = True
-                break
-            rest = _pack_rest(size, ledger, number, count, 1)
-            note_offset(at)
-            buffer += _pack_crc(crc32c(entry, crc32c(rest)))
-            buffer += rest
-            buffer += entry
-            size += _HEADER
-            note_length(size)
-            at += size
-            number += 1
-            room -= size
-            if room < 0:
-                break
+        try:
+            commit = log.filling
+            room = log.commit_bytes_max - commit.size  # type: ignore[union-attr]
+            for entry, count in zip(entries, messages, strict=True):
+                size = len(entry)
+                if at and at + size > RUN_BYTES_MAX:
+                    is_full = True
+                    break
+                rest = _pack_rest(size, ledger, number, count, 1)
+                note_offset(at)
+                buffer += _pack_crc(crc32c(entry, crc32c(rest)))
+                buffer += rest
+                buffer += entry
+                size += _HEADER
+                note_length(size)
+                at += size
+                number += 1
+                room -= size
+                if room < 0:
+                    break
+        except BaseException as error:
+            self._take_back(run, start, self.next_entry, error)
+            raise
         done = number - self.next_entry
         self.next_entry = number
-        commit.size = log.commit_bytes_max - room
+        commit.size = log.commit_bytes_max - room  # type: ignore[union-attr]
         if room < 0:
-            log.overflow()
+            self._overflow()
         elif is_full:
             self.sealed(run)
         return done
 
+    def _take_back(self, run: Run, at: int, number: int, why: BaseException) -> None:
+        """An append failed half-way, for whatever reason: the run is again as it was before, or the log is over."""
+        count = number - run.first
+        commit = self._log.filling
+        try:
+            del run.buffer[at:], run.offsets[count:], run.lengths[count:]
+            if commit is None or run not in commit.runs:
+                raise LogFailedError(f"ledger {self._ledger} fills a run that is in no commit")
+        except BaseException as error:
+            self._log.broken(error)
+            raise
+        if isinstance(why, struct.error | TypeError | OverflowError):
+            raise ValueError(f"ledger {self._ledger} cannot store this: {why}") from why
+
+    def _overflow(self) -> None:
+        self._log.overflow()
+        if self.error is not None:
+            raise self.error
+
     def append_state(self, delta: bytes) -> int:
-        number = self._append_state(delta, fmt.DELTA)
-        self.deltas.append(delta)
-        self.deltas_bytes += len(delta)
-        return number
+        return self._append_state(delta, fmt.DELTA)
 
     def append_snapshot(self, state: bytes) -> int:
-        number = self._append_state(state, fmt.SNAPSHOT)
-        self.fold(state)
-        return number
+        return self._append_state(state, fmt.SNAPSHOT)
 
     @property
     def can_fold(self) -> bool:
-        return self.is_open and self._folding is not None
+        return self.is_open and self.error is None and self._folding is not None
 
     def fold(self, state: bytes) -> None:
         """`state` says what all records so far say."""
-        self.snapshot = state
         self.deltas = []
         self.deltas_bytes = 0
+        self.snapshot = state
 
     def close(self) -> None:
         self.is_open = False
         # The run stays in its commit; without it here, the next append meets the check.
         self.run = None
 
+    def fail(self, error: LogError) -> None:
+        """The owner misbehaved: the ledger is closed as if the owner had closed it, and the owner is told no more."""
+        self.failure = error
+        self.close()
+
     def encode_part(self) -> bytes:
-        """The ledger's checkpoint record, as of everything appended so far. Its run has been sealed."""
+        """The ledger's checkpoint record, as of everything appended so far. Its run has been sealed.
+
+        What the owner's `snapshot` raises comes out here, with nothing changed."""
         if self.part is None:
-            assert self.run is None
-            if self.can_fold:
-                assert self._folding is not None
-                self.fold(self._folding.snapshot())
-            part = fmt.Part(
-                self.next_entry,
-                self.next_state,
-                self.bytes,
-                self.namespace,
-                self.snapshot,
-                tuple(self.deltas),
-            )
-            self.part = fmt.encode_record(
+            state, deltas = self.snapshot, tuple(self.deltas)
+            if self._folding is not None and self.can_fold:
+                state, deltas = self._folding.snapshot(), ()
+            part = fmt.Part(self.next_entry, self.next_state, self.bytes, self.namespace, state, deltas)
+            record = fmt.encode_record(
                 self._ledger, self.next_state, 0, fmt.CHECKPOINT, fmt.encode_part(part)
             )
+            if state is not None and not deltas:
+                self.fold(state)
+            self.part = record
         return self.part
 
     def sealed(self, run: Run) -> None:
         """The run goes to disk as it is; the next append starts another."""
+        entries = len(run.offsets)
+        if (
+            run.first != self.sealed_end
+            or run.first + entries != self.next_entry
+            or entries != len(run.lengths)
+        ):
+            # Never written: it would be found as damage, or as another entry than the one that was acknowledged.
+            error = LogFailedError(
+                f"ledger {self._ledger}: a run of {entries} entries from {run.first} on does not lead from"
+                f" {self.sealed_end} to {self.next_entry}"
+            )
+            self._log.broken(error)
+            raise error
         run.is_sealed = True
-        run.entries_end = self.next_entry
+        run.entries_end = self.sealed_end = self.next_entry
         run.state_end = self.next_state
         run.size = len(run.buffer)
-        self.bytes += sum(run.lengths) - _HEADER * len(run.lengths)
+        self.bytes += sum(run.lengths) - _HEADER * entries
         self.run = None
 
     def lose(self, error: LogError) -> bool:
@@ -283,28 +338,40 @@ class FileLedgerWriter:
     def _append_state(self, data: bytes, kind: int) -> int:
         run = self.run or self._begin()
         number = self.next_state
-        record = fmt.encode_record(self._ledger, number, 0, kind, data)
-        run.buffer += record
-        self.next_state = number + 1
+        at = len(run.buffer)
         log = self._log
-        commit = log.filling
-        assert commit is not None
-        commit.size += len(record)
-        if commit.size > log.commit_bytes_max:
-            log.overflow()
+        try:
+            record = fmt.encode_record(self._ledger, number, 0, kind, data)
+            run.buffer += record
+            if kind == fmt.SNAPSHOT:
+                self.fold(data)
+            else:
+                self.deltas.append(data)
+                self.deltas_bytes += len(data)
+            commit = log.filling
+            commit.size += len(record)  # type: ignore[union-attr]
+        except BaseException as error:
+            self._take_back(run, at, self.next_entry, error)
+            raise
+        self.next_state = number + 1
+        if commit.size > log.commit_bytes_max:  # type: ignore[union-attr]
+            self._overflow()
         return number
 
     def _begin(self) -> Run:
         self._check()
         commit = self._log.filling or self._log.begin()
-        run = self.run = Run(self)
+        run = Run(self)
         commit.runs.append(run)
         self.part = None
+        self.run = run
         return run
 
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
+        if self.failure is not None:
+            raise self.failure
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
         if self._log.is_closing:

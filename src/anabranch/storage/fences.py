@@ -60,7 +60,9 @@ def read_whole(files: Files, path: Path) -> bytes:
 def raise_fence(files: Files, folder: Path, ledgers: Collection[LedgerId] | None) -> None:
     """From the moment this returns, the writer of `folder` meets the fence before it confirms anything more."""
     note = FenceNote(None if ledgers is None else sorted(ledgers))
-    assert create_only(files, folder / FENCES / secrets.token_hex(16), msgspec.json.encode(note))
+    is_raised = create_only(files, folder / FENCES / secrets.token_hex(16), msgspec.json.encode(note))
+    if not is_raised:
+        raise LogError(f"a fence in {folder} has the name of another one")
 
 
 class FenceWatch:

@@ -21,7 +21,10 @@ from crc32c import crc32c
 
 from anabranch.storage.port import Buffer
 
-assert sys.byteorder == "little", "footers are read in place: their integers are the machine's"
+if sys.byteorder != "little":
+    raise ImportError(
+        "footers are read in place: their integers are the machine's, and must be little endian"
+    )
 
 # -- records
 
@@ -71,6 +74,9 @@ FILE = struct.Struct("<8sQII32sI4x")
 FILE_BYTES = FILE.size
 FILE_MAGIC = b"anbrwal1"
 REWRITTEN_MAGIC = b"anbrled1"
+
+# Places within a file are 32 bits in every index: no commit reaches beyond.
+FILE_BYTES_MAX = (1 << 32) - 1
 
 COMMIT = struct.Struct("<8sQIIQQIIQI4x")
 COMMIT_BYTES = COMMIT.size
@@ -241,7 +247,8 @@ def encode_footer(
     nonce: int, file: int, rows: Iterable[FooterRow], data_end: int, checkpoint_start: int, at: int
 ) -> bytes:
     """Directory, tables and trailer, to be written at `at` (a multiple of 8) so that they end the file."""
-    assert at % 8 == 0
+    if at % 8:
+        raise ValueError(f"a footer at byte {at} could not be read in place")
     directory = array("Q")
     tables: list[bytes] = []
     index = 0

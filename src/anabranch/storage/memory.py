@@ -3,11 +3,15 @@
 `MemoryMedium` is what incarnations share, as they would share a disk: each can read, fence and take the others'
 ledgers. Records become confirmed on a later turn of the event loop, never inside `append`, so that callers meet the
 same order of events as with a real disk. There is no budget: what is trimmed or deleted is freed, the rest is kept.
+
+It is fail-stop as the log on disk is: what is raised while records are confirmed ends the incarnation, and an owner
+that misbehaves costs its own ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from anabranch.model.histogram import Histogram
@@ -29,8 +33,13 @@ from anabranch.storage.port import (
 
 __all__ = ["MemoryLogStore", "MemoryMedium"]
 
+log = logging.getLogger(__name__)
+
 # More deltas than this are folded into one snapshot, if the owner can give one: a disk's checkpoint does the same.
 _DELTAS_MAX = 1024
+
+# What the log on disk has room for.
+_MESSAGES_MAX = (1 << 32) - 1
 
 
 class _Ledger:
@@ -61,7 +70,8 @@ class _Ledger:
 
     def fold(self, snapshot: bytes) -> None:
         """`snapshot` says what all records so far say."""
-        assert self.state_end == self.next_state
+        if self.state_end != self.next_state:
+            raise LogFailedError("a state was asked for that says more than is confirmed")
         self.state_base = self.state_end - 1
         self.states = [(True, snapshot)]
 
@@ -119,6 +129,8 @@ class _Writer:
         self.listener = listener
         self.is_open = True
         self.error: LogError | None = None
+        # Its owner misbehaved: closed, and the owner is told no more.
+        self.failure: LogError | None = None
         self.is_pending = False
 
     @property
@@ -137,10 +149,13 @@ class _Writer:
         self._check()
         if not self._store.is_accepting:
             raise LogFullError("the log is full: only its reserve is left")
+        if not 0 <= messages <= _MESSAGES_MAX:
+            raise ValueError(f"ledger {self._ledger} cannot store this: an entry of {messages} messages")
         number = len(self.data.entries)
-        self.data.entries.append((messages, bytes(entry)))
-        self.data.bytes_appended += len(entry)
+        record = (messages, bytes(entry))
         self._store.fill(self, len(entry))
+        self.data.entries.append(record)
+        self.data.bytes_appended += len(entry)
         return number
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
@@ -158,8 +173,9 @@ class _Writer:
     def _append_state(self, is_full: bool, data: bytes) -> int:
         self._check()
         number = self.data.next_state
-        self.data.states.append((is_full, bytes(data)))
+        record = (is_full, bytes(data))
         self._store.fill(self, len(data))
+        self.data.states.append(record)
         return number
 
     def close(self) -> None:
@@ -168,14 +184,31 @@ class _Writer:
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
+        if self.failure is not None:
+            raise self.failure
         if not self.is_open:
             raise LogError(f"ledger {self._ledger} is closed")
 
     def lose(self, error: LogError, *, is_told: bool) -> None:
         if self.error is None:
             self.error = error
-            if is_told:
-                self.listener.lost(error)
+            if is_told and self.failure is None:
+                self.tell_lost(error)
+
+    def fail(self, what: str, error: Exception) -> bool:
+        """The owner misbehaved: the ledger is closed as if it had closed it. True if it is to be told."""
+        log.error("the owner of ledger %s %s", self._ledger, what, exc_info=error)
+        if not self.is_open or self.error is not None:
+            return False
+        self.failure = LogError(f"ledger {self._ledger} is closed: its owner {what}: {error!r}")
+        self.is_open = False
+        return True
+
+    def tell_lost(self, error: LogError) -> None:
+        try:
+            self.listener.lost(error)
+        except Exception:
+            log.exception("the owner of ledger %s failed when it was told that it is lost", self._ledger)
 
 
 class MemoryLogStore:
@@ -192,7 +225,8 @@ class MemoryLogStore:
         self._accepting_callbacks: list[Callable[[bool], None]] = []
         self._error: LogError | None = None
         self._commits = 0
-        assert incarnation not in self._medium.wals, "an incarnation's name is never used again"
+        if incarnation in self._medium.wals:
+            raise LogError(f"{incarnation} has been here before: an incarnation's name is never used again")
         self._wal = self._medium.wals[incarnation] = _Wal()
 
     @property
@@ -267,27 +301,49 @@ class MemoryLogStore:
         done, self._confirming = self._confirming, None
         self._unconfirmed_bytes = 0
         self._commits += 1
+        try:
+            self._confirm_all(pending)
+        except BaseException as error:
+            log.critical("the log of %s ends: it is not what it must be", self._incarnation, exc_info=error)
+            self._end(LogFailedError(f"the log ended itself: {error!r}"))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if done is not None:
+                done.set()
+
+    def _confirm_all(self, pending: Sequence[_Writer]) -> None:
         if self._wal.is_fenced:
             self._end(FencedError(f"incarnation {self._incarnation} was taken by another broker"))
         for writer in pending:
-            data = writer.data
             if writer.ledger in self._wal.fenced:
                 self._drop(writer, FencedError(f"ledger {writer.ledger} was taken by another broker"))
             if writer.error is None:
-                data.confirm()
-                if (
-                    len(data.states) > _DELTAS_MAX
-                    and isinstance(writer.listener, FoldingListener)
-                    and writer.is_open
-                ):
-                    data.fold(writer.listener.snapshot())
+                writer.data.confirm()
+                self._fold(writer)
         for writer in pending:
             writer.is_pending = False
         for writer in pending:
-            if writer.error is None:
-                writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
-        assert done is not None
-        done.set()
+            if writer.error is None and writer.failure is None:
+                try:
+                    writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
+                except Exception as error:
+                    self._owner_failed(writer, "failed when it was told of a commit", error)
+
+    def _fold(self, writer: _Writer) -> None:
+        listener = writer.listener
+        if len(writer.data.states) > _DELTAS_MAX and isinstance(listener, FoldingListener) and writer.is_open:
+            try:
+                snapshot = bytes(listener.snapshot())
+            except Exception as error:
+                self._owner_failed(writer, "cannot say its state", error)
+            else:
+                writer.data.fold(snapshot)
+
+    def _owner_failed(self, writer: _Writer, what: str, error: Exception) -> None:
+        """As on disk: the owner loses its ledger, which keeps everything appended and may be opened again."""
+        if writer.fail(what, error) and writer.failure is not None:
+            asyncio.get_running_loop().call_soon(writer.tell_lost, writer.failure)
 
     def _drop(self, writer: _Writer, error: LogError) -> None:
         is_settled = not writer.is_open and not writer.is_pending

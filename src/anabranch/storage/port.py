@@ -77,10 +77,12 @@ class LedgerListener(Protocol):
     def confirmed(self, entries_end: int, state_end: int) -> None:
         """Entries with ids below `entries_end` and state records numbered below `state_end` are confirmed.
 
-        Called once per commit that held anything of this ledger, in order."""
+        Called once per commit that held anything of this ledger, in order. An owner that raises loses its ledger."""
 
     def lost(self, error: LogError) -> None:
-        """The ledger takes no more writes; what is unconfirmed now will never be confirmed. Called once."""
+        """The ledger takes no more writes; what is unconfirmed now will never be confirmed. Called once.
+
+        Unconfirmed is not undone: as after a crash, whoever opens the topic next may find it stored."""
 
 
 @runtime_checkable
@@ -90,7 +92,8 @@ class FoldingListener(LedgerListener, Protocol):
     def snapshot(self) -> bytes:
         """The owner's state in full: everything appended so far, confirmed or not, as `append_snapshot` would take it.
 
-        Called on the event loop between its callbacks, never inside an append; it must not append."""
+        Called on the event loop between its callbacks, never inside an append; it must not append. An owner that
+        raises loses its ledger: what is stored of its state are then the records appended so far."""
 
 
 class LedgerWriter(Protocol):
@@ -110,10 +113,13 @@ class LedgerWriter(Protocol):
     def append(self, entry: Buffer, messages: int) -> int:
         """Copies `entry` into the commit being filled and gives it the next id. Raises if the ledger is lost.
 
-        The buffer is free for reuse on return. `messages` is how many messages the entry carries."""
+        The buffer is free for reuse on return. `messages` is how many messages the entry carries, in 32 bits.
+        Whatever it raises, nothing was appended; ValueError if no log could store it."""
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
-        """`append` for each pair, in order, at a fraction of the cost per entry; the id of the first. Not empty."""
+        """`append` for each pair, in order, at a fraction of the cost per entry; the id of the first. Not empty.
+
+        Where it raises, the first of them may have been appended: as many as `next_entry` says."""
 
     def append_state(self, delta: bytes) -> int:
         """A small change of the owner's state (an ack, a new cursor …), ordered with the entries.

@@ -10,9 +10,10 @@ This module decides nothing about cursors: the state is bytes to it, kept by the
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -34,6 +35,8 @@ from anabranch.storage.port import (
 from anabranch.storage.spans import Span, Spans
 from anabranch.storage.topic_record import CompactedLedger, LedgerRecord, Skip, TopicRecord
 from anabranch.wire import entry as wire_entry
+
+log = logging.getLogger(__name__)
 
 
 class TopicGoneError(AnabranchError):
@@ -82,6 +85,8 @@ class TopicLog:
         self._lost: LogError | None = None
         # Changes of the record wait for each other: each must build on the one before.
         self._changing = asyncio.Lock()
+        # Those under way, kept from being collected; see `change_record`.
+        self._unfinished: set[asyncio.Task[None]] = set()
         self._has_stored_state = False
         self.appended_bytes = 0  # To the ledger that is being written.
         self._confirmed_entries = 0
@@ -155,7 +160,12 @@ class TopicLog:
         self._owner = owner
         ledger = LedgerId(self._record.ledgers[-1].id)
         self._writer = self._store.open_ledger(ledger, self, self._namespace)
-        self._writer.append_snapshot(owner.encode_state())
+        try:
+            self._writer.append_snapshot(owner.encode_state())
+        except BaseException:
+            # Nobody will ever write to it.
+            self._writer.close()
+            raise
 
     @property
     def topic_record(self) -> TopicRecord:
@@ -214,21 +224,24 @@ class TopicLog:
 
     def confirmed(self, entries_end: int, state_end: int) -> None:
         self._has_stored_state = self._has_stored_state or state_end > 0
-        if entries_end > self._confirmed_entries:
-            self._confirmed_entries = entries_end
-            self._kept.extend(entries_end)
-            if self._spans is not self._kept:
-                self._spans.extend(entries_end)
-            self._owner.entries_confirmed(entries_end)
-        journal = self._journal
-        while journal and journal[0][0] < state_end:
-            journal.popleft()[1](None)
+        try:
+            if entries_end > self._confirmed_entries:
+                self._confirmed_entries = entries_end
+                self._kept.extend(entries_end)
+                if self._spans is not self._kept:
+                    self._spans.extend(entries_end)
+                self._owner.entries_confirmed(entries_end)
+        finally:
+            # Whoever waits for a change of the state has waited for that alone.
+            journal = self._journal
+            while journal and journal[0][0] < state_end:
+                _answer(journal.popleft()[1], None)
 
     def lost(self, error: LogError) -> None:
         self._lost = error
         journal, self._journal = self._journal, deque()
         for _, done in journal:
-            done(error)
+            _answer(done, error)
         self._owner.log_lost(error)
 
     def snapshot(self) -> bytes:
@@ -239,12 +252,29 @@ class TopicLog:
         if self._lost is not None:
             done(self._lost)
             return
-        self._journal.append((self._writer.append_snapshot(self._owner.encode_state()), done))
+        try:
+            number = self._writer.append_snapshot(self._owner.encode_state())
+        except LogError as error:
+            done(error)
+        except Exception as error:
+            log.exception("the state of %s cannot be said", self._path)
+            done(LogError(f"the state of {self._path} cannot be said: {error!r}"))
+        else:
+            self._journal.append((number, done))
 
     def close(self) -> None:
-        """Lets the ledger go, with the state in full as its last record so that reopening replays nothing."""
-        if self._lost is None:
+        """Lets the ledger go, with the state in full as its last record so that reopening replays nothing.
+
+        Where that cannot be said, the records before it stand: whoever opens the topic next folds those."""
+        if self._lost is not None:
+            return
+        try:
             self._writer.append_snapshot(self._owner.encode_state())
+        except LogError:
+            """The log ended meanwhile: what was stored before counts."""
+        except Exception:
+            log.exception("the state of %s cannot be said: what was stored before counts", self._path)
+        finally:
             self._writer.close()
 
     # -- hiding
@@ -367,7 +397,23 @@ class TopicLog:
     # -- the record
 
     async def change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        """Compare-and-set. A conflict means somebody else has opened the topic: this log is not ours any more."""
+        """Compare-and-set. A conflict means somebody else has opened the topic: this log is not ours any more.
+
+        Who gives up waiting does not stop it: the store may have carried it out, and then the version is another."""
+        await self._to_its_end(self._change_record(change))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Nobody hears how it ends.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    async def _change_record(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         async with self._changing:
             if self._record.is_deleting:
                 raise TopicGoneError(f"{self._path} is being deleted")
@@ -392,7 +438,10 @@ class TopicLog:
         # What nobody was ever to see is not missed.
         ledger, entry = self.before(upto)
         gone = max(self._record.gone, (ledger, entry + 1))
-        await self.change_record(lambda record: record.without_trimmed(upto, gone=gone))
+        await self._to_its_end(self._trim(before, upto, gone))
+
+    async def _trim(self, before: TopicRecord, upto: Position, gone: Position) -> None:
+        await self._change_record(lambda record: record.without_trimmed(upto, gone=gone))
         _forget_unlisted(before, self._record, self._store)
         for kept in self._record.ledgers:
             if kept.id == upto[0]:
@@ -464,6 +513,14 @@ class TopicLog:
     def dropped_in(self, ledger: int) -> list[tuple[int, int]]:
         """What readers step over there, in order: [first, end) of each run."""
         return [(skip.first, skip.next) for skip in self._dropped if skip.ledger == ledger]
+
+
+def _answer(done: Callable[[Exception | None], None], error: Exception | None) -> None:
+    """One of many who wait: what goes wrong with its answer is no concern of the others."""
+    try:
+        done(error)
+    except Exception:
+        log.exception("telling of a stored change failed")
 
 
 def _forget_unlisted(before: TopicRecord, after: TopicRecord, store: LogStore) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from anabranch.model.position import Position
-from anabranch.storage.port import LedgerState
+from anabranch.storage.port import LedgerState, LogError
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,7 +90,10 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         Empty ledgers go, except the one whose state records are still the only copy of the topic's state: the new
         ledger's snapshot is not stored yet.
         """
-        assert ledger.id >= self.ledger_id_min
+        if ledger.id < self.ledger_id_min:
+            raise LogError(
+                f"ledger {ledger.id} would come before those there were: below {self.ledger_id_min}"
+            )
         kept = [old for old in self.ledgers if old.end or old.id == state_source]
         return msgspec.structs.replace(self, ledgers=(*kept, ledger), ledger_id_min=ledger.id + 1)
 

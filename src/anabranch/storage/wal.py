@@ -6,24 +6,33 @@ is sealed when the disk has taken that one. So there is one write in flight, one
 
 A checkpoint is fuzzy: parts go out a few ledgers a turn, each as of its own place in the log, and the file that holds
 them says where the first one lies. Recovery starts there.
+
+The log is fail-stop: a commit that was begun is either confirmed or the log is over. Whatever is raised on the way
+ends the incarnation before anything more is confirmed, and the next one recovers (`fail_stop`). An owner that fails
+when it is asked or told costs its own ledger only: closed, with all that was appended, it can be opened again.
+
+What was appended to a ledger goes to disk, and its part into checkpoints, also when the ledger has been lost since:
+whoever took it may have died before the answer was stored, and then the next one finds it here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from time import perf_counter
+from typing import Concatenate, ParamSpec
 
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import format as fmt
 from anabranch.storage.cache import EntryCache
-from anabranch.storage.catalog import Catalog, FooterIndex, OpenIndex
+from anabranch.storage.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.commit import Commit, FileLedgerWriter, Run
 from anabranch.storage.fences import FenceWatch
 from anabranch.storage.files import Files
@@ -36,6 +45,25 @@ log = logging.getLogger(__name__)
 _CHECKPOINT_LEDGERS_PER_TURN = 128
 # A ledger's deltas beyond this (and beyond its snapshot) are folded without waiting for a checkpoint.
 _DELTAS_BYTES_MAX = 256 << 10
+
+P = ParamSpec("P")
+
+
+def fail_stop(
+    step: Callable[Concatenate[WriteAheadLog, P], None],
+) -> Callable[Concatenate[WriteAheadLog, P], None]:
+    """A step of the log: whatever it raises ends the incarnation at once, rather than the callback that it ran in."""
+
+    @functools.wraps(step)
+    def guarded(log: WriteAheadLog, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            step(log, *args, **kwargs)
+        except BaseException as error:
+            log.broken(error)
+            if not isinstance(error, Exception):
+                raise
+
+    return guarded
 
 
 def wal_path(folder: Path, number: int) -> Path:
@@ -118,10 +146,9 @@ class WriteAheadLog:
 
     async def close(self) -> None:
         """Writes a last checkpoint and finishes the last file. `stop_appends` comes first."""
-        assert self.is_closing
         if self.error is None:
             self._file.checkpoint_start = self._at
-            self._seal([writer for writer in self.writers.values() if writer.error is None])
+            self._seal_last()
             await self.flush()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -153,17 +180,30 @@ class WriteAheadLog:
 
     def end(self, error: LogError) -> None:
         """Nothing more is confirmed. Every owner is told."""
+        for writer in self._end(error):
+            self._tell_lost(writer, error)
+
+    def broken(self, error: BaseException) -> None:
+        if self.error is None:
+            log.critical("the log of %s ends: it is not what it must be", self._incarnation, exc_info=error)
+            why = LogFailedError(f"the log ended itself: {error!r}")
+            # Owners may be in the middle of an append.
+            for writer in self._end(why):
+                self._loop.call_soon(self._tell_lost, writer, why)
+
+    def _end(self, error: LogError) -> list[FileLedgerWriter]:
+        """From here on nothing is confirmed. The writers whose owners are to be told."""
         if self.error is not None:
-            return
+            return []
         self.error = error
         self.filling = None
         self._flying_bytes = 0
-        for writer in list(self.writers.values()):
-            self._lose(writer, error)
+        told = [writer for writer in self.writers.values() if self._lose(writer, error)]
         for _, waiting in self._flushes:
             if not waiting.done():
                 waiting.set_result(None)
         self._flushes.clear()
+        return told
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -194,52 +234,67 @@ class WriteAheadLog:
         return writer
 
     def begin(self) -> Commit:
-        self.filling = commit = Commit()
+        commit = Commit()
+        # First: a commit that nothing seals would never be confirmed.
         self._loop.call_soon(self._turn_ended)
+        self.filling = commit
         return commit
 
+    @fail_stop
     def overflow(self) -> None:
         # Inside an append: its owner may not have the appended record in its own state yet, so it is not asked for it.
         self._seal(may_fold=False)
 
+    @fail_stop
     def _turn_ended(self) -> None:
         if self.filling is not None and not self._sync.has_waiting:
             self._seal()
 
+    @fail_stop
+    def _seal_last(self) -> None:
+        self._seal(self.writers.values())
+
     def _seal(
-        self, checkpoint: list[FileLedgerWriter] | None = None, flags: int = 0, *, may_fold: bool = True
+        self, checkpoint: Iterable[FileLedgerWriter] = (), flags: int = 0, *, may_fold: bool = True
     ) -> None:
-        """Sends what was filled to disk, with the parts of `checkpoint` behind it."""
+        """Sends what was filled to disk, with the parts of `checkpoint` behind it. Called by `fail_stop` steps only."""
         commit = self.filling or Commit()
-        self.filling = None
         commit.flags = flags
-        runs = []
         size = 0
+        # Every run is sealed before anybody is asked for a state: that is the state as of all of them.
+        folding: dict[FileLedgerWriter, None] = {}
         for run in commit.runs:
             writer = run.writer
             if not run.is_sealed:
                 writer.sealed(run)
-            if writer.error is None:
-                runs.append(run)
-                size += run.size
-                if may_fold and writer.deltas_bytes > _DELTAS_BYTES_MAX:
-                    self._fold(writer, commit)
-        commit.runs = runs
+            size += run.size
+            if may_fold and writer.deltas_bytes > _DELTAS_BYTES_MAX and _is_worth_folding(writer):
+                folding[writer] = None
         commit.size = size
-        for writer in checkpoint or ():
-            commit.parts.append(writer.encode_part())
+        for writer in checkpoint:
+            folding[writer] = None
+        commit.parts = [self._part(writer) for writer in folding]
         self._submit(commit)
+        self.filling = None
 
-    def _fold(self, writer: FileLedgerWriter, commit: Commit) -> None:
-        is_worth = writer.deltas_bytes > 2 * len(writer.snapshot or b"")
-        if is_worth and writer.can_fold:
-            commit.parts.append(writer.encode_part())
+    def _part(self, writer: FileLedgerWriter) -> bytes:
+        """The ledger's part. An owner that cannot say its state loses its ledger: the part is what was appended."""
+        try:
+            part = writer.encode_part()
+        except Exception as error:
+            self._owner_failed(writer, "cannot say its state", error)
+            part = writer.encode_part()
+        if writer.run is not None:
+            raise LogFailedError(f"ledger {writer.ledger} was appended to while its owner said its state")
+        return part
 
     def _submit(self, commit: Commit) -> None:
-        self.commits += 1
-        commit.number = self.commits
         commit.file = self._file
         commit.at = self._at
+        if commit.end > fmt.FILE_BYTES_MAX:
+            raise LogFailedError(f"{self._file.path} has no room for another commit: its places are 32 bits")
+        self.commits += 1
+        commit.number = self.commits
         self._at = commit.end
         self._flying_bytes += commit.size
         self._sync.submit(commit)
@@ -261,14 +316,16 @@ class WriteAheadLog:
             # Not at once: this may be inside an append, see `overflow`.
             self._loop.call_soon(self._checkpoint_step)
 
+    @fail_stop
     def _checkpoint_step(self) -> None:
         if self.error is not None or self._checkpoint is None:
             return
         parts = []
+        # A file that has outgrown its size by what is appended meanwhile gets its parts as many times faster.
+        parts_max = _CHECKPOINT_LEDGERS_PER_TURN * max(1, self._at // self._file_bytes)
         for writer in self._checkpoint:
-            if writer.error is None:
-                parts.append(writer)
-            if len(parts) == _CHECKPOINT_LEDGERS_PER_TURN:
+            parts.append(writer)
+            if len(parts) >= parts_max:
                 self._seal(parts)
                 self._loop.call_soon(self._checkpoint_step)
                 return
@@ -311,13 +368,15 @@ class WriteAheadLog:
 
     def _finish(self, file: WalFile) -> None:
         """On the helper thread, once all of the file is confirmed: writes its footer and reads it from there on."""
-        assert isinstance(file.index, OpenIndex)
-        rows = list(file.index.footer_rows())
+        rows = list(_open_index(file).footer_rows())
         # The trailer ends the file: at the end of what was allocated, or behind the data if that has outgrown it.
         at = max(file.allocated - fmt.footer_size(rows), -(-file.data_end // 8) * 8)
         footer = fmt.encode_footer(self._nonce, file.number, rows, file.data_end, file.checkpoint_start, at)
         fd = file.handle.result()
-        self._files.write(fd, [footer], at)
+        # The trailer says that the rest is there, and the tables have no checksum: so they are on the disk before it.
+        self._files.write(fd, [footer[: -fmt.TRAILER_BYTES]], at)
+        self._files.sync(fd)
+        self._files.write(fd, [footer[-fmt.TRAILER_BYTES :]], at + len(footer) - fmt.TRAILER_BYTES)
         self._files.sync(fd)
         self._files.close(fd)
         body = self._files.map(file.path, at, len(footer) - fmt.TRAILER_BYTES)
@@ -356,11 +415,16 @@ class WriteAheadLog:
             log.error("the log of %s failed: %s", self._incarnation, error)
         self.end(LogFailedError(f"writing the log failed: {error}"))
 
+    @fail_stop
     def _confirm(self, batch: list[Commit], has_fence: bool) -> None:
         if has_fence:
             self._meet_fences()
         if self.error is not None:
             return
+        if [commit.number for commit in batch] != [*range(self._confirmed_number + 1, batch[-1].number + 1)]:
+            raise LogFailedError(
+                f"commits are missing between {self._confirmed_number} and {batch[-1].number}"
+            )
         now = perf_counter()
         for commit in batch:
             self._flying_bytes -= commit.size
@@ -387,30 +451,47 @@ class WriteAheadLog:
     def _confirm_runs(self, commit: Commit) -> list[Run]:
         """Makes the commit's entries readable; returns the runs whose owners are to be told."""
         file = commit.file
-        assert file is not None
-        index = file.index
-        assert isinstance(index, OpenIndex)
+        if file is None:
+            raise LogFailedError(f"commit {commit.number} is in no file")
+        index = _open_index(file)
         base = commit.at + fmt.COMMIT_BYTES + fmt.RUN_BYTES * len(commit.runs)
         runs = []
         for run in commit.runs:
             writer = run.writer
-            if writer.error is None:
-                runs.append(run)
-                if run.offsets and index.add(writer.ledger, run.first, base, run.offsets, run.lengths):
-                    self._catalog.add_row(writer.ledger, run.first, file)
-                writer.entries_end = run.entries_end
-                writer.state_end = run.state_end
+            if run.offsets and index.add(writer.ledger, run.first, base, run.offsets, run.lengths):
+                self._catalog.add_row(writer.ledger, run.first, file)
             base += run.size
+            if writer.error is not None:
+                continue
+            if run.first != writer.entries_end:
+                raise LogFailedError(
+                    f"a run of ledger {writer.ledger} starts at {run.first}, and {writer.entries_end} is confirmed"
+                )
+            runs.append(run)
+            writer.entries_end = run.entries_end
+            writer.state_end = run.state_end
         self._cache.add(runs)
         return runs
 
     def _tell(self, writers: Iterable[FileLedgerWriter]) -> None:
         for writer in writers:
-            if writer.error is None:
+            if writer.error is None and writer.failure is None:
                 try:
                     writer.listener.confirmed(writer.entries_end, writer.state_end)
-                except Exception:
-                    log.exception("the owner of ledger %s failed", writer.ledger)
+                except Exception as error:
+                    self._owner_failed(writer, "failed when it was told of a commit", error)
+
+    def _owner_failed(self, writer: FileLedgerWriter, what: str, error: Exception) -> None:
+        """Nobody knows what state the owner is in, so it loses its ledger, and opens it again if it can. Others go on.
+
+        Everything appended is stored and confirmed all the same: it may have been acted upon.
+        """
+        log.error("the owner of ledger %s %s", writer.ledger, what, exc_info=error)
+        if writer.is_open and writer.error is None:
+            why = LogError(f"ledger {writer.ledger} is closed: its owner {what}: {error!r}")
+            writer.fail(why)
+            # Not at once: it may be in the middle of something.
+            self._loop.call_soon(self._tell_lost, writer, why)
 
     def _finished(self, outcome: object) -> None:
         """On the helper thread."""
@@ -423,24 +504,28 @@ class WriteAheadLog:
             return
         for ledger in sorted(self._fences.ledgers):
             if (writer := self.writers.get(LedgerId(ledger))) is not None:
-                self._lose(writer, FencedError(f"ledger {ledger} was taken by another broker"))
+                error = FencedError(f"ledger {ledger} was taken by another broker")
+                if self._lose(writer, error):
+                    self._tell_lost(writer, error)
 
-    def _lose(self, writer: FileLedgerWriter, error: LogError) -> None:
+    def _lose(self, writer: FileLedgerWriter, error: LogError) -> bool:
+        """True if the owner is to be told: not one that let go and has had all its answers, nor one that failed."""
         is_settled = not writer.is_open and (writer.entries_end, writer.state_end) == (
             writer.next_entry,
             writer.next_state,
         )
-        # An owner that let go and has had all its answers is not bothered.
-        if writer.lose(error) and not is_settled:
-            try:
-                writer.listener.lost(error)
-            except Exception:
-                log.exception("the owner of ledger %s failed", writer.ledger)
+        return writer.lose(error) and not is_settled and writer.failure is None
+
+    def _tell_lost(self, writer: FileLedgerWriter, error: LogError) -> None:
+        try:
+            writer.listener.lost(error)
+        except Exception:
+            log.exception("the owner of ledger %s failed when it was told that it is lost", writer.ledger)
 
     async def flush(self) -> None:
         """Returns once everything appended so far is confirmed, or the log has ended."""
         if self.filling is not None:
-            self._seal(may_fold=False)
+            self.overflow()
         if self.error is None and self._confirmed_number < self.commits:
             waiting = self._loop.create_future()
             self._flushes.append((self.commits, waiting))
@@ -452,6 +537,7 @@ class WriteAheadLog:
         if self._idle_timer is None and self._confirmed_number > self._idle_number:
             self._idle_timer = self._loop.call_later(self._idle_seconds, self._look_idle, self.commits)
 
+    @fail_stop
     def _look_idle(self, commits: int) -> None:
         """An empty commit behind the last one says that it was confirmed: a torn tail is then never acked data."""
         self._idle_timer = None
@@ -462,3 +548,13 @@ class WriteAheadLog:
             self._seal(flags=fmt.IS_IDLE)
         else:
             self._arm_idle()
+
+
+def _is_worth_folding(writer: FileLedgerWriter) -> bool:
+    return writer.can_fold and writer.deltas_bytes > 2 * len(writer.snapshot or b"")
+
+
+def _open_index(file: LogFile) -> OpenIndex:
+    if not isinstance(file.index, OpenIndex):
+        raise LogFailedError(f"{file.path} is finished already")
+    return file.index
