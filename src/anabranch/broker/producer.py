@@ -135,6 +135,23 @@ class Admission:
             return Verdict.WAIT if mode == pb.WaitForExclusive else Verdict.FENCED
         return Verdict.ADMIT
 
+    def why_not(self, producer: Producer) -> str:
+        """What stands in the way of a producer that was refused, as it goes on behind the topic's name."""
+        if (
+            self.epoch is not None
+            and producer.claimed_epoch is not None
+            and producer.claimed_epoch < self.epoch
+        ):
+            return (
+                f"has been taken over: its epoch has already moved to {self.epoch}, "
+                f"the producer's is {producer.claimed_epoch}"
+            )
+        if self.holder is not None:
+            return f"has an existing exclusive producer: {self.holder.name}"
+        if self.waiting:
+            return f"has a producer that waits to have it to itself: {self.waiting[0].name}"
+        return "has existing shared producers"
+
     def hold(self, producer: Producer) -> int:
         """`producer` has the topic to itself from now on; returns the epoch, which is new unless it held it before."""
         self.holder = producer
