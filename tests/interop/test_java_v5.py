@@ -40,6 +40,15 @@ def test_every_claim_holds_with_the_v5_client(group: str, broker: BrokerProcess,
     assert ended.code == 0, ended.complaints
 
 
+@pytest.mark.timeout(900)
+def test_both_java_clients_store_everything_once_on_a_broker_that_deduplicates(tmp_path: Path) -> None:
+    java_program.build()
+    with BrokerProcess(tmp_path, SETTINGS | {"brokerDeduplicationEnabled": True}) as broker:
+        ended = java_program.run("V5Claims", broker, "deduplication", complaints=tmp_path / "stderr")
+    assert ended.failed == [], ended.complaints
+    assert ended.code == 0, ended.complaints
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_every_kind_of_client_keeps_up_with_random_splits_and_merges(by_itself: bool, tmp_path: Path) -> None:

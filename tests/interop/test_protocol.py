@@ -97,6 +97,24 @@ def test_a_waiting_producer_is_told_that_it_waits_and_when_it_may_start(
     assert late.error.error == pb.ProducerFenced
 
 
+def test_refusals_have_the_words_that_pulsars_clients_look_for(peer: Peer, topic: str) -> None:
+    peer.produce_to(topic, producer_name="one", producer_access_mode=pb.Exclusive)
+    refused = {
+        "ProducerBusy: Producer with name 'one' is already connected to topic": peer.produce_to(
+            topic, producer_id=2, producer_name="one"
+        ),
+        "ProducerBusy: ": peer.produce_to(topic, producer_id=2, producer_name="two"),
+        "ProducerFenced: ": peer.produce_to(
+            topic, producer_id=2, producer_name="two", producer_access_mode=pb.Exclusive
+        ),
+        "existing exclusive producer: one": peer.produce_to(topic, producer_id=2, producer_name="two"),
+    }
+    peer.subscribe_to(topic, "s")
+    refused["Exclusive consumer is already connected"] = peer.subscribe_to(topic, "s", consumer_id=2)
+    for words, answer in refused.items():
+        assert words in answer.error.message
+
+
 def test_a_producer_closed_while_it_is_made_holds_nothing(peer: Peer, topic: str) -> None:
     create, close = C(type=C.PRODUCER), C(type=C.CLOSE_PRODUCER)
     create.producer.topic = f"persistent://public/default/{topic}"

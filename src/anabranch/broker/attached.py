@@ -50,7 +50,7 @@ class Attached:
             self._drop(old)
             return
         busy = ProducerBusyError(
-            f"a producer named {producer.name!r} is already connected to {self._topic.name}"
+            f"ProducerBusy: Producer with name '{producer.name}' is already connected to topic '{self._topic.name}'"
         )
         if old.link is producer.link or await old.link.is_alive():
             raise busy
@@ -67,10 +67,13 @@ class Attached:
         """Admits the producer, lets it wait, or raises why neither is possible."""
         others = [p for p in self.producers.values() if p is not producer]
         verdict = self._admission.judge(producer, others)
+        # The names of the errors are in the texts: some clients look for them there, and drop the code.
         if verdict is Verdict.BUSY:
-            raise ProducerBusyError(f"{self._topic.name} has an exclusive producer")
+            raise ProducerBusyError(f"ProducerBusy: {self._topic.name} {self._admission.why_not(producer)}")
         if verdict is Verdict.FENCED:
-            raise ProducerFencedError(f"{self._topic.name} is held by another producer")
+            raise ProducerFencedError(
+                f"ProducerFenced: {self._topic.name} {self._admission.why_not(producer)}"
+            )
         if verdict is Verdict.WAIT:
             self._admission.waiting.append(producer)
             self._waiting[producer] = request_id

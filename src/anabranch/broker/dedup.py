@@ -1,15 +1,25 @@
 """Which publishes have been seen before: per producer name, the highest sequence id appended and confirmed. Pure.
 
+An entry *names* ids: one, or with `highest_sequence_id` the last of those it covers as well. By the last one named it
+is judged: a client sends the entries of a producer, first and again, so that this id rises, whatever way it batches.
+Nothing is added to it for the messages of a batch. Batches by key take turns (A holds 0 and 2, B holds 1 and 3), and
+some clients spend one id on a batch. An entry that ends behind all that was appended is stored even if it begins
+before: where a producer has cut its messages into other batches, some kept twice are better than some lost.
+
 *Pushed* and *confirmed* are kept apart. A message at or below *pushed* is a duplicate and must not be stored again, but
 it may be answered only once the first one is confirmed; a producer that asks where it stands is told *confirmed*.
-All chunks of a chunked message share one sequence id: the message is judged, and counted, at its last chunk.
+It may be told more than was named: some clients name only the first id of a batch, and the next life of such a producer
+must not send the rest of it again. All chunks of a chunked message share one sequence id: the message is judged, and
+counted, at its last chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import starts_a_row
+from anabranch.wire.frames import SEQUENCE_ID_MAX, Buffer
 
 # Producers remembered per topic; beyond it the ones that have been silent longest are forgotten.
 PRODUCERS_MAX = 10_000
@@ -18,58 +28,108 @@ PRODUCERS_MAX = 10_000
 class Deduplication:
     """The table of one topic. Its dict order is the order of last use, so that forgetting is cheap."""
 
-    __slots__ = ("confirmed", "pushed")
+    __slots__ = ("_covered", "_names_first", "confirmed", "pushed")
 
-    def __init__(self, table: Mapping[str, int] | None = None) -> None:
-        self.pushed: dict[str, int] = dict(table or {})
+    def __init__(
+        self, table: Mapping[str, int] | None = None, covered: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        """`covered` is as `covered_image` gave it."""
+        self.pushed: dict[str, int] = {
+            name: min(last, SEQUENCE_ID_MAX) for name, last in (table or {}).items()
+        }
         self.confirmed: dict[str, int] = dict(self.pushed)
+        # Of producers whose last entry covers more than it names: both ids.
+        self._covered: dict[str, tuple[int, int]] = {
+            name: (named, end) for name, (named, end) in (covered or {}).items() if name in self.pushed
+        }
+        # Whether a producer that names one id for a batch names the first one of several in a row.
+        self._names_first: dict[str, bool] = {}
 
-    def is_duplicate(self, producer: str, sequence_id: int) -> bool:
-        return sequence_id <= self.pushed.get(producer, -1)
+    def is_duplicate(self, producer: str, last_named: int) -> bool:
+        return last_named <= self.pushed.get(producer, -1)
 
-    def push(self, producer: str, highest_sequence_id: int) -> None:
-        """An entry up to this id has been appended."""
+    def push(self, producer: str, last_named: int, covered: int = -1) -> None:
+        """An entry that names ids up to this one has been appended; it may be known to cover some more."""
         before = self.pushed.pop(producer, -1)
-        self.pushed[producer] = max(before, highest_sequence_id)
+        self.pushed[producer] = max(before, last_named)
+        if covered > last_named:
+            self._covered[producer] = (last_named, covered)
+        elif self._covered:
+            self._covered.pop(producer, None)
         if len(self.pushed) > PRODUCERS_MAX:
             self.forget(next(iter(self.pushed)))
 
-    def learn(self, producer: str, last_sequence_id: int) -> None:
+    def learn(self, producer: str, last_named: int, covered: int = -1) -> None:
         """What this producer has appended last, whatever was known of it."""
-        self.forget(producer)
-        self.push(producer, last_sequence_id)
+        self.pushed.pop(producer, None)
+        self.confirmed.pop(producer, None)
+        self.push(producer, last_named, covered)
 
-    def confirm(self, producer: str, highest_sequence_id: int) -> None:
-        if highest_sequence_id > self.confirmed.get(producer, -1) and producer in self.pushed:
-            self.confirmed[producer] = highest_sequence_id
+    def confirm(self, producer: str, last_named: int) -> None:
+        if last_named > self.confirmed.get(producer, -1) and producer in self.pushed:
+            self.confirmed[producer] = last_named
 
     def last_confirmed(self, producer: str) -> int:
-        """-1 for a producer never seen, as the protocol has it."""
-        return self.confirmed.get(producer, -1)
+        """What a producer is told: up to there all is stored. -1 for one never seen, as the protocol has it."""
+        last = self.confirmed.get(producer, -1)
+        named, covered = self._covered.get(producer, (-1, -1))
+        return covered if named == last else last
 
     def is_behind(self, producer: str) -> bool:
         """Whether entries of this producer are appended and not yet confirmed."""
-        return self.pushed.get(producer, -1) > self.last_confirmed(producer)
+        return self.pushed.get(producer, -1) > self.confirmed.get(producer, -1)
 
     def forget(self, producer: str) -> None:
         self.pushed.pop(producer, None)
         self.confirmed.pop(producer, None)
+        self._covered.pop(producer, None)
+        self._names_first.pop(producer, None)
 
-    def replay(self, metadata: pb.MessageMetadata) -> None:
+    def began(self, producer: str) -> None:
+        """A producer of this name has come, perhaps with another client: how it names ids is to be seen."""
+        self._names_first.pop(producer, None)
+
+    def covered_by(self, producer: str, metadata: pb.MessageMetadata, entry: Buffer) -> int:
+        """The last id that this entry covers, as far as can be known: the one it names, unless it names the first."""
+        named = max(metadata.sequence_id, metadata.highest_sequence_id)
+        messages = metadata.num_messages_in_batch
+        if messages < 2 or metadata.HasField("highest_sequence_id"):
+            return named
+        before, covered = self._covered.get(producer, (-1, -1))
+        if before < named <= covered:
+            # It was believed to be covered, and is new: this producer's batches take turns, or have one id each.
+            names_first: bool | None = False
+        else:
+            names_first = self._names_first.get(producer)
+        if names_first is None:
+            names_first = starts_a_row(metadata, entry)
+        self._names_first[producer] = names_first
+        return min(named + messages - 1, SEQUENCE_ID_MAX) if names_first else named
+
+    def covered_image(self) -> dict[str, tuple[int, int]]:
+        """What the table itself does not say, for the topic's stored state; nothing for most topics."""
+        return dict(self._covered)
+
+    def replay(self, metadata: pb.MessageMetadata, entry: Buffer) -> None:
         """Learns from an entry read back from the log what `push` and `confirm` knew when it was written."""
-        highest = last_id(metadata)
-        if highest is not None:
+        last = last_id(metadata)
+        if last is not None:
+            name = metadata.producer_name
+            covered = self.covered_by(name, metadata, entry)
             # The last and not the highest: an entry that was stored while nobody deduplicated may have gone back.
-            self.learn(metadata.producer_name, highest)
-            self.confirm(metadata.producer_name, highest)
+            self.learn(name, last, covered)
+            self.confirm(name, last)
 
 
 def last_id(metadata: pb.MessageMetadata) -> int | None:
-    """The highest sequence id that this entry covers; None for a chunk that completes no message."""
-    if not counts(metadata):
+    """The last sequence id that this entry names; None for one that says nothing of its producer.
+
+    That is a chunk which completes no message, and an entry of an earlier version that nobody would take now.
+    """
+    if not counts(metadata) or type(metadata.producer_name) is not str:
         return None
-    covered = metadata.sequence_id + max(metadata.num_messages_in_batch, 1) - 1
-    return max(covered, metadata.highest_sequence_id)
+    last = max(metadata.sequence_id, metadata.highest_sequence_id)
+    return last if last <= SEQUENCE_ID_MAX else None
 
 
 def counts(metadata: pb.MessageMetadata) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -71,7 +71,7 @@ class Producer:
     is_closed: bool = False
     topic: Publishable | None = None
     is_encrypted: bool = False
-    # The highest sequence id of what it sent last, kept while nobody deduplicates; -1: nothing yet.
+    # The last sequence id that it named in what it sent last, kept while nobody deduplicates; -1: nothing yet.
     last_pushed: int = -1
     messages_in: int = 0
     bytes_in: int = 0
@@ -92,6 +92,10 @@ class Producer:
         return self.link is other.link and self.id == other.id and self.epoch > other.epoch
 
 
+# What the protocol can say, with room: nobody counts that far.
+EPOCH_MAX: Final = (1 << 63) - 1
+
+
 class Verdict(Enum):
     """What becomes of a producer that asks to attach."""
 
@@ -106,13 +110,14 @@ class Admission:
     """Who publishes to a topic: many shared producers, or one that has it to itself.
 
     `epoch` rises each time somebody gets the topic to itself; a producer that comes back with an older one has been
-    replaced meanwhile and is fenced for good.
+    replaced meanwhile and is fenced for good. One that claims an epoch this topic never gave had another topic of that
+    name, deleted since, or is lying: it is judged as one that never was here.
     """
 
     __slots__ = ("epoch", "holder", "waiting")
 
     def __init__(self, epoch: int | None = None) -> None:
-        self.epoch = epoch
+        self.epoch = None if epoch is None else min(epoch, EPOCH_MAX)
         self.holder: Producer | None = None
         self.waiting: list[Producer] = []
 
@@ -130,14 +135,30 @@ class Admission:
             return Verdict.WAIT if mode == pb.WaitForExclusive else Verdict.FENCED
         return Verdict.ADMIT
 
+    def why_not(self, producer: Producer) -> str:
+        """What stands in the way of a producer that was refused, as it goes on behind the topic's name."""
+        if (
+            self.epoch is not None
+            and producer.claimed_epoch is not None
+            and producer.claimed_epoch < self.epoch
+        ):
+            return (
+                f"has been taken over: its epoch has already moved to {self.epoch}, "
+                f"the producer's is {producer.claimed_epoch}"
+            )
+        if self.holder is not None:
+            return f"has an existing exclusive producer: {self.holder.name}"
+        if self.waiting:
+            return f"has a producer that waits to have it to itself: {self.waiting[0].name}"
+        return "has existing shared producers"
+
     def hold(self, producer: Producer) -> int:
         """`producer` has the topic to itself from now on; returns the epoch, which is new unless it held it before."""
         self.holder = producer
-        if producer.claimed_epoch is not None:
-            # It held the topic before and nobody has since.
-            self.epoch = max(producer.claimed_epoch, self.epoch or 0)
-        else:
-            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        if self.epoch is None:
+            self.epoch = 0
+        elif producer.claimed_epoch != self.epoch:
+            self.epoch = min(self.epoch + 1, EPOCH_MAX)
         return self.epoch
 
     def release(self, producer: Producer) -> None:

@@ -19,15 +19,26 @@ from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command, encode_receipt_run, encode_receipts
 from anabranch.wire.entry import parse_metadata
-from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK, Frame
+from anabranch.wire.frames import (
+    BAD_CHECKSUM,
+    BAD_IDS,
+    BAD_METADATA,
+    EXTENDED,
+    IS_CHUNK,
+    REFUSED,
+    SEQUENCE_ID_MAX,
+    Frame,
+)
 
-# (entry waited for, producer, ids, refusal). Ids are (sequence id, highest sequence id) of entries stored one after the
-# other, the last of which is the one waited for; a refusal, with its code and text, is of one message.
+# (entry waited for, producer, ids, refusal, completed). Ids are (sequence id, highest sequence id) of entries stored
+# one after the other, the last of which is the one waited for; they are what the SEND said, and so what its client
+# knows. A refusal, with its code and text, is of one message. `completed` is the id that deduplication may call stored
+# then, or None: nobody deduplicates, or a chunk completes no message.
 _Ids = list[tuple[int, int]]
-_Answer = tuple[int, Producer, _Ids, tuple[int, str] | None]
+_Answer = tuple[int, Producer, _Ids, tuple[int, str] | None, int | None]
 
 _DUPLICATE = (-1, "")
-_JUDGED = BAD_CHECKSUM | EXTENDED
+_UNREADABLE = (pb.NotAllowedError, "the message's metadata cannot be read, or counts what is not there")
 
 
 class Publishing:
@@ -43,6 +54,7 @@ class Publishing:
         "_message_bytes_max",
         "_on_full",
         "_on_hidden",
+        "_reads_metadata",
         "bytes_in",
         "dedup",
         "entries_in",
@@ -72,6 +84,7 @@ class Publishing:
         self.is_stopped = False
         # Nothing to judge: append and wait. Everything else takes `_publish_judged`.
         self._is_plain = not is_sealed
+        self._reads_metadata = False
         self._is_encryption_required = False
         self._is_silent = False
         self._message_bytes_max = 0
@@ -97,6 +110,7 @@ class Publishing:
     def _look_what_is_judged(self) -> None:
         has_limits = self._message_bytes_max > 0 or self._delay_ms_max > 0
         is_judged = self.is_deduplicating or self._is_encryption_required or has_limits
+        self._reads_metadata = self.is_deduplicating or self._is_encryption_required or self._delay_ms_max > 0
         self._is_plain = not (is_judged or self.is_sealed or self.is_stopped)
 
     def seal(self, *, is_silent: bool = False) -> None:
@@ -119,7 +133,7 @@ class Publishing:
             for send in sends:
                 self._publish_hidden(producer, producer.attempt, send)
             return
-        if not self._is_plain or any([send[5] & _JUDGED for send in sends]):
+        if not self._is_plain or any([send[5] & REFUSED for send in sends]):
             for send in sends:
                 self._publish_judged(producer, send)
             return
@@ -136,7 +150,7 @@ class Publishing:
             self._append_failed(error)
             return
         ids = [(send[2], send[4]) for send in sends]
-        self._answers.append((first + len(ids) - 1, producer, ids, None))
+        self._answers.append((first + len(ids) - 1, producer, ids, None, None))
         producer.link.owes(len(ids))
         self._count(producer, len(ids), sum(counts), sum(map(len, entries)))
 
@@ -147,7 +161,7 @@ class Publishing:
         except LogError as error:
             self._append_failed(error)
             return
-        self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None))
         producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
@@ -172,38 +186,56 @@ class Publishing:
         if self.is_stopped or self._is_silent:
             return
         refusal = refusal_of(flags, is_sealed=self.is_sealed)
-        if refusal is None and self._is_encryption_required and not parse_metadata(entry).encryption_keys:
-            refusal = (pb.MetadataError, "Messages must be encrypted")
+        metadata = None
+        if refusal is None and self._reads_metadata:
+            try:
+                metadata = parse_metadata(entry)
+            except MalformedFrame:
+                refusal = _UNREADABLE
+            else:
+                refusal = self._refusal_by(metadata, producer)
         if refusal is None and 0 < self._message_bytes_max < len(entry) and not flags & IS_CHUNK:
             refusal = (pb.NotAllowedError, f"Exceed maximum message size of {self._message_bytes_max} bytes")
-        if refusal is None and self._delay_ms_max and _delay_ms(entry) > self._delay_ms_max:
-            refusal = (
-                pb.NotAllowedError,
-                f"Exceeds max allowed delivery delay of {self._delay_ms_max} milliseconds",
-            )
-        is_last = False
-        if refusal is None and self.is_deduplicating:
-            is_last = not flags & IS_CHUNK or counts(parse_metadata(entry))
-            # Ids of a batch rise, so it covers at least one for each message: some clients name only the first.
-            highest_id = max(highest_id, sequence_id + messages - 1)
-            if self.dedup.is_duplicate(producer.name, sequence_id):
-                refusal = _DUPLICATE
-        if refusal is None:
-            try:
-                number = self._log.append(entry, messages)
-            except LogError as error:
-                self._append_failed(error)
-                return
-            # Only what is in the log is a duplicate when it comes again: a refused append leaves no trace.
-            if is_last:
-                self.dedup.push(producer.name, highest_id)
-            elif not self.is_deduplicating:
-                _note_last(producer, send)
-            self._count(producer, 1, messages, len(entry))
-            self._answers.append((number, producer, [(sequence_id, highest_id)], None))
-            producer.link.owes(1)
-        else:
+        if refusal is None and self.is_deduplicating and self.dedup.is_duplicate(producer.name, highest_id):
+            refusal = _DUPLICATE
+        if refusal is not None:
             self._refuse(producer, (sequence_id, highest_id), refusal)
+            return
+        try:
+            number = self._log.append(entry, messages)
+        except LogError as error:
+            self._append_failed(error)
+            return
+        # Only what is in the log is a duplicate when it comes again: a refused append leaves no trace.
+        completed = None
+        if not self.is_deduplicating or metadata is None:
+            _note_last(producer, send)
+        elif counts(metadata):
+            completed = highest_id
+            self.dedup.push(producer.name, completed, self.dedup.covered_by(producer.name, metadata, entry))
+        self._count(producer, 1, messages, len(entry))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, completed))
+        producer.link.owes(1)
+
+    def _refusal_by(self, metadata: pb.MessageMetadata, producer: Producer) -> tuple[int, str] | None:
+        """What the metadata says that is not wanted here."""
+        if self._is_encryption_required and not metadata.encryption_keys:
+            return (pb.MetadataError, "Messages must be encrypted")
+        if self._delay_ms_max and metadata.HasField("deliver_at_time"):
+            delay_ms = metadata.deliver_at_time - metadata.publish_time
+            if delay_ms > self._delay_ms_max:
+                return (
+                    pb.NotAllowedError,
+                    f"Exceeds max allowed delivery delay of {self._delay_ms_max} milliseconds",
+                )
+        if self.is_deduplicating and metadata.producer_name not in ("", producer.name):
+            # After a crash the log itself tells what is stored of whom.
+            return (
+                pb.NotAllowedError,
+                f"the message names another producer than its own, {producer.name!r}: "
+                "where messages are deduplicated, that would count against the other one",
+            )
+        return None
 
     def _publish_hidden(self, producer: Producer, attempt: str, send: Frame) -> None:
         """Every entry must say whose it is: after a crash the log itself tells what is hidden."""
@@ -226,12 +258,12 @@ class Publishing:
             return
         assert self._on_hidden is not None
         self._on_hidden(attempt, self._log.ledger, number)
-        self._answers.append((number, producer, [(sequence_id, highest_id)], None))
+        self._answers.append((number, producer, [(sequence_id, highest_id)], None, None))
         producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
 
     def _refuse(self, producer: Producer, ids: tuple[int, int], refusal: tuple[int, str]) -> None:
-        self._answers.append((self._log.next_entry - 1, producer, [ids], refusal))
+        self._answers.append((self._log.next_entry - 1, producer, [ids], refusal, None))
         producer.link.owes(1)
         self.confirmed(self._log.confirmed_end)
 
@@ -249,15 +281,15 @@ class Publishing:
         frames: list[bytes] = []
         count = 0
         while answers and answers[0][0] < entries_end:
-            last, producer, ids, refusal = answers.popleft()
+            last, producer, ids, refusal, completed = answers.popleft()
             if producer is not current:
                 _write(current, frames, count)
                 current, frames, count = producer, [], 0
             count += len(ids)
             if refusal is None:
                 frames.append(encode_receipt_run(producer.id, ledger, last - len(ids) + 1, ids))
-                if self.is_deduplicating:
-                    self.dedup.confirm(producer.name, ids[-1][1])
+                if completed is not None:
+                    self.dedup.confirm(producer.name, completed)
             elif refusal is _DUPLICATE:
                 frames.append(encode_receipts(producer.id, [(*ids[0], -1, -1)]))
             else:
@@ -266,7 +298,7 @@ class Publishing:
 
     def abandon(self) -> None:
         """The log is lost: nothing unanswered will ever be answered here; the clients send it again."""
-        for _, producer, ids, _ in self._answers:
+        for _, producer, ids, _, _ in self._answers:
             producer.link.answered(len(ids))
         self._answers.clear()
 
@@ -277,6 +309,10 @@ def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None
         return (pb.ChecksumError, "the message's checksum does not match its bytes")
     if flags & EXTENDED:
         return (pb.NotAllowedError, "transactions are not supported by this broker")
+    if flags & BAD_METADATA:
+        return _UNREADABLE
+    if flags & BAD_IDS:
+        return (pb.NotAllowedError, f"sequence ids end at {SEQUENCE_ID_MAX}")
     if is_sealed:
         return (pb.TopicTerminatedError, "the topic was already terminated")
     return None
@@ -284,18 +320,18 @@ def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None
 
 def _note_last(producer: Producer, send: Frame) -> None:
     """For the day that deduplication is turned on: see `sequence_ids.py`."""
-    sequence_id, messages, highest_id, flags = send[2], send[3], send[4], send[5]
-    if flags & IS_CHUNK and not counts(parse_metadata(send[6])):
+    if send[5] & IS_CHUNK and not _completes(send[6]):
         # The message is not complete: if its producer dies now, it must be able to send it again.
-        producer.last_pushed = sequence_id - 1
+        producer.last_pushed = send[2] - 1
     else:
-        producer.last_pushed = max(highest_id, sequence_id + messages - 1)
+        producer.last_pushed = send[4]
 
 
-def _delay_ms(entry: Buffer) -> int:
-    """How much later than it was published the entry is to be delivered."""
-    metadata = parse_metadata(entry)
-    return metadata.deliver_at_time - metadata.publish_time if metadata.HasField("deliver_at_time") else 0
+def _completes(entry: Buffer) -> bool:
+    try:
+        return counts(parse_metadata(entry))
+    except MalformedFrame:
+        return False
 
 
 def _attempt_in(entry: Buffer) -> str | None:

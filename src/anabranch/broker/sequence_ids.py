@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.dedup import PRODUCERS_MAX, Deduplication, last_id
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from anabranch.broker.producer import Producer
@@ -50,10 +51,10 @@ class SequenceIds:
         if is_read or (self.unread_from is not None and log.normalise(self.unread_from) >= log.end):
             self.unread_from = None
 
-    def replay(self, metadata: pb.MessageMetadata) -> None:
+    def replay(self, metadata: pb.MessageMetadata, entry: Buffer) -> None:
         """Learns from an entry read back from the log."""
         if self._topic.publishing.is_deduplicating or self._topic.is_sealed:
-            self._table.replay(metadata)
+            self._table.replay(metadata, entry)
         elif (last := last_id(metadata)) is not None:
             self._keep(metadata.producer_name, last)
 
@@ -82,9 +83,9 @@ class SequenceIds:
             if self.unread_from is None or end <= self.unread_from:
                 return
             end = min(end, self._unread_end)
-            async for _, _, metadata in self._topic.entries(self.unread_from, end):
+            async for _, _, metadata, entry in self._topic.entries(self.unread_from, end):
                 if metadata.producer_name not in self._departed:
-                    self.replay(metadata)
+                    self.replay(metadata, entry)
             self.unread_from = end if end < self._unread_end else None
             if self.unread_from is None:
                 self._departed.clear()

@@ -36,10 +36,11 @@ from anabranch.broker.topic_limits import TopicLimits
 from anabranch.broker.topic_rates import TopicRates
 from anabranch.broker.topic_stats import internal_stats, topic_stats
 from anabranch.broker.topic_upkeep import TopicUpkeep
+from anabranch.errors import MalformedFrame
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.storage.port import LogDamagedError, LogError
+from anabranch.storage.port import Buffer, LogDamagedError, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 * 1024 * 1024
+# Where it is in the stored state which producers have stored more than they named.
+COVERED = "producers_covered"
 # The property of a producer that only asks what is stored of it: it may attach to a sealed topic too.
 SEALED_OK = ("anabranch.sealed", "ok")
 
@@ -66,7 +69,7 @@ class Topic:
         self.attached = Attached(self, state.extra.get("topic_epoch"), self._producer_departed)
         self.is_closed = False
         self._extra = state.extra
-        dedup = Deduplication(state.producers)
+        dedup = Deduplication(state.producers, state.extra.pop(COVERED, None))
         self.sequence_ids = SequenceIds(self, dedup, state.extra, state.producers_as_of)
         self.is_open = False
         is_sealed = state.is_sealed or topic_log.topic_record.sealed_end is not None
@@ -134,16 +137,18 @@ class Topic:
     async def _replay(self, hidden_as_of: Position) -> None:
         """Learns from entries written after the state was last stored in full: sequence ids, and what is hidden."""
         ids_from = self.sequence_ids.unread_from or hidden_as_of
-        async for ledger, number, metadata in self.entries(min(ids_from, hidden_as_of), self.log.end):
+        async for ledger, number, metadata, entry in self.entries(min(ids_from, hidden_as_of), self.log.end):
             at = (ledger, number)
             is_hidden = at >= hidden_as_of and self.hidden.replay(ledger, number, metadata)
             if at >= ids_from and not is_hidden:
-                self.sequence_ids.replay(metadata)
+                self.sequence_ids.replay(metadata, entry)
 
     async def entries(
         self, first: Position, end: Position
-    ) -> AsyncIterator[tuple[int, int, pb.MessageMetadata]]:
-        """Ledger, number and metadata of the entries in [first, end), stepping over damage."""
+    ) -> AsyncIterator[tuple[int, int, pb.MessageMetadata, Buffer]]:
+        """Ledger, number, metadata and bytes of the entries in [first, end).
+
+        It steps over damage, and over entries whose metadata nobody can read: they say nothing of anybody."""
         at = self.log.normalise(first)
         while at < end:
             try:
@@ -156,7 +161,12 @@ class Topic:
                 continue
             for number, _, data in entries:
                 if (ledger, number) < end:
-                    yield ledger, number, parse_metadata(data)
+                    try:
+                        metadata = parse_metadata(data)
+                    except MalformedFrame as error:
+                        log.warning("%s: entry %s:%s: %s", self.name, ledger, number, error)
+                    else:
+                        yield ledger, number, metadata, data
             at = self.log.normalise((ledger, entries[-1][0] + 1))
 
     # -- the log's owner
@@ -191,6 +201,8 @@ class Topic:
         extra = dict(self._extra)
         if self.attached.epoch is not None:
             extra["topic_epoch"] = self.attached.epoch
+        if covered := self._publishing.dedup.covered_image():
+            extra[COVERED] = covered
         extra |= self.sequence_ids.image()
         return topic_state.encode_snapshot(
             {s.name: s.state() for s in self.subscriptions.values() if s.is_durable},
@@ -250,6 +262,7 @@ class Topic:
         present = len(self.producers) - (producer.name in self.producers)
         self.limits.check_producer(str(self.name), present, is_encrypted=producer.is_encrypted)
         producer.topic = self
+        self._publishing.dedup.began(producer.name)
         self.attached.add(producer, request_id)
 
     def last_sequence_id(self, producer: str) -> int:

@@ -32,9 +32,9 @@ from anabranch.storage.port import (
     LogError,
     LogStore,
 )
+from anabranch.storage.publish_times import first_published_at
 from anabranch.storage.spans import Span, Spans
 from anabranch.storage.topic_record import CompactedLedger, LedgerRecord, Skip, TopicRecord
-from anabranch.wire import entry as wire_entry
 
 log = logging.getLogger(__name__)
 
@@ -377,18 +377,15 @@ class TopicLog:
         return at[0], entries
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """Binary search; publish times are the producers' clocks, so neighbours may be slightly out of order."""
+        """The first entry published then or later, by the producers' clocks; the end if there is none."""
         # The same spans throughout: those of a log that is trimmed meanwhile count from another beginning.
         spans = self._spans
-        low, high = 0, spans.count(spans.first, spans.end)
-        while low < high:
-            middle = (low + high) // 2
-            _, entries = await self.read(spans.at_index(middle), 1, 1)
-            if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return self.normalise(spans.at_index(low))
+
+        async def read(index: int, entries_max: int, bytes_max: int) -> list[Entry]:
+            return (await self.read(spans.at_index(index), entries_max, bytes_max))[1]
+
+        found = await first_published_at(publish_time_ms, spans.count(spans.first, spans.end), read)
+        return self.normalise(spans.at_index(found))
 
     def position_at(self, index: int) -> Position:
         """The position of the index-th kept entry, or the end."""

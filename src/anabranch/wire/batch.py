@@ -204,6 +204,30 @@ def messages(entry: Buffer) -> list[Message]:
     return unpack(metadata, payload)
 
 
+# What `starts_a_row` unpacks at most: more than the batches of any client's defaults.
+_LOOK_BYTES_MAX: Final = 1024 * 1024
+
+
+def starts_a_row(metadata: pb.MessageMetadata, entry: Buffer) -> bool:
+    """Whether the sequence id in a batch's metadata is that of its first message, and the second has the next one.
+
+    False if nobody can tell: the batch is encrypted, too large to be worth a look, or its messages have no ids.
+    """
+    if metadata.encryption_keys or metadata.num_messages_in_batch < 2:
+        return False
+    try:
+        payload: Buffer = memoryview(entry)[metadata_span(entry)[1] :]
+        if metadata.compression != pb.NONE:
+            payload = decompress(
+                metadata.compression, payload, metadata.uncompressed_size, size_max=_LOOK_BYTES_MAX
+            )
+        first, second = (single for single, _ in split_batch(payload, 2))
+    except (MalformedFrame, UnsupportedCompression):
+        return False
+    named = metadata.sequence_id
+    return (first.sequence_id, second.sequence_id) == (named, named + 1) and second.HasField("sequence_id")
+
+
 def encode_send(entry: bytes, *, producer_id: int, sequence_id: int, **fields: Any) -> bytes:
     """The SEND frame of an entry; `fields` are further fields of CommandSend."""
     send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields)

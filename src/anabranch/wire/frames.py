@@ -11,7 +11,9 @@ Frames come out as plain tuples (a dataclass for each would cost more than readi
     (6, producer_id, sequence_id, num_messages, highest_sequence_id, flags, entry)        SEND
     (6, …, flags | EXTENDED, entry, command)   a SEND of a transaction or a replicator
 
-`highest_sequence_id` of a SEND is the last id the entry covers, so it is never below `sequence_id`.
+`highest_sequence_id` of a SEND is the last id that it names, so it is never below `sequence_id`. `num_messages` is what
+consumers count, the metadata's number, whatever the command says: a batch's metadata is read here, and that of others
+where it may hold such a number. Entries that cannot be taken are flagged (`REFUSED`), and the connection goes on.
 The decoder holds no socket: a shell receives into `writable()` and reports with `received(n)`, as
 asyncio's BufferedProtocol does, and a test simply calls `feed`.
 """
@@ -44,8 +46,18 @@ IS_MARKER: Final = 2
 BAD_CHECKSUM: Final = 4  # The entry is damaged: answer SEND_ERROR ChecksumError, store nothing.
 NO_CHECKSUM: Final = 8
 EXTENDED: Final = 16  # The whole command follows as an eighth item.
+BAD_METADATA: Final = 32  # Nobody could read it, or it counts messages that cannot be there.
+BAD_IDS: Final = 64  # Sequence ids that no answer could name: those are signed.
+REFUSED: Final = BAD_CHECKSUM | EXTENDED | BAD_METADATA | BAD_IDS
 
 SEND: Final = 6
+
+SEQUENCE_ID_MAX: Final = (1 << 63) - 1
+# The most messages that a batch may claim. Each takes six bytes before compression, so this is over 5 MB of nothing.
+BATCH_MESSAGES_MAX: Final = 1_000_000
+_SINGLE_BYTES_MIN: Final = 6
+# The tag of `num_messages_in_batch`. Metadata without this byte has no such field; with it, it may be part of anything.
+_COUNT_TAG: Final = 0x58
 
 # One read of sizes, then `08 06 32 len` (type SEND and the command's length), `08 id`, `10`.
 _SEND_HEAD: Final = Struct(">IIIBBB").unpack_from
@@ -56,6 +68,7 @@ _SEND_WORD: Final = 0x08063200 - 4
 _SLACK: Final = 32
 
 _parse_command = pb.BaseCommand.FromString
+_parse_metadata: Any = pb.MessageMetadata.FromString  # Of any buffer, which its types do not say.
 # The part that each type of command must bring along. Commands without required fields (PING) may omit it.
 _BODY: Final = {
     field.number: field.name
@@ -188,6 +201,7 @@ class FrameDecoder:
     def _cut(self, end: int) -> list[Frame]:
         frames: list[Frame] = []
         buffer, view, at, limit = self._buffer, self._view, self._start, self.frame_bytes_max
+        find, mark = buffer.find, -1  # No `_COUNT_TAG` is before the mark.
         need = 8
         while end - at >= 8:
             size, command_size, word, tag, producer_id, tag_2 = _SEND_HEAD(buffer, at)
@@ -223,17 +237,22 @@ class FrameDecoder:
                                 tag_2 = 0
                 rest = _PLAIN if p == entry_at else _send_rest(buffer, p, entry_at)
                 magic, crc, metadata_size = _ENTRY_HEAD(buffer, entry_at)
-                if (
-                    tag_2 == 16
-                    and rest is not None
-                    and magic == 0x0E01
-                    and metadata_size <= after - entry_at - 10
-                ):
+                metadata_end = entry_at + 10 + metadata_size
+                if tag_2 == 16 and rest is not None and magic == 0x0E01 and metadata_end <= after:
                     num_messages, highest, flags = rest
                     if highest < sequence_id:
                         highest = sequence_id
                     if crc32c(view[entry_at + 6 : after]) != crc:
                         flags |= BAD_CHECKSUM
+                    elif num_messages != 1 or mark < metadata_end:
+                        if mark < entry_at + 10:
+                            # Looked for across entries: most reads hold it nowhere, or rarely.
+                            mark = find(_COUNT_TAG, entry_at + 10, end)
+                            if mark < 0:
+                                mark = end
+                        if num_messages != 1 or mark < metadata_end:
+                            num_messages, bad = _counted(buffer, entry_at + 10, metadata_end, after)
+                            flags |= bad
                     entry = view[entry_at:after]
                     frames.append((6, producer_id, sequence_id, num_messages, highest, flags, entry))
                     at = after
@@ -313,13 +332,15 @@ def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:
     send = command.send
     sequence_id = send.sequence_id
     entry = strip_broker_metadata(payload)
-    flags = _judge(entry)
+    num_messages, flags = _judge(entry)
     if send.is_chunk:
         flags |= IS_CHUNK
     if send.marker:
         flags |= IS_MARKER
     highest = max(sequence_id, send.highest_sequence_id)
-    known = (SEND, send.producer_id, sequence_id, send.num_messages, highest)
+    if highest > SEQUENCE_ID_MAX:
+        flags |= BAD_IDS
+    known = (SEND, send.producer_id, sequence_id, num_messages, highest)
     if send.HasField("message_id") or send.HasField("txnid_most_bits") or send.HasField("txnid_least_bits"):
         return (*known, flags | EXTENDED, entry, command)
     return (*known, flags, entry)
@@ -339,24 +360,40 @@ def strip_broker_metadata(payload: memoryview) -> memoryview:
     return payload[6 + size :]
 
 
-def _judge(entry: memoryview) -> int:
-    """The checksum flags of an entry. Raises if it is no entry at all, which no client sends."""
+def _judge(entry: memoryview) -> tuple[int, int]:
+    """How many messages an entry holds, and its flags. Raises if it is no entry at all, which no client sends."""
+    size = len(entry)
     if _magic(entry) == MAGIC_CHECKSUM:
-        if len(entry) < 10:
-            raise MalformedFrame(f"entry of {len(entry)} bytes")
+        if size < 10:
+            raise MalformedFrame(f"entry of {size} bytes")
         _, crc, metadata_size = _ENTRY_HEAD(entry)
         if crc32c(entry[6:]) != crc:
             # Before its sizes are judged: damage in transit must not cost the producer its connection.
-            return BAD_CHECKSUM
-        room = len(entry) - 10
-        flags = 0
+            return 1, BAD_CHECKSUM
+        start, flags = 10, 0
     else:
         metadata_size = int.from_bytes(entry[:4], "big")
-        room = len(entry) - 4
-        flags = NO_CHECKSUM
-    if metadata_size > room:
-        raise MalformedFrame(f"metadata of {metadata_size} bytes in an entry of {len(entry)}")
-    return flags
+        start, flags = 4, NO_CHECKSUM
+    if metadata_size > size - start:
+        raise MalformedFrame(f"metadata of {metadata_size} bytes in an entry of {size}")
+    messages, bad = _counted(entry, start, start + metadata_size, size)
+    return messages, flags | bad
+
+
+def _counted(data: bytearray | memoryview, start: int, end: int, after: int) -> tuple[int, int]:
+    """How many messages the metadata in [start, end) counts, the payload ending at `after`; and `BAD_METADATA` or 0."""
+    try:
+        metadata = _parse_metadata(data[start:end])
+    except DecodeError:
+        return 1, BAD_METADATA
+    # 1 where it says nothing. Each further question costs as much as a tenth of the whole frame.
+    count = metadata.num_messages_in_batch
+    if count == 1 or 1 < count <= (after - end) // _SINGLE_BYTES_MIN:
+        return count, 0
+    size = metadata.uncompressed_size if metadata.compression else 0
+    if 1 < count <= min(size // _SINGLE_BYTES_MIN, BATCH_MESSAGES_MAX):
+        return count, 0
+    return 1, BAD_METADATA
 
 
 def verify(entry: Buffer) -> bool:

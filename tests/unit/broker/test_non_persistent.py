@@ -144,7 +144,7 @@ async def test_what_needs_messages_that_are_kept_is_refused(rest: Rest) -> None:
 
 async def test_types_and_exclusive_consumers_are_respected(rest: Rest) -> None:
     await rest.client.consumer(TOPIC, "s")
-    with pytest.raises(RequestRefused, match="has a consumer already"):
+    with pytest.raises(RequestRefused, match="Exclusive consumer is already connected"):
         await rest.client.consumer(TOPIC, "s")
     with pytest.raises(RequestRefused, match="cannot join"):
         await rest.client.consumer(TOPIC, "s", kind=SHARED)

@@ -112,3 +112,32 @@ def test_a_producer_replaces_its_own_earlier_self_only() -> None:
     assert producer(pb.Shared, epoch=1).replaces(old)
     assert not producer(pb.Shared, epoch=0).replaces(old)
     assert not producer(pb.Shared, epoch=1, link=Link()).replaces(old)
+
+
+@pytest.mark.parametrize("claimed", [1, 7, 2**63, 2**64 - 1])
+def test_an_epoch_that_the_topic_never_gave_is_the_claim_of_a_stranger(claimed: int) -> None:
+    admission = Admission(0)
+    stranger = producer(pb.Exclusive, claimed=claimed)
+    assert admission.judge(stranger, []) is Verdict.ADMIT
+    assert admission.hold(stranger) == 1
+    assert admission.judge(producer(pb.Exclusive, claimed=claimed), [stranger]) is Verdict.FENCED
+    new = Admission()
+    assert new.hold(stranger) == 0
+
+
+def test_an_epoch_never_leaves_what_the_protocol_can_say() -> None:
+    admission = Admission(2**64 - 1)
+    assert admission.hold(producer(pb.Exclusive)) == 2**63 - 1
+    assert admission.hold(producer(pb.Exclusive)) == 2**63 - 1
+
+
+def test_who_is_refused_hears_who_stands_in_the_way() -> None:
+    admission = Admission(4)
+    assert admission.why_not(producer(pb.Exclusive)) == "has existing shared producers"
+    admission.waiting.append(producer(pb.WaitForExclusive))
+    assert "waits to have it to itself: p" in admission.why_not(SHARED)
+    admission.hold(producer(pb.Exclusive))
+    assert admission.why_not(SHARED) == "has an existing exclusive producer: p"
+    assert "epoch has already moved to 5, the producer's is 4" in admission.why_not(
+        producer(pb.Exclusive, claimed=4)
+    )

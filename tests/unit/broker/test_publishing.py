@@ -17,8 +17,8 @@ from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.port import Buffer, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_entry
-from anabranch.wire.frames import BAD_CHECKSUM, EXTENDED, IS_CHUNK, FrameDecoder
+from anabranch.wire.batch import build_batch, build_entry, encode_send
+from anabranch.wire.frames import BAD_CHECKSUM, BAD_IDS, BAD_METADATA, EXTENDED, IS_CHUNK, FrameDecoder
 
 
 class Link:
@@ -31,6 +31,7 @@ class Link:
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
         self.answers: list[tuple[str, int, int]] = []
+        self.highest: list[int] = []
         self.owed = 0
 
     def write(self, pieces: Sequence[Buffer]) -> None:
@@ -39,6 +40,7 @@ class Link:
             if command.type == pb.BaseCommand.SEND_RECEIPT:
                 receipt = command.send_receipt
                 entry = receipt.message_id.entryId
+                self.highest.append(receipt.highest_sequence_id)
                 self.answers.append(
                     ("receipt", receipt.sequence_id, entry - (1 << 64) if entry >> 63 else entry)
                 )
@@ -103,6 +105,18 @@ class Rig:
         entry = memoryview(build_entry(metadata, b"x"))
         self.publishing.publish(self.producer, [(6, 1, sequence_id, 1, sequence_id, flags, entry)])
 
+    def send_batch(self, first: int, ids: Sequence[int], *, highest: int | None = None) -> None:
+        """A batch as its client sends it: with the last id or without, in the command and in the metadata."""
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=first, publish_time=1)
+        if highest is not None:
+            metadata.highest_sequence_id = highest
+        messages = [(pb.SingleMessageMetadata(payload_size=0, sequence_id=id), b"x") for id in ids]
+        entry = build_batch(metadata, messages)
+        sent = encode_send(
+            entry, producer_id=1, sequence_id=first, num_messages=len(ids), highest_sequence_id=highest
+        )
+        self.publishing.publish(self.producer, FrameDecoder().feed(sent))
+
     async def told(self) -> None:
         self._told.clear()
         await asyncio.wait_for(self._told.wait(), 5)
@@ -156,6 +170,94 @@ async def test_the_chunks_of_one_message_are_not_duplicates_of_each_other() -> N
             rig.send(7, flags=IS_CHUNK, metadata=metadata)
         answers = await rig.until_answered(3 * (attempt + 1))
     assert [entry for _, _, entry in answers] == [0, 1, 2, -1, -1, -1]
+
+
+# Two keys in turn. The wheel names the first id of each batch, Java the last one twice.
+BY_KEY = [
+    [(0, [0, 2], None), (1, [1, 3], None), (4, [4, 6, 7, 8], None), (5, [5], None)],
+    [(2, [0, 2], 2), (3, [1, 3], 3), (5, [5], None), (8, [4, 6, 7, 8], 8)],
+]
+
+
+@pytest.mark.parametrize("batches", BY_KEY)
+async def test_batches_by_key_are_stored_and_receipted_by_the_ids_that_they_name(
+    batches: list[tuple[int, list[int], int | None]],
+) -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    for first, ids, highest in batches:
+        rig.send_batch(first, ids, highest=highest)
+    answers = await rig.until_answered(4)
+    assert answers == [("receipt", first, n) for n, (first, _, _) in enumerate(batches)]
+    assert rig.link.highest == [first if highest is None else highest for first, _, highest in batches]
+    for first, ids, highest in batches:
+        rig.send_batch(first, ids, highest=highest)
+    assert (await rig.until_answered(8))[4:] == [("receipt", first, -1) for first, _, _ in batches]
+    assert rig.log.entries == 4
+
+
+async def test_a_batch_that_is_old_in_part_is_stored_before_it_is_receipted() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    rig.send_batch(0, [0, 1, 2], highest=2)
+    rig.send_batch(1, [1, 2, 3], highest=3)
+    assert await rig.until_answered(2) == [("receipt", 0, 0), ("receipt", 1, 1)]
+
+
+async def test_a_chunk_that_completes_no_message_is_not_called_stored() -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(True)
+    rig.send(0)
+    for chunk in range(3):
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, chunk_id=chunk, num_chunks_from_msg=3, uuid="u"
+        )
+        rig.send(1, flags=IS_CHUNK, metadata=metadata)
+        await rig.until_answered(2 + chunk)
+        assert rig.publishing.dedup.last_confirmed("p") == (1 if chunk == 2 else 0)
+
+
+@pytest.mark.parametrize("is_deduplicating", [True, False])
+@pytest.mark.parametrize("flag", [BAD_METADATA, BAD_IDS])
+async def test_what_the_frame_shows_to_be_wrong_is_refused_in_its_turn(
+    flag: int, is_deduplicating: bool
+) -> None:
+    rig = await Rig().open()
+    rig.publishing.deduplicate(is_deduplicating)
+    rig.send(1)
+    rig.send(2, flags=flag)
+    rig.send(3)
+    answers = await rig.until_answered(3)
+    assert answers == [("receipt", 1, 0), ("error", 2, pb.NotAllowedError), ("receipt", 3, 1)]
+
+
+def unreadable() -> memoryview:
+    head = b"\xff\xff\xff"
+    return memoryview(b"\x0e\x01\0\0\0\0" + len(head).to_bytes(4, "big") + head + b"x")
+
+
+async def test_metadata_that_nobody_can_read_is_refused_where_it_decides() -> None:
+    rig = await Rig().open()
+    rig.publishing.publish(rig.producer, [(6, 1, 1, 1, 1, IS_CHUNK, unreadable())])
+    rig.publishing.deduplicate(True)
+    rig.publishing.publish(rig.producer, [(6, 1, 2, 1, 2, 0, unreadable())])
+    rig.publishing.deduplicate(False)
+    rig.publishing.limit_messages(0, 1000)
+    rig.publishing.publish(rig.producer, [(6, 1, 3, 1, 3, 0, unreadable())])
+    rig.publishing.limit_messages(0, 0)
+    rig.publishing.require_encryption(True)
+    rig.publishing.publish(rig.producer, [(6, 1, 4, 1, 4, 0, unreadable())])
+    answers = await rig.until_answered(4)
+    assert answers == [("receipt", 1, 0), *(("error", n, pb.NotAllowedError) for n in (2, 3, 4))]
+
+
+async def test_where_messages_are_deduplicated_nobody_sends_under_anothers_name() -> None:
+    rig = await Rig().open()
+    other = pb.MessageMetadata(producer_name="q", sequence_id=1, publish_time=1)
+    rig.send(1, metadata=other)
+    rig.publishing.deduplicate(True)
+    rig.send(2, metadata=other)
+    assert await rig.until_answered(2) == [("receipt", 1, 0), ("error", 2, pb.NotAllowedError)]
 
 
 async def test_without_deduplication_ids_may_repeat() -> None:

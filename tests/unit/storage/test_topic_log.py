@@ -221,6 +221,33 @@ async def test_a_position_is_found_by_publish_time() -> None:
     assert await log.find_by_publish_time(99_999) == log.end
 
 
+GARBAGE = b"\x0e\x01\0\0\0\0\0\0\0\x14" + b"\xff" * 20 + b"payload"
+
+
+@pytest.mark.parametrize("garbage", [{24}, {12, 24, 25, 37}, set(range(15, 19)), {48, 49}, {0, 1}])
+async def test_a_position_is_found_by_publish_time_among_entries_that_nobody_can_read(
+    garbage: set[int],
+) -> None:
+    _world, _metadata, owner, log = await opened()
+    for n in range(50):
+        log.append(GARBAGE if n in garbage else entry(n, publish_time=1000 + 10 * n), 1)
+    await owner.until(lambda: owner.end == 50)
+    for n in range(50):
+        _, found = await log.find_by_publish_time(1000 + 10 * n)
+        # It may be garbage in front of the one that is looked for.
+        assert found <= n
+        assert set(range(found, n)) <= garbage
+    assert await log.find_by_publish_time(99_999) in (log.end, (log.ledger, 48))
+
+
+async def test_a_log_of_garbage_is_not_given_up_for_its_age() -> None:
+    _world, _metadata, owner, log = await opened()
+    for _ in range(300):
+        log.append(GARBAGE, 1)
+    await owner.until(lambda: owner.end == 300)
+    assert await log.find_by_publish_time(99_999) == log.first
+
+
 async def test_skipped_damage_is_stepped_over_for_good() -> None:
     world, metadata, owner, log = await opened()
     for n in range(6):

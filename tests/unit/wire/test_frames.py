@@ -17,10 +17,13 @@ from anabranch.wire.batch import build_entry, encode_send
 from anabranch.wire.encode import encode_command, encode_payload_header
 from anabranch.wire.frames import (
     BAD_CHECKSUM,
+    BAD_IDS,
+    BAD_METADATA,
     EXTENDED,
     IS_CHUNK,
     IS_MARKER,
     NO_CHECKSUM,
+    SEQUENCE_ID_MAX,
     Frame,
     FrameDecoder,
     verify,
@@ -61,17 +64,24 @@ def raw_frame(command: bytes, payload: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(command) + len(payload), len(command)) + command + payload
 
 
-@given(SEND)
+def ids_flag(highest: int) -> int:
+    return BAD_IDS if highest > SEQUENCE_ID_MAX else 0
+
+
+@given(SEND, st.none() | st.integers(1, 5000))
 @settings(max_examples=400)
-def test_send_reads_as_protobuf_reads_it(fields: dict[str, Any]) -> None:
-    stored = entry()
+def test_send_reads_as_protobuf_reads_it(fields: dict[str, Any], messages: int | None) -> None:
+    stored = entry(
+        b"x" * 6 * (messages or 0), **({} if messages is None else {"num_messages_in_batch": messages})
+    )
     (frame,) = FrameDecoder().feed(encode_send(stored, **fields))
     send = pb.CommandSend(**fields)
     flags = (IS_CHUNK if send.is_chunk else 0) | (IS_MARKER if send.marker else 0)
     extended = any(send.HasField(f) for f in ("txnid_least_bits", "txnid_most_bits", "message_id"))
     highest = max(send.sequence_id, send.highest_sequence_id)
-    assert frame[:5] == (6, send.producer_id, send.sequence_id, send.num_messages, highest)
-    assert frame[5] == flags | (EXTENDED if extended else 0)
+    # What consumers count is what the metadata says.
+    assert frame[:5] == (6, send.producer_id, send.sequence_id, messages or 1, highest)
+    assert frame[5] == flags | (EXTENDED if extended else 0) | ids_flag(highest)
     assert bytes(frame[6]) == stored
     assert (frame[7].send == send) if extended else (len(frame) == 7)
 
@@ -88,9 +98,94 @@ def test_send_with_fields_in_any_order_reads_as_protobuf_reads_it(
     send = pb.CommandSend.FromString(body)
     (frame,) = FrameDecoder().feed(raw_frame(b"\x08\x06\x32" + varint(len(body)) + body, entry()))
     highest = max(send.sequence_id, send.highest_sequence_id)
-    assert frame[:5] == (6, send.producer_id, send.sequence_id, send.num_messages, highest)
+    assert frame[:5] == (6, send.producer_id, send.sequence_id, 1, highest)
+    assert frame[5] & BAD_IDS == ids_flag(highest)
     assert bool(frame[5] & IS_CHUNK) == send.is_chunk
     assert bool(frame[5] & IS_MARKER) == send.marker
+
+
+@pytest.mark.parametrize("said", [1, 2, 0, -1, 2_000_000_000, -(2**31)])
+@pytest.mark.parametrize("sequence_id", [7, 2**40])  # The second is read by protobuf.
+@pytest.mark.parametrize("name", ["p", "X marks the spot"])
+def test_a_send_has_as_many_messages_as_its_metadata_says(said: int, sequence_id: int, name: str) -> None:
+    decoder = FrameDecoder()
+    one = entry(producer_name=name)
+    three = entry(b"x" * 18, producer_name=name, num_messages_in_batch=3)
+    packed = entry(
+        b"x", producer_name=name, num_messages_in_batch=3, compression=pb.ZSTD, uncompressed_size=18
+    )
+    for stored, count in ((one, 1), (three, 3), (packed, 3), (one, 1)):
+        (frame,) = decoder.feed(
+            encode_send(stored, producer_id=1, sequence_id=sequence_id, num_messages=said)
+        )
+        assert (frame[3], frame[5]) == (count, 0)
+
+
+def test_many_sends_of_one_read_have_as_many_messages_as_each_one_says() -> None:
+    parts = [
+        entry(b"X" * (n % 3), **({} if n % 5 else {"num_messages_in_batch": 1}))
+        if n % 7
+        else entry(b"x" * 12, num_messages_in_batch=2)
+        for n in range(300)
+    ]
+    frames = FrameDecoder().feed(
+        b"".join(encode_send(part, producer_id=1, sequence_id=n) for n, part in enumerate(parts))
+    )
+    assert [frame[3] for frame in frames] == [1 if n % 7 else 2 for n in range(300)]
+
+
+@pytest.mark.parametrize("sequence_id", [7, 2**40])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_messages_in_batch": 0},
+        {"num_messages_in_batch": -1},
+        {"num_messages_in_batch": -(2**31)},
+        {"num_messages_in_batch": 2},  # There are 7 bytes.
+        {"num_messages_in_batch": 2**31 - 1},
+        {"num_messages_in_batch": 4, "compression": pb.ZSTD, "uncompressed_size": 23},
+        {"num_messages_in_batch": 1_000_001, "compression": pb.ZSTD, "uncompressed_size": 2**32 - 1},
+    ],
+)
+def test_metadata_that_counts_messages_which_cannot_be_there_is_flagged(
+    sequence_id: int, fields: dict[str, Any]
+) -> None:
+    decoder = FrameDecoder()
+    sent = encode_send(entry(**fields), producer_id=1, sequence_id=sequence_id)
+    frames = decoder.feed(sent + flow(3))
+    assert frames[0][5] == BAD_METADATA
+    assert frames[0][3] == 1
+    assert frames[1][0] == pb.BaseCommand.FLOW
+
+
+@pytest.mark.parametrize("sequence_id", [7, 2**40])
+def test_metadata_that_nobody_can_read_is_flagged_where_it_is_read(sequence_id: int) -> None:
+    head = b"\xff\x58\xff"
+    body = len(head).to_bytes(4, "big") + head + b"payload"
+    stored = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+    for said in (1, 2):
+        (frame,) = FrameDecoder().feed(
+            encode_send(stored, producer_id=1, sequence_id=sequence_id, num_messages=said)
+        )
+        assert frame[5] == BAD_METADATA
+
+
+@pytest.mark.parametrize(
+    ("sequence_id", "highest", "flag"),
+    [
+        (2**63 - 1, 0, 0),
+        (2**63, 0, BAD_IDS),
+        (2**64 - 1, 0, BAD_IDS),
+        (1, 2**63, BAD_IDS),
+        (1, 2**63 - 1, 0),
+    ],
+)
+def test_sequence_ids_that_no_answer_could_name_are_flagged(
+    sequence_id: int, highest: int, flag: int
+) -> None:
+    sent = encode_send(entry(), producer_id=1, sequence_id=sequence_id, highest_sequence_id=highest)
+    (frame,) = FrameDecoder().feed(sent)
+    assert frame[5] == flag
 
 
 FRAMES = st.one_of(

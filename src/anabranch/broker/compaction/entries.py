@@ -108,11 +108,19 @@ def _with_slots(metadata: pb.MessageMetadata, payload: bytes, left: Sequence[int
 
 
 def last_slot(entry: Buffer) -> int:
-    """The place in its batch of the last message that is left; -1 for what is no batch."""
-    metadata = wire_entry.parse_metadata(entry)
-    if metadata.compacted_batch_indexes:
-        return metadata.compacted_batch_indexes[-1]
-    return metadata.num_messages_in_batch - 1 if wire_entry.is_batch(metadata) else -1
+    """The place in its batch of the last message that is left; -1 for what is no batch, or cannot be read.
+
+    Any producer may say that messages of its batch were compacted away, and where the others are.
+    """
+    try:
+        metadata = wire_entry.parse_metadata(entry)
+    except MalformedFrame:
+        return -1
+    if not wire_entry.is_batch(metadata):
+        return -1
+    end = metadata.num_messages_in_batch - 1
+    last = metadata.compacted_batch_indexes[-1] if metadata.compacted_batch_indexes else end
+    return max(min(last, end), -1)
 
 
 def _unpacked(metadata: pb.MessageMetadata, entry: Buffer) -> Buffer:

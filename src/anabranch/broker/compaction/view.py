@@ -13,9 +13,9 @@ from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import BEFORE_ALL, Position
 from anabranch.storage.port import Entry, LogError
+from anabranch.storage.publish_times import first_published_at
 from anabranch.storage.topic_log import TopicLog
 from anabranch.storage.topic_record import CompactedLedger
-from anabranch.wire import entry as wire_entry
 
 _INDEX_BYTES = 4 << 20
 
@@ -129,14 +129,12 @@ class CompactedLog:
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         left = self._left()
         if left is not None:
-            low, high = 0, len(left[1])
-            while low < high:
-                middle = (low + high) // 2
-                _, entries = await self.read(left[1].place(middle), 1, 1)
-                if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
-                    high = middle
-                else:
-                    low = middle + 1
-            if low < len(left[1]):
-                return left[1].place(low)
+            index = left[1]
+
+            async def read(number: int, entries_max: int, bytes_max: int) -> list[Entry]:
+                return (await self.read(index.place(number), entries_max, bytes_max))[1]
+
+            found = await first_published_at(publish_time_ms, len(index), read)
+            if found < len(index):
+                return index.place(found)
         return self.normalise(max(self._upto, await self._log.find_by_publish_time(publish_time_ms)))

@@ -36,7 +36,7 @@ class SingleActiveDispatcher(Dispatcher):
     def add(self, consumer: Consumer) -> None:
         if self.kind == EXCLUSIVE and self.consumers:
             raise ConsumerBusyError(
-                f"the exclusive subscription {self._ctx.subscription} has a consumer already: "
+                f"ConsumerBusy: Exclusive consumer is already connected to {self._ctx.subscription}: "
                 f"{self.consumers[0].name}"
             )
         self._only = None

@@ -88,7 +88,7 @@ class NonPersistentSubscription:
             )
         if self.consumers and consumer.kind == EXCLUSIVE:
             raise ConsumerBusyError(
-                f"the exclusive subscription {self.name} has a consumer already: {self.consumers[0].name}"
+                f"ConsumerBusy: Exclusive consumer is already connected to {self.name}: {self.consumers[0].name}"
             )
         if consumer.kind not in TYPE_NAMES:
             raise NotAllowedError(f"unknown subscription type {consumer.kind}")

@@ -16,6 +16,7 @@ from anabranch.wire.batch import build_batch, build_entry, build_message, open_e
 from anabranch.wire.frames import Buffer
 
 SECRET = b"a secret of the test, long enough"
+GARBAGE = b"\x0e\x01\0\0\0\0\0\0\0\x14" + b"\xff" * 20 + b"payload"
 
 
 @dataclass(frozen=True)
@@ -249,3 +250,35 @@ def test_passes_that_see_other_messages_are_noticed(kind: type[Compactor] | type
     compactor.compact([entry])
     with pytest.raises(InputChangedError, match="changed meanwhile"):
         compactor.finish()
+
+
+@pytest.mark.parametrize(
+    ("left", "last"), [([], 2), ([0, 1], 1), ([-1], -1), ([2**31 - 1], 2), ([-(2**31)], -1), ([0, 2], 2)]
+)
+def test_the_last_message_of_a_batch_is_one_of_its_own_whatever_its_producer_says(
+    left: list[int], last: int
+) -> None:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, compacted_batch_indexes=left
+    )
+    batch = build_batch(metadata, [(pb.SingleMessageMetadata(payload_size=0), b"x")] * 3)
+    assert last_slot(batch) == last
+    alone = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, compacted_batch_indexes=left)
+    assert last_slot(build_message(alone, b"x")) == -1
+    assert last_slot(GARBAGE) == -1
+
+
+@pytest.mark.parametrize("compactor", [Compactor, FastCompactor])
+@pytest.mark.parametrize("count", [2, 2**31 - 1])
+def test_what_nobody_can_read_is_kept_as_it_is(
+    compactor: type[Compactor] | type[FastCompactor], count: int
+) -> None:
+    odd = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count)
+    entries = [GARBAGE, build_message(odd, b"payload"), SentEntry((Sent("a", b"1"),)).build()]
+    made = compactor(secret=SECRET, keeps_keyless=False)
+    while True:
+        made.survey(entries)
+        if made.end_pass():
+            break
+    assert made.compact(entries) == entries
+    made.finish()

@@ -55,6 +55,7 @@ public final class V5Claims {
         groups.put("autoscale", new AutoScaleClaims(lab).claims());
         groups.put("namespace", new NamespaceClaims(lab).claims());
         groups.put("fault", new FaultClaims(lab).claims());
+        groups.put("deduplication", new DedupClaims(lab).claims());
         return groups;
     }
 

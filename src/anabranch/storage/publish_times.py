@@ -1,0 +1,47 @@
+"""Where in a log a time is: a binary search over the entries' publish times.
+
+Those are the producers' clocks, so neighbours may be slightly out of order. An entry whose metadata nobody can read has
+the time of the next one that can be read; where there is none nearby it counts as new, so that nothing is given up on
+the word of garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from anabranch.errors import MalformedFrame
+from anabranch.storage.port import Entry
+from anabranch.wire import entry as wire_entry
+
+# How far is looked for an entry that can be read.
+_NEARBY_ENTRIES: Final = 100
+_NEARBY_BYTES: Final = 256 * 1024
+
+# Entries from an index on: at least one if there is any, at most so many and of about so many bytes.
+Read = Callable[[int, int, int], Awaitable[Sequence[Entry]]]
+
+
+async def first_published_at(publish_time_ms: int, count: int, read: Read) -> int:
+    """The index below `count` of the first entry published then or later; `count` if there is none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        published = _published(await read(middle, 1, 1))
+        if published is None:
+            published = _published(await read(middle, _NEARBY_ENTRIES, _NEARBY_BYTES))
+        if published is None or published >= publish_time_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _published(entries: Sequence[Entry]) -> int | None:
+    """The first time that can be read."""
+    for _, _, data in entries:
+        try:
+            return wire_entry.publish_time(data)
+        except MalformedFrame:
+            continue
+    return None
