@@ -383,8 +383,8 @@ class Topic:
         if if_unused is not None:
             if not if_unused(self):
                 raise NotAllowedError(f"{self.name} is in use")
-        elif not force and (self.producers or any(s.consumers for s in self.subscriptions.values())):
-            raise NotAllowedError(f"{self.name} has connected producers or consumers")
+        elif not force:
+            self.check_deletable()
         self._detach_all()
         await self.compaction.stop()
         self._publishing.abandon()
@@ -397,6 +397,15 @@ class Topic:
             raise
         finally:
             self._finish_close()
+
+    def check_deletable(self) -> None:
+        """NotAllowedError while clients use the topic, or while it holds what readers may yet see: that takes force."""
+        if self.producers or any(s.consumers for s in self.subscriptions.values()):
+            raise NotAllowedError("Topic has active producers/subscriptions; disconnect them, or force")
+        if self.hidden.has_open:
+            raise NotAllowedError(
+                "Topic holds entries of hidden writes that are not decided; decide or drop them, or force"
+            )
 
     async def skip_damage(self) -> int:
         """Gives up the damaged entries that readers have met; returns how many."""

@@ -166,4 +166,9 @@ async def delete(owned: OwnedDep, force: bool = False) -> None:
         consumers = sum(len(s.consumers) for s in opened.subscriptions.values())
         if opened.producers or consumers:
             raise RestError(412, "Segment has active producers/subscriptions; close them, or force")
+        if opened.hidden.has_open:
+            text = (
+                "Segment holds entries of hidden writes that are not decided; decide or drop them, or force"
+            )
+            raise RestError(412, text)
     await owned.broker.segment_owner.delete(owned.topic, owned.segment)

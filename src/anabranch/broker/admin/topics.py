@@ -16,7 +16,7 @@ from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
 from anabranch.broker.admin.partitions import each, parts, single
 from anabranch.broker.broker import Broker
-from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.policies import PartitionedTopic
 from anabranch.broker.policy_json import Int32
 from anabranch.broker.topic import Topic
@@ -79,8 +79,11 @@ async def _delete(broker: Broker, topic: Topic, force: bool) -> None:
 
 
 def _check_unused(topic: Topic, force: bool) -> None:
-    if not force and (topic.producers or any(s.consumers for s in topic.subscriptions.values())):
-        raise RestError(412, "Topic has active producers/subscriptions; disconnect them, or force")
+    if not force:
+        try:
+            topic.check_deletable()
+        except NotAllowedError as error:
+            raise RestError(412, str(error)) from None
 
 
 @router.put("/unload", status_code=204)

@@ -16,6 +16,7 @@ from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.broker import Broker
+from anabranch.broker.topic import Topic
 from anabranch.broker.write_records import encode_record
 from anabranch.model.hidden_writes import (
     DroppedWinner,
@@ -25,6 +26,7 @@ from anabranch.model.hidden_writes import (
     checked_attempt,
 )
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import scalable_name
 from anabranch.storage.port import LogError
 
 router = APIRouter()
@@ -127,11 +129,23 @@ async def reveal(
         answer = redirect(request, broker.owners.owner(name).http_url)
         raise HTTPException(307, "Ask the topic's owner", {"Location": answer.headers["location"]})
     try:
-        await (await single(broker, name)).hidden.reveal(batch)
+        await (await _revealed_by(broker, name)).hidden.reveal(batch)
     except LogError as error:
         # Taken by another broker, or lost with its disk: whoever has it next can do it.
         raise RestError(503, f"{name}: {error}; ask again") from None
     return Response(status_code=204)
+
+
+async def _revealed_by(broker: Broker, name: TopicName) -> Topic:
+    """404 for a segment that is collected, which happens only after it has shown what won; 410 if its topic is gone."""
+    try:
+        return await single(broker, name)
+    except RestError:
+        parent = scalable_name(name)
+        record = await broker.records.get(parent) if name.domain is Domain.SEGMENT else None
+        if name.domain is Domain.SEGMENT and (record is None or record.is_deleting):
+            raise RestError(410, f"{parent} does not exist, and {name} is gone with it") from None
+        raise
 
 
 async def _check_target(broker: Broker, role: str, target: str) -> None:
