@@ -184,6 +184,7 @@ class Requests:
                 metadata={item.key: item.value for item in request.metadata},
                 created_ms=broker.now_ms(),
                 is_encrypted=request.encrypted,
+                role=session.role,
             )
             await topic.add_producer(producer, request.request_id)
         except BaseException:

@@ -224,7 +224,7 @@ class Topic:
             raise _terminated(self.name)
         hidden = hidden_as(producer.metadata)
         if hidden is not None:
-            await self.hidden.admit(*hidden)
+            await self.hidden.admit(*hidden, producer.role)
         if self.upkeep.quotas.is_set:
             await self.upkeep.quotas.admit_producer()
         await self.attached.make_way(producer)

@@ -1,11 +1,13 @@
 """`/admin/v2/anabranch/writes` and `…/reveal`: who won a batch of a hidden write, and that its readers see it now.
 
 Any broker answers for the record, which is in the shared store; the topic's owner does the revealing, and others send
-the caller there. Who may produce to the topics may decide what becomes of what was produced.
+the caller there. A record belongs to those who may produce to all topics that it is about: nobody else reads or changes
+it, whatever topics they name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -17,7 +19,7 @@ from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
-from anabranch.broker.write_records import encode_record
+from anabranch.broker.write_records import Check, encode_record
 from anabranch.model.hidden_writes import (
     DroppedWinner,
     InvalidWrite,
@@ -76,8 +78,7 @@ async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Respo
     record = await broker.write_records.get(batch)
     if record is None:
         raise RestError(404, f"Nothing is known of {batch}")
-    for topic in record.topics:
-        await broker.rights.produce(role, TopicName.parse(topic))
+    await _may_change(broker, role, ())(record)
     return _answer(record)
 
 
@@ -92,11 +93,14 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
             raise RestError(
                 412, f"{topic} has no log of its own: name segments, partitions or persistent topics"
             )
+    about = topics or _target(given.target)
+    for topic in about:
         await broker.rights.produce(role, topic)
-    if not topics:
-        await _check_target(broker, role, given.target)
+    # A thousand segments are one topic to whoever asks for a right.
+    about = [scalable_name(topic) if topic.domain is Domain.SEGMENT else topic for topic in about]
+    check = _may_change(broker, role, about)
     try:
-        record = await broker.write_records.decide(batch, winners, map(str, topics))
+        record = await broker.write_records.decide(batch, winners, map(str, topics), about=about, check=check)
     except DroppedWinner as error:
         raise RestError(409, str(error)) from None
     return _answer(record)
@@ -104,10 +108,14 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
 
 @router.post("/writes/{write}/{number}/drop")
 async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
-    """Those attempts will not win. Only who wrote them knows their names."""
+    """Those attempts will not win."""
     given = await body(request, Dropped)
-    await _check_target(broker, role, given.target)
-    return _answer(await broker.write_records.drop(batch, _attempts(given.attempts)))
+    about = _target(given.target)
+    for topic in about:
+        await broker.rights.produce(role, topic)
+    check = _may_change(broker, role, about)
+    attempts = _attempts(given.attempts)
+    return _answer(await broker.write_records.drop(batch, attempts, about=about, check=check))
 
 
 @router.post("/reveal/{domain}/{tenant}/{namespace}/{topic:path}")
@@ -148,12 +156,23 @@ async def _revealed_by(broker: Broker, name: TopicName) -> Topic:
         raise
 
 
-async def _check_target(broker: Broker, role: str, target: str) -> None:
-    """Records are in the shared store: nobody makes one who may write nowhere."""
-    if target:
-        await broker.rights.produce(role, TopicName.parse(target))
-    else:
-        await broker.rights.super_user(role)
+def _may_change(broker: Broker, role: str, about: Sequence[TopicName]) -> Check:
+    """For who may produce to all that the record is about, whatever the caller says it is.
+
+    One that is about nothing yet will be about what the caller has named, and may produce to. Records are in the shared
+    store: nobody makes one who may write nowhere."""
+
+    async def check(record: WriteRecord) -> None:
+        for topic in record.concerns:
+            await broker.rights.produce(role, topic)
+        if not record.concerns and not about:
+            await broker.rights.super_user(role)
+
+    return check
+
+
+def _target(text: str) -> list[TopicName]:
+    return [TopicName.parse(text)] if text else []
 
 
 def _answer(record: WriteRecord) -> Response:
