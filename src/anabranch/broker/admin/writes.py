@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from anabranch.broker.admin.errors import RestError, redirect
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.broker import Broker
@@ -74,6 +75,7 @@ BatchDep = Annotated[WriteBatch, Depends(_in_path)]
 
 
 @router.get("/writes/{write}/{number}")
+@needs(Needs.ROUTE)
 async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Response:
     record = await broker.write_records.get(batch)
     if record is None:
@@ -83,6 +85,7 @@ async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Respo
 
 
 @router.put("/writes/{write}/{number}")
+@needs(Needs.ROUTE)
 async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Stores the winners unless there are some: then those are answered, and the caller goes on with them."""
     given = await body(request, Decided)
@@ -107,6 +110,7 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
 
 
 @router.post("/writes/{write}/{number}/drop")
+@needs(Needs.ROUTE)
 async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Those attempts will not win."""
     given = await body(request, Dropped)
@@ -119,6 +123,7 @@ async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Reque
 
 
 @router.post("/reveal/{domain}/{tenant}/{namespace}/{topic:path}")
+@needs(Needs.ROUTE)
 async def reveal(
     request: Request,
     broker: BrokerDep,
