@@ -2,7 +2,7 @@
 
 `topic://` is for clients that know scalable topics. Those of Pulsar look its name up as if it were a classic topic's,
 only to find a broker for their watch. They say nothing about scalable topics in CONNECT, and not all of them tell their
-release; so such a lookup is answered to everybody, by whom they ask. Every other classic use of the name is refused with
+release: so such a lookup is answered to everybody, by whom they ask. Every other classic use of it is refused with
 advice. `segment://` topics are looked up like classic ones, and a lookup never makes one.
 """
 
