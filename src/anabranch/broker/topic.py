@@ -128,7 +128,12 @@ class Topic:
         topic_log.start(topic)
         topic.is_open = True
         if topic.hidden.has_attempts:
-            await topic.hidden.look()
+            try:
+                await topic.hidden.look()
+            except BaseException:
+                # It is written to already, and nobody will have it.
+                await topic.close()
+                raise
         return topic
 
     async def _replay(self, hidden_as_of: Position) -> None:

@@ -29,8 +29,8 @@ SEGMENT = "/{tenant}/{namespace}/{topic:path}/{descriptor}"
 SUBSCRIPTION = SEGMENT + "/subscription/{subscription:path}"
 TIMESTAMP_MS_MAX = 2**63 - 1
 KEPT = (
-    "A segment of the layout goes by itself once it is sealed, read by every subscription and not retained: skip-all of "
-    "a subscription, or its deletion, gives up what it has not read. To give up everything, delete the topic"
+    "A segment of the layout goes by itself once it is sealed, read by every subscription and not retained: skip-all "
+    "of a subscription, or its deletion, gives up what it has not read. To give up everything, delete the topic"
 )
 
 
