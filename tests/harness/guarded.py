@@ -11,8 +11,10 @@ from typing import Any, cast
 import httpx
 import jwt
 import msgspec
+from fastapi import FastAPI
 
 from anabranch.broker.admin import create_app
+from anabranch.broker.admin.request_scope import Found
 from anabranch.broker.authentication import Authentication
 from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
@@ -117,6 +119,12 @@ class Guarded:
     broker: Broker
     clock: Clock
     http: httpx.AsyncClient
+    app: FastAPI
+
+    def find_route(self, method: str, path: str) -> Found | None:
+        """The route that answers; None if there is none, or none for this method."""
+        found: Found | None = self.app.state.find_route({"type": "http", "method": method, "path": path})
+        return found if found is not None and found.runs else None
 
     async def rest(
         self, role: str | None, method: str, path: str, status: int | None = None, **options: Any
@@ -190,9 +198,10 @@ async def guarded(*, authentication: Authentication | None = None, **settings: A
     )
     brokers.append(broker)
     await broker.start()
-    transport = httpx.ASGITransport(create_app(broker))
+    app = create_app(broker)
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http:
-        made = Guarded(url, broker, clock, http)
+        made = Guarded(url, broker, clock, http, app)
         tenant = Tenant(admin_roles=("boss",), allowed_clusters=(resources.cluster,))
         await resources.create_tenant("acme", tenant)
         await resources.create_namespace(NamespaceName("acme", "news"))

@@ -39,6 +39,10 @@ class Attempt:
     def first(self) -> Position | None:
         return self.runs[0][:2] if self.runs else None
 
+    @property
+    def entries(self) -> int:
+        return sum(end - first for _, first, end in self.runs)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import state as topic_state
+from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.hidden import HiddenEntries, Run
+from anabranch.broker.write_records import Check
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
     Fate,
@@ -23,7 +25,9 @@ from anabranch.model.hidden_writes import (
     WriteRecord,
     attempt_of_bits,
     checked_attempt,
+    whole_topic,
 )
+from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.storage.topic_record import Skip
 from anabranch.wire import pulsar_pb2 as pb
@@ -76,8 +80,16 @@ class HiddenWrites:
         """Whether there are entries that readers may yet see."""
         return self._hidden.has_open
 
-    def stats(self) -> list[dict[str, Any]]:
-        """What is open, for operators who wonder what readers wait for."""
+    def stats(self, *, with_names: bool) -> list[dict[str, Any]]:
+        """What is open, for operators who wonder what readers wait for.
+
+        Names are for those who may produce: with them a batch can be decided, and an attempt dropped."""
+        if not with_names:
+            attempts = self._hidden.attempts
+            return [
+                {"entries": sum(attempts[name].entries for name in names)}
+                for names in self._hidden.batches().values()
+            ]
         return [
             {
                 "write": batch.write,
@@ -85,7 +97,7 @@ class HiddenWrites:
                 "attempts": [
                     {
                         "attempt": name,
-                        "entries": sum(run[2] - run[1] for run in self._hidden.attempts[name].runs),
+                        "entries": self._hidden.attempts[name].entries,
                     }
                     for name in names
                 ],
@@ -116,9 +128,13 @@ class HiddenWrites:
 
     # -- producers
 
-    async def admit(self, batch: WriteBatch, attempt: str) -> None:
-        """Returns once it is stored that what this attempt writes is hidden; NotAllowedError if it is too late."""
-        await self._check(batch, attempt)
+    async def admit(self, batch: WriteBatch, attempt: str, role: str) -> None:
+        """Returns once it is stored that what this attempt writes is hidden; NotAllowedError if it is too late.
+
+        NotAuthorizedError if the batch is one of others: the role may not produce to the topics that it writes to."""
+        place = await self._place(role)
+        record = await self._records.attach(batch, place, self._may_join(batch, role))
+        await self._check(batch, attempt, record)
         known = self._hidden.attempts.get(attempt)
         if known is not None and known.batch != batch:
             raise NotAllowedError(f"attempt {attempt} is one of {known.batch}: an attempt has one batch")
@@ -126,7 +142,7 @@ class HiddenWrites:
         self._seen_ms[attempt] = self._topic.broker.now_ms()
         await self._topic.stored(topic_state.attempt_attached(attempt, batch))
         # The batch may have been decided, and this topic told, before it knew of the attempt.
-        await self._check(batch, attempt)
+        await self._check(batch, attempt, await self._records.get(batch))
 
     def check_open(self, batch: WriteBatch, attempt: str) -> str:
         """The attempt, if it may still write."""
@@ -134,8 +150,32 @@ class HiddenWrites:
             raise NotReadyError(f"attempt {attempt} at {batch} was decided just now: ask again to hear how")
         return attempt
 
-    async def _check(self, batch: WriteBatch, attempt: str) -> None:
-        record = await self._records.get(batch)
+    async def _place(self, role: str) -> TopicName:
+        """What the role binds a record to: the whole topic, or a partition where it may write to nothing else of it."""
+        whole = whole_topic(self._topic.name)
+        if whole.is_classic and whole != self._topic.name:
+            try:
+                await self._topic.broker.rights.produce(role, whole)
+            except NotAuthorizedError:
+                return self._topic.name
+        return whole
+
+    def _may_join(self, batch: WriteBatch, role: str) -> Check:
+        rights = self._topic.broker.rights
+
+        async def check(record: WriteRecord) -> None:
+            try:
+                for topic in record.concerns:
+                    await rights.produce(role, topic)
+            except NotAuthorizedError:
+                # Which topics they are, is none of the caller's business.
+                raise NotAuthorizedError(
+                    f"{batch} writes to topics that this role may not produce to: give the write another name"
+                ) from None
+
+        return check
+
+    async def _check(self, batch: WriteBatch, attempt: str, record: WriteRecord | None) -> None:
         if record is None or record.fate(attempt) is Fate.OPEN:
             return
         await self._carry_out(batch, record)
@@ -162,11 +202,9 @@ class HiddenWrites:
         await self._carry_out(batch, record)
 
     async def _carry_out(self, batch: WriteBatch, record: WriteRecord) -> None:
-        fates = {
-            name: record.fate(name)
-            for name, attempt in self._hidden.attempts.items()
-            if attempt.batch == batch
-        }
+        fates = record.fates(
+            name for name, attempt in self._hidden.attempts.items() if attempt.batch == batch
+        )
         visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
         dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
         if visible or dropped:
@@ -228,15 +266,20 @@ class HiddenWrites:
                 log.warning("%s: %s is looked at again later: %s", self._topic.name, batch, error)
 
     async def _look_at(self, batch: WriteBatch, attempts: Sequence[str], now_ms: int) -> None:
+        # Attempts that were attached by releases which did not bind their records are bound now.
         record = await self._records.get(batch)
-        if record is None or not any(record.fate(name) is not Fate.OPEN for name in attempts):
+        if record is None or not record.is_about(self._topic.name):
+            record = await self._records.attach(batch, whole_topic(self._topic.name))
+        if all(fate is Fate.OPEN for fate in record.fates(attempts).values()):
             timeout_ms = self._topic.broker.config.hidden_writes_timeout_seconds * 1000
             late = stale(attempts, self._seen_ms, now_ms, timeout_ms)
             if not late:
                 return
-            record = await self._give_up(batch, late)
-        if record is not None:
-            await self._carry_out(batch, record)
+            given_up = await self._give_up(batch, late)
+            if given_up is None:
+                return
+            record = given_up
+        await self._carry_out(batch, record)
 
     async def _give_up(self, batch: WriteBatch, late: Sequence[str]) -> WriteRecord | None:
         # Who has written nothing here is not missed, and may come again.

@@ -2,8 +2,8 @@
 
 Only where such a policy is set: without one a topic stays until somebody deletes it. A topic is in use while it has
 producers or consumers, while a durable subscription (or, by the policy's mode, one with a backlog) needs it, and
-while retention keeps something in it, or compaction has left something. How long it has been unused is counted from
-when this broker first saw it so.
+while its log keeps anything, seen by readers or hidden from them, or compaction has left something. How long it has
+been unused is counted from when this broker first saw it so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def is_unused(topic: Topic, policy: InactiveTopics) -> bool:
         is_needed = bool(durable)
     else:
         is_needed = any(s.backlog() for s in durable)
+    # Entries that nobody sees yet are kept, too: the rows of a job that has not decided about them.
+    holds_entries = topic.hidden.has_open or topic.log.kept_first != topic.log.kept_end
     left = topic.log.topic_record.compacted
-    return not is_needed and topic.log.entries == 0 and (left is None or left.entries == 0)
+    return not is_needed and not holds_entries and (left is None or left.entries == 0)
 
 
 class InactiveTopicSweep:

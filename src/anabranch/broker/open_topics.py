@@ -110,11 +110,23 @@ class OpenTopics:
         if is_segment and generation_of(opened.topic_record.properties) != generation:
             raise TopicNotFoundError(f"{name} was left behind by a deleted topic of the same name")
         topic = await Topic.open(broker, name, opened, policies)
+        try:
+            await self._load(topic, for_deletion=for_deletion)
+        except BaseException:
+            # Nobody will be handed it: whoever asks next opens the topic again, and this one must not write any more.
+            await topic.close()
+            raise
+        if losses != self._losses:
+            self._suspects[topic] = None
+        return topic
+
+    async def _load(self, topic: Topic, *, for_deletion: bool) -> None:
+        """What an open topic needs before it is handed out."""
+        broker, name = self._broker, topic.name
         topic.upkeep.own_keep = history_keep(broker.config, name)
         if not broker.owners.is_mine(name):
-            await topic.close()
             raise NotReadyError(f"{name} has moved to another broker: look it up again")
-        if is_segment and broker.scalable is not None:
+        if name.domain is Domain.SEGMENT and not for_deletion and broker.scalable is not None:
             broker.scalable.touch(scalable_name(name))
         if not topic.is_closed:  # Its log may have been lost before it was open in full.
             self._loaded[name] = topic
@@ -122,9 +134,6 @@ class OpenTopics:
                 # From here on it is told of changes; what was changed while it was opened is made up for.
                 with contextlib.suppress(NotFound):
                     topic.apply_policies(await broker.resources.policies(name.namespace))
-        if losses != self._losses:
-            self._suspects[topic] = None
-        return topic
 
     async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
         broker = self._broker

@@ -65,6 +65,8 @@ class Producer:
     claimed_epoch: int | None = None
     schema_version: bytes = b""
     metadata: dict[str, str] = field(default_factory=dict)
+    # Whose it is, and who has been allowed to produce here.
+    role: str = ""
     # Of a hidden write: readers see what it publishes once that attempt has won.
     attempt: str | None = None
     created_ms: int = 0

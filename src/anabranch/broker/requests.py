@@ -127,7 +127,7 @@ class Requests:
         try:
             told = self._broker.addresses(request.advertised_listener_name)
             await self._broker.rights.lookup(session.role, TopicName.parse(request.topic))
-            elsewhere = await naming.owner(self._broker, session.connection, request.topic)
+            elsewhere = await naming.owner(self._broker, request.topic)
             naming.fill_lookup(response, told, elsewhere)
         except AnabranchError as error:
             response.response = pb.CommandLookupTopicResponse.Failed
@@ -184,6 +184,7 @@ class Requests:
                 metadata={item.key: item.value for item in request.metadata},
                 created_ms=broker.now_ms(),
                 is_encrypted=request.encrypted,
+                role=session.role,
             )
             await topic.add_producer(producer, request.request_id)
         except BaseException:

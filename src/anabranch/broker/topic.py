@@ -131,7 +131,12 @@ class Topic:
         topic_log.start(topic)
         topic.is_open = True
         if topic.hidden.has_attempts:
-            await topic.hidden.look()
+            try:
+                await topic.hidden.look()
+            except BaseException:
+                # It is written to already, and nobody will have it.
+                await topic.close()
+                raise
         return topic
 
     async def _replay(self, hidden_as_of: Position) -> None:
@@ -243,7 +248,7 @@ class Topic:
             raise _terminated(self.name)
         hidden = hidden_as(producer.metadata)
         if hidden is not None:
-            await self.hidden.admit(*hidden)
+            await self.hidden.admit(*hidden, producer.role)
         if self.upkeep.quotas.is_set:
             await self.upkeep.quotas.admit_producer()
         await self.attached.make_way(producer)
@@ -406,8 +411,8 @@ class Topic:
         if if_unused is not None:
             if not if_unused(self):
                 raise NotAllowedError(f"{self.name} is in use")
-        elif not force and (self.producers or any(s.consumers for s in self.subscriptions.values())):
-            raise NotAllowedError(f"{self.name} has connected producers or consumers")
+        elif not force:
+            self.check_deletable()
         self._detach_all()
         await self.compaction.stop()
         self._publishing.abandon()
@@ -420,6 +425,15 @@ class Topic:
             raise
         finally:
             self._finish_close()
+
+    def check_deletable(self) -> None:
+        """NotAllowedError while clients use the topic, or while it holds what readers may yet see: that takes force."""
+        if self.producers or any(s.consumers for s in self.subscriptions.values()):
+            raise NotAllowedError("Topic has active producers/subscriptions; disconnect them, or force")
+        if self.hidden.has_open:
+            raise NotAllowedError(
+                "Topic holds entries of hidden writes that are not decided; decide or drop them, or force"
+            )
 
     async def skip_damage(self) -> int:
         """Gives up the damaged entries that readers have met; returns how many."""

@@ -10,6 +10,7 @@ from anabranch.broker.written_time import written_time
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError
 from anabranch.wire.entry import publish_time
+from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 
 if TYPE_CHECKING:
     from anabranch.broker.producer import Producer
@@ -42,6 +43,9 @@ NEVER_COMPACTED = {
 }
 
 
+_OF_WRITERS = frozenset({WRITE, WRITE_BATCH, WRITE_ATTEMPT})
+
+
 def publisher_stats(producer: Producer) -> dict[str, Any]:
     """Pulsar's PublisherStats JSON."""
     rate, throughput = producer.rates_in
@@ -57,7 +61,8 @@ def publisher_stats(producer: Producer) -> dict[str, Any]:
         "supportsPartialProducer": False,
         "connectedSince": written_time(producer.created_ms),
         "clientVersion": producer.link.client_version,
-        "metadata": producer.metadata,
+        # Who reads this may be a consumer, and an attempt's name is for those who may decide about it.
+        "metadata": {key: value for key, value in producer.metadata.items() if key not in _OF_WRITERS},
     }
 
 
@@ -129,7 +134,7 @@ async def add_earliest(topic: Topic, stats: dict[str, Any]) -> None:
         stats["oldestBacklogMessageSubscriptionName"] = slowest
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
+def internal_stats(topic: Topic, *, for_producer: bool = True) -> dict[str, Any]:
     log, record = topic.log, topic.log.topic_record
     ledgers = []
     for ledger in record.ledgers:
@@ -160,7 +165,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "cursors": {name: _cursor(s) for name, s in topic.subscriptions.items()},
         "schemaLedgers": [],
         # Not a field of Pulsar's: whose entries readers wait for.
-        "hiddenWrites": topic.hidden.stats(),
+        "hiddenWrites": topic.hidden.stats(with_names=for_producer),
         "compactedLedger": {**topic.compaction.ledger_stats(), "underReplicated": False},
     }
 

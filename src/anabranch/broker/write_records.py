@@ -2,20 +2,24 @@
 
 `/hidden-writes/<write>/<batches by the thousand>/<batch>`, so that no folder of a long stream grows without bounds.
 Whoever changes a record gets it as it is then, which may be by somebody else's decision.
+
+Whoever may not do so is refused by a check of the record as it was read, which is the one that is changed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.hidden_writes import WriteBatch, WriteRecord
-from anabranch.model.names import decode_local, encode_local
+from anabranch.model.names import TopicName, decode_local, encode_local
 
 HIDDEN_WRITES: Final = "/hidden-writes"
 _PER_FOLDER: Final = 1000
@@ -25,12 +29,13 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     winners: tuple[str, ...] | None = None
     topics: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
     # It is being forgotten: the topics left are those that may not have carried it out.
     is_expiring: bool = False
 
     @property
     def record(self) -> WriteRecord:
-        return WriteRecord(self.winners, self.topics, self.dropped)
+        return WriteRecord(self.winners, self.topics, self.dropped, self.about)
 
 
 class Expired(NamedTuple):
@@ -50,14 +55,22 @@ _decode = msgspec.json.Decoder(_Stored).decode
 _encode = msgspec.json.Encoder().encode
 
 
+# Raises if whoever asks may not read or change the record.
+Check = Callable[[WriteRecord], Awaitable[None]]
+
+
 def encode_record(record: WriteRecord) -> bytes:
     """As REST answers it."""
-    return _encode(record)
+    return _encode({"winners": record.winners, "topics": record.topics, "dropped": record.dropped})
+
+
+async def _anybody(record: WriteRecord) -> None: ...
 
 
 class WriteRecords:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._attaching: WeakValueDictionary[WriteBatch, asyncio.Lock] = WeakValueDictionary()
 
     def path(self, batch: WriteBatch) -> str:
         return f"{_folder(batch.write)}/{batch.batch // _PER_FOLDER}/{batch.batch}"
@@ -66,25 +79,56 @@ class WriteRecords:
         found = await self._metadata.get(self.path(batch))
         return None if found is None else _decode(found.value).record
 
-    async def decide(self, batch: WriteBatch, winners: Iterable[str], topics: Iterable[str]) -> WriteRecord:
-        """The record with these winners, or those it had before. DroppedWinner if one was dropped."""
-        chosen, places = tuple(winners), tuple(topics)
-        return await self._change(batch, lambda record: record.decide(chosen, places))
+    async def attach(self, batch: WriteBatch, topic: TopicName, check: Check = _anybody) -> WriteRecord:
+        """The record once it is about the topic, unless it was decided before. Asked for before each attempt writes.
 
-    async def drop(self, batch: WriteBatch, attempts: Iterable[str]) -> WriteRecord:
+        `check` is asked only where the record was about other topics alone."""
+        record = await self.get(batch)
+        if record is not None and record.about and record.is_about(topic):
+            return record
+        # One after the other: hundreds of topics are attached at once to a batch that writes to so many.
+        async with self._attaching.setdefault(batch, asyncio.Lock()):
+            return await self._change(batch, lambda record: record.bind([topic]), _unless_about(topic, check))
+
+    async def decide(
+        self,
+        batch: WriteBatch,
+        winners: Iterable[str],
+        topics: Iterable[str],
+        *,
+        about: Sequence[TopicName] = (),
+        check: Check = _anybody,
+    ) -> WriteRecord:
+        """The record with these winners, or those it had before. DroppedWinner if one was dropped.
+
+        One that nobody has attached to is `about` these topics."""
+        chosen, places = tuple(winners), tuple(topics)
+        return await self._change(batch, lambda record: _about(record, about).decide(chosen, places), check)
+
+    async def drop(
+        self,
+        batch: WriteBatch,
+        attempts: Iterable[str],
+        *,
+        about: Sequence[TopicName] = (),
+        check: Check = _anybody,
+    ) -> WriteRecord:
         """The record without those attempts, unless it was decided before."""
         given_up = tuple(attempts)
-        return await self._change(batch, lambda record: record.drop(given_up))
+        return await self._change(batch, lambda record: _about(record, about).drop(given_up), check)
 
-    async def _change(self, batch: WriteBatch, change: Callable[[WriteRecord], WriteRecord]) -> WriteRecord:
+    async def _change(
+        self, batch: WriteBatch, change: Callable[[WriteRecord], WriteRecord], check: Check
+    ) -> WriteRecord:
         path = self.path(batch)
         while True:
             found = await self._metadata.get(path)
             before = WriteRecord() if found is None else _decode(found.value).record
+            await check(before)
             after = change(before)
             if found is not None and after == before:
                 return before
-            value = _encode(_Stored(after.winners, after.topics, after.dropped))
+            value = _encode(_Stored(after.winners, after.topics, after.dropped, after.about))
             try:
                 if found is None:
                     await self._metadata.create(path, value)
@@ -135,6 +179,18 @@ class WriteRecords:
         # One that is not empty belongs to somebody quicker than us.
         with contextlib.suppress(NotEmpty):
             await self._metadata.delete(path)
+
+
+def _about(record: WriteRecord, topics: Sequence[TopicName]) -> WriteRecord:
+    return record if record.about else record.bind(topics)
+
+
+def _unless_about(topic: TopicName, check: Check) -> Check:
+    async def checked(record: WriteRecord) -> None:
+        if not record.is_about(topic):
+            await check(record)
+
+    return checked
 
 
 def _folder(write: str) -> str:

@@ -37,10 +37,23 @@ class WriteUpkeep:
         """Carries out decisions as they are stored, for as long as the broker lives."""
         with self._broker.metadata.watch(HIDDEN_WRITES) as watch:
             async for changes in watch:
+                if changes.everything:
+                    await self.look()
+                    continue
+                waiting: dict[WriteBatch, list[Topic]] = {}
                 for topic in self._hiding():
-                    batches = topic.hidden.entries.batches()
-                    if changes.everything or any(self._records.path(one) in changes.paths for one in batches):
-                        await topic.hidden.look()
+                    for batch in topic.hidden.entries.batches():
+                        if self._records.path(batch) in changes.paths:
+                            waiting.setdefault(batch, []).append(topic)
+                for batch, topics in waiting.items():
+                    await self._settle(batch, topics)
+
+    async def _settle(self, batch: WriteBatch, topics: Iterable[Topic]) -> None:
+        """A record changes with each topic that is attached to it, too: that is nothing to look after."""
+        record = await self._records.get(batch)
+        if record is not None and record.settles_something:
+            for topic in topics:
+                await topic.hidden.look()
 
     async def look(self) -> None:
         for topic in self._hiding():

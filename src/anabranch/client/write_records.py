@@ -36,6 +36,10 @@ class WriteRefused(AnabranchError):
     """The broker will not do that with this write; asking again changes nothing."""
 
 
+class WinnersGone(WriteRefused):
+    """The topic that winners wrote to does not exist any more, and what they wrote is gone with it."""
+
+
 class WinnerDropped(WriteRefused):
     """One of the attempts that were to win was given up before: run all of the write again."""
 
@@ -115,17 +119,27 @@ class WriteRecords:
         except _Answered as answer:
             raise WriteRefused(f"write {write}/{batch}: {answer}") from None
 
-    def reveal(self, write: str, batch: int, topics: Collection[str]) -> None:
-        """Has the owners of these topics show what won and drop the rest. The write must be decided."""
+    def reveal(self, write: str, batch: int, topics: Collection[str], *, have_winners: bool = True) -> None:
+        """Has the owners of these topics show what won and drop the rest. The write must be decided.
+
+        WinnersGone if one of them does not exist any more. Topics without entries of winners, by `have_winners`, may
+        be gone; so may a segment of a topic that still exists, since it is kept until it has shown what won."""
 
         def one(topic: str) -> None:
             query = urlencode({"write": write, "batch": batch})
             try:
                 self._ask("POST", f"{PATH}/reveal/{topic_path(topic)}?{query}")
             except _Answered as answer:
-                # A topic that is gone has nothing to show: a segment is not deleted before it is decided.
-                if answer.status != 404:
+                is_gone = answer.status in (404, 410)
+                if not is_gone:
                     raise WriteRefused(f"write {write}/{batch} on {topic}: {answer}") from None
+                is_collected = answer.status == 404 and topic.startswith("segment://")
+                if have_winners and not is_collected:
+                    raise WinnersGone(
+                        f"write {write}/{batch} was decided, but {topic} was deleted before it has shown what won. "
+                        f"Write the rows again under another name; or, if you do not miss them, create {topic} and "
+                        "run this again"
+                    ) from None
 
         if len(topics) == 1:
             one(next(iter(topics)))

@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from anabranch.client.errors import BadArgument
+from anabranch.model.names import TopicName
 from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 
 ID_MAX: Final = 200
@@ -51,3 +52,9 @@ def check_write(write: str, batch: int) -> None:
         raise BadArgument(f"a write is named {write!r}: give 1 to {ID_MAX} printable characters")
     if batch < 0:
         raise BadArgument(f"batch={batch}: give a number from 0 on")
+
+
+def topic_written(name: str) -> str:
+    """The topic that a segment or partition is part of, by the name that it keeps when it becomes a scalable one."""
+    topic = TopicName.parse(name).base
+    return f"{topic.namespace}/{topic.local}"

@@ -339,6 +339,11 @@ class ScalableTopics:
                     f"segment {number} of {topic} has {status.producers} producers and {consumers} consumers; "
                     "close them or delete with force"
                 )
+            if status.is_hiding:
+                raise OperationRefused(
+                    f"segment {number} of {topic} holds entries of hidden writes that are not decided; "
+                    "decide or drop them, or delete with force"
+                )
 
     async def migrate(self, topic: TopicName, *, force: bool = False) -> None:
         """Makes a classic topic scalable: its partitions become sealed parents of fresh segments."""

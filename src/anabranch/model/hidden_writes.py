@@ -4,17 +4,22 @@ A write is done in batches, and each batch in attempts: tasks that may be tried 
 once. What an attempt writes is in the topics' logs at once, hidden. The record of the batch is decided once, by
 compare-and-set, and never changed after that: the winners become visible, everything else of that batch never does.
 Until then single attempts may be dropped, and what is dropped cannot win.
+
+A record is about topics. Each topic is added before the first attempt may write there, so whoever may not write to all
+of them has no business with the record.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
 from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import scalable_name
 
 WRITE_CHARS_MAX: Final = 200
 BATCH_MAX: Final = 2**63 - 1
@@ -71,6 +76,11 @@ def attempt_of_bits(most: int, least: int) -> str:
     return f"{most:016x}{least:016x}"
 
 
+def whole_topic(name: TopicName) -> TopicName:
+    """What a record is about where attempts write to that topic, partition or segment."""
+    return name.base if name.is_classic else scalable_name(name)
+
+
 class Fate(Enum):
     """What becomes of an attempt's entries."""
 
@@ -87,15 +97,43 @@ class WriteRecord:
     # Where the winners' entries are: the topics to be told of the decision.
     topics: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    # The topics that attempts write to, or were to write to: whole ones, or partitions if somebody may write to single
+    # ones only. Records of releases that did not know them have none.
+    about: tuple[str, ...] = ()
 
     @property
     def is_decided(self) -> bool:
         return self.winners is not None
 
-    def fate(self, attempt: str) -> Fate:
+    @property
+    def settles_something(self) -> bool:
+        """Whether it says of any attempt what becomes of it."""
+        return self.is_decided or bool(self.dropped)
+
+    @property
+    def concerns(self) -> tuple[TopicName, ...]:
+        """The topics that one must be allowed to produce to, to read or change the record."""
+        return tuple(map(TopicName.parse, self.about or self.topics))
+
+    def is_about(self, topic: TopicName) -> bool:
+        """Whether that topic, partition or segment is among them."""
+        return not {str(topic), str(whole_topic(topic))}.isdisjoint(self.about or self.topics)
+
+    def fates(self, attempts: Iterable[str]) -> dict[str, Fate]:
+        # Sets made once: thousands of attempts are asked for at once.
         if self.winners is not None:
-            return Fate.VISIBLE if attempt in self.winners else Fate.DROPPED
-        return Fate.DROPPED if attempt in self.dropped else Fate.OPEN
+            won = frozenset(self.winners)
+            return {attempt: Fate.VISIBLE if attempt in won else Fate.DROPPED for attempt in attempts}
+        dropped = frozenset(self.dropped)
+        return {attempt: Fate.DROPPED if attempt in dropped else Fate.OPEN for attempt in attempts}
+
+    def fate(self, attempt: str) -> Fate:
+        return self.fates([attempt])[attempt]
+
+    def bind(self, topics: Iterable[TopicName]) -> WriteRecord:
+        """The record once it is about these topics too; itself if it is, or if it is decided."""
+        about = tuple(dict.fromkeys((*self.about, *map(str, topics))))
+        return self if self.is_decided or about == self.about else replace(self, about=about)
 
     def decide(self, winners: Iterable[str], topics: Iterable[str]) -> WriteRecord:
         """The record once decided; itself if it was before. DroppedWinner if that cannot be."""
@@ -107,10 +145,10 @@ class WriteRecord:
             raise DroppedWinner(
                 f"attempt {lost[0]} was dropped before: its entries are gone; write the batch again under a new attempt"
             )
-        return WriteRecord(chosen, tuple(dict.fromkeys(topics)), self.dropped)
+        return replace(self, winners=chosen, topics=tuple(dict.fromkeys(topics)))
 
     def drop(self, attempts: Collection[str]) -> WriteRecord:
         """The record without those attempts; itself if it is decided: winners stay winners, and others are dropped."""
         if self.is_decided:
             return self
-        return WriteRecord(None, self.topics, tuple(dict.fromkeys((*self.dropped, *attempts))))
+        return replace(self, dropped=tuple(dict.fromkeys((*self.dropped, *attempts))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -52,14 +52,14 @@ class LyingOwner(SegmentOwner):
 class Generous(WriteRecord):
     """Everybody has won."""
 
-    def fate(self, attempt: str) -> Fate:
-        return Fate.VISIBLE if self.is_decided else super().fate(attempt)
+    def fates(self, attempts: Iterable[str]) -> dict[str, Fate]:
+        return dict.fromkeys(attempts, Fate.VISIBLE) if self.is_decided else super().fates(attempts)
 
 
 class GenerousRecords(WriteRecords):
     async def get(self, batch: WriteBatch) -> WriteRecord | None:
         found = await super().get(batch)
-        return None if found is None else Generous(found.winners, found.topics, found.dropped)
+        return None if found is None else Generous(found.winners, found.topics, found.dropped, found.about)
 
 
 class UnfencedLog(MemoryLogStore):

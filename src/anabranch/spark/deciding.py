@@ -20,8 +20,9 @@ from uuid import UUID
 from anabranch.client.connections import Connections
 from anabranch.client.errors import Unsupported
 from anabranch.client.security import NOBODY, Security
-from anabranch.client.write_records import WriteRecords
-from anabranch.client.writes import ID_MAX
+from anabranch.client.write_records import Record, WriteRecords
+from anabranch.client.writes import ID_MAX, topic_written
+from anabranch.errors import AnabranchError
 from anabranch.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
@@ -80,12 +81,53 @@ def stream_write_id(query_id: str, topic: str | None) -> str:
     return name if len(name) <= ID_MAX else f"spark/{query_id}/{hashlib.sha256(name.encode()).hexdigest()}"
 
 
+class NotThisBatch(AnabranchError):
+    """The write was decided as something else than this batch: it would be committed without its rows."""
+
+
 def commit(
-    records: WriteRecords, write: str, batch: int, attempts: Collection[UUID], topics: Collection[str]
+    records: WriteRecords,
+    write: str,
+    batch: int,
+    attempts: Collection[UUID],
+    topics: Collection[str],
+    *,
+    has_rows: bool,
 ) -> None:
-    """Returns once the winners, these or those of an earlier run, show on all topics."""
-    record = records.decide(write, batch, attempts, topics)
-    if record.winners != frozenset(attempts):
+    """Returns once the winners, these or those of an earlier run, show on all topics.
+
+    `has_rows` says whether the batch has any, also if tasks have written none because they found it decided.
+    NotThisBatch if those rows are in nothing that was decided."""
+    if has_rows and not attempts:
+        # Every task has found it decided. It must not be decided by us, as a batch without rows.
+        record = records.get(write, batch) or Record(None, (), frozenset())
+    else:
+        record = records.decide(write, batch, attempts, topics)
+    if record.winners != frozenset(attempts) or (has_rows and not attempts):
+        if has_rows:
+            _check_same_batch(record, write, batch, {*topics, *filter(None, [records.target])})
         log.warning("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
-    # An earlier run may have told others than this one has written to, and the other way round.
-    records.reveal(write, batch, {*record.topics, *topics})
+    records.reveal(write, batch, record.topics, have_winners=bool(record.winners))
+    # This run may have written where the one that was decided has not.
+    records.reveal(write, batch, {*topics} - {*record.topics}, have_winners=False)
+
+
+def abort(records: WriteRecords, write: str, batch: int, topics: Collection[str]) -> None:
+    """Returns once nothing of the batch will ever show: not for one that is run again."""
+    record = records.decide(write, batch, [], topics)
+    records.reveal(write, batch, {*record.topics, *topics}, have_winners=bool(record.winners))
+
+
+def _check_same_batch(record: Record, write: str, batch: int, topics: Collection[str]) -> None:
+    """What another run has decided can only be this batch if it has rows too, and has them in the same topics."""
+    advice = f"batch {batch} of {write}: nothing of this run is committed. Give the write another name"
+    if record.winners is None:
+        raise NotThisBatch(f"what tasks found decided is not known any more, {advice}")
+    if not record.winners:
+        raise NotThisBatch(f"somebody has decided that there are no rows in {advice}")
+    decided, written = ({topic_written(topic) for topic in some} for some in (record.topics, topics))
+    if written and not decided & written:
+        where = ", ".join(sorted(decided)) or "no topic at all"
+        raise NotThisBatch(
+            f"somebody has written to {where}, and not to {', '.join(sorted(written))}, {advice}"
+        )

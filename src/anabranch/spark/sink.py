@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from anabranch.errors import AnabranchError
-from anabranch.spark.deciding import commit, records_of, stream_write_id
+from anabranch.spark.deciding import abort, commit, records_of, stream_write_id
 from anabranch.spark.options import BadOption, Kind
 from anabranch.spark.sink_columns import Columns, columns_of
 from anabranch.spark.sink_options import SinkOptions, parse
@@ -99,6 +99,10 @@ def _attempts(told: Sequence[Written]) -> list[UUID]:
     return [attempt for one in told for attempt in one.outcome.attempts]
 
 
+def _topics(told: Sequence[Written]) -> set[str]:
+    return {topic for one in told for topic in one.outcome.topics}
+
+
 class BatchWriter(DataSourceArrowWriter):
     """`df.write`. One is pickled for tasks and commit alike, so all of them know the write by the same name."""
 
@@ -111,13 +115,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         told = _told(messages)
-        _commit(self._plan.options, self._write_id, 0, told, _attempts(told))
+        _commit(self._plan.options, self._write_id, 0, told)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         told = _told(messages)
         if self._plan.options.write_id is None:
             # Nobody will run it again, so it is decided: nothing of it ever shows.
-            _commit(self._plan.options, self._write_id, 0, told, [])
+            abort(records_of(self._plan.options), self._write_id, 0, _topics(told))
         else:
             _abort(self._plan.options, self._write_id, 0, told)
 
@@ -142,7 +146,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = _told(messages)
         if told:
-            _commit(self._plan.options, told[0].write, batchId, told, _attempts(told))
+            _commit(self._plan.options, told[0].write, batchId, told)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = _told(messages)
@@ -150,11 +154,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _abort(self._plan.options, told[0].write, batchId, told)
 
 
-def _commit(
-    options: SinkOptions, write: str, batch: int, told: Sequence[Written], winners: Sequence[UUID]
-) -> None:
-    topics = {topic for one in told for topic in one.outcome.topics}
-    commit(records_of(options), write, batch, winners, topics)
+def _commit(options: SinkOptions, write: str, batch: int, told: Sequence[Written]) -> None:
+    # A task that found the batch decided had rows to write when it found out.
+    has_rows = any(one.outcome.rows or one.outcome.is_decided for one in told)
+    commit(records_of(options), write, batch, _attempts(told), _topics(told), has_rows=has_rows)
 
 
 def _abort(options: SinkOptions, write: str, batch: int, told: Sequence[Written]) -> None:

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.policies import Policies
 from anabranch.broker.topic import Topic
+from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
-from anabranch.model.names import TopicName
+from anabranch.model.names import NamespaceName, TopicName
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -75,3 +77,31 @@ async def test_open_topics_are_known_until_they_close(rest: Rest) -> None:
     assert broker.loaded() == {NAME: again}
     broker.open_topics.closed(topic)
     assert broker.opened(NAME) is again, "the one before has nothing to say any more"
+
+
+async def test_a_topic_that_could_not_be_opened_in_full_is_closed_and_opened_anew(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.publish("t", b"one")
+    broker, resources = rest.broker, rest.broker.resources
+    await broker.unload_topic(NAME)
+    read, asked = resources.policies, 0
+
+    async def once(namespace: NamespaceName) -> Policies:
+        """The store answers once, and not when the topic is open."""
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise StoreUnavailable("no answer")
+        return await read(namespace)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resources, "policies", once)
+        with pytest.raises(StoreUnavailable):
+            await broker.topic(NAME)
+    assert asked == 2
+    assert broker.loaded() == {}, "it is not left open behind those who ask again"
+    topic = await broker.topic(NAME)
+    assert broker.loaded() == {NAME: topic}
+    await rest.publish("t", b"two")
+    assert topic.log.entries == 2

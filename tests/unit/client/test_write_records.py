@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from anabranch.client.errors import ConnectionLost, TimedOut
-from anabranch.client.write_records import Record, WinnerDropped, WriteRecords, WriteRefused
+from anabranch.client.write_records import Record, WinnerDropped, WinnersGone, WriteRecords, WriteRefused
 from harness.scripted_http import ScriptedHttp
 
 A, B = UUID(int=1), UUID(int=2)
@@ -63,15 +63,26 @@ def test_attempts_are_dropped_by_name(server: Server) -> None:
     assert server.asked == [("POST", "/admin/v2/anabranch/writes/w/0/drop", {"attempts": [A.hex, B.hex]})]
 
 
-def test_every_topic_is_revealed_at_its_owner_and_one_that_is_gone_is_done(server: Server) -> None:
-    server.answer(204)
+def test_every_topic_is_revealed_at_its_owner_and_a_segment_that_is_collected_is_done(server: Server) -> None:
     server.refuse(404)
+    server.answer(204)
     server.records.reveal("w", 3, [SEGMENT])
     server.records.reveal("w", 3, ["persistent://public/default/u-partition-1"])
     assert [path for _, path, _ in server.asked] == [
         "/admin/v2/anabranch/reveal/segment/public/default/t%2F0000-ffff-0?write=w&batch=3",
         "/admin/v2/anabranch/reveal/persistent/public/default/u-partition-1?write=w&batch=3",
     ]
+
+
+@pytest.mark.parametrize(("topic", "status"), [("persistent://public/default/u", 404), (SEGMENT, 410)])
+def test_a_topic_that_winners_wrote_to_and_that_is_gone_is_missed(
+    server: Server, topic: str, status: int
+) -> None:
+    server.refuse(status)
+    with pytest.raises(WinnersGone, match=f"{topic} was deleted before"):
+        server.records.reveal("w", 3, [topic])
+    server.refuse(status)
+    server.records.reveal("w", 3, [topic], have_winners=False)
 
 
 def test_a_redirect_keeps_the_method_and_the_body(server: Server) -> None:

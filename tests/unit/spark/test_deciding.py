@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from anabranch.client.errors import Unsupported
-from anabranch.spark.deciding import AdminAddress, commit, records_of, told_address
+from anabranch.client.write_records import WinnersGone
+from anabranch.spark.deciding import AdminAddress, NotThisBatch, abort, commit, records_of, told_address
 from anabranch.spark.sink_options import parse
 from unit.client.scripted_thread import ScriptedThread
-from unit.client.test_write_records import SEGMENT, A, B, Server
+from unit.client.test_write_records import DECIDED, SEGMENT, A, B, Server
 
 OTHER = "segment://public/default/t/0000-7fff-1"
 
@@ -26,15 +30,79 @@ def revealed(server: Server) -> set[str]:
 
 
 def test_what_won_is_shown_wherever_this_run_or_an_earlier_one_has_written(server: Server) -> None:
-    commit(server.records, "w", 3, [B], {OTHER})
+    commit(server.records, "w", 3, [B], {OTHER}, has_rows=True)
     assert server.asked[0][2] == {"winners": [B.hex], "topics": [OTHER]}
     assert revealed(server) == {"0000-ffff-0", "0000-7fff-1"}
 
 
 def test_a_write_of_no_rows_is_decided_too(server: Server) -> None:
     server.answer(200, b'{"winners": [], "topics": [], "dropped": []}')
-    commit(server.records, "w", 3, [], set())
+    commit(server.records, "w", 3, [], set(), has_rows=False)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("attempts", [[B], []], ids=["written", "found decided by every task"])
+def test_a_batch_with_rows_is_not_committed_if_somebody_decided_that_it_has_none(
+    server: Server, attempts: list[UUID]
+) -> None:
+    server.answer(200, b'{"winners": [], "topics": ["persistent://eve/ns/x"], "dropped": []}')
+    with pytest.raises(NotThisBatch, match="no rows in batch 3 of w"):
+        commit(server.records, "w", 3, attempts, {SEGMENT} if attempts else set(), has_rows=True)
+    assert revealed(server) == set()
+
+
+@pytest.mark.parametrize("topics", [{SEGMENT}, set()], ids=["written", "found decided by every task"])
+def test_a_batch_is_not_committed_if_what_was_decided_lies_in_other_topics(
+    server: Server, topics: set[str]
+) -> None:
+    decided = {"winners": [A.hex], "topics": ["persistent://eve/ns/x"], "dropped": []}
+    server.answer(200, json.dumps(decided).encode())
+    records = replace(server.records, target="topic://public/default/t")
+    with pytest.raises(NotThisBatch, match="eve/ns/x"):
+        commit(records, "w", 3, [B] if topics else [], topics, has_rows=True)
+    assert revealed(server) == set()
+
+
+def test_a_batch_that_every_task_found_decided_is_not_decided_anew_when_its_record_is_gone(
+    server: Server,
+) -> None:
+    server.refuse(404)
+    with pytest.raises(NotThisBatch, match="not known any more"):
+        commit(server.records, "w", 3, [], set(), has_rows=True)
+    assert [method for method, _, _ in server.asked] == ["GET"]
+
+
+def test_an_earlier_run_may_have_written_to_other_segments_and_to_the_topic_before_its_migration(
+    server: Server,
+) -> None:
+    before = "persistent://public/default/t-partition-1"
+    server.answer(200, json.dumps({"winners": [A.hex], "topics": [before], "dropped": []}).encode())
+    commit(server.records, "w", 3, [B], {OTHER}, has_rows=True)
+    assert len([path for _, path, _ in server.asked if "/reveal/" in path]) == 2
+
+
+def test_a_batch_whose_topic_was_deleted_before_it_showed_is_not_committed(server: Server) -> None:
+    topic = "persistent://public/default/t"
+    server.answer(200, json.dumps({"winners": [B.hex], "topics": [topic], "dropped": []}).encode())
+    server.refuse(404)
+    with pytest.raises(WinnersGone, match="was deleted"):
+        commit(server.records, "w", 3, [B], {topic}, has_rows=True)
+
+
+def test_a_topic_that_only_this_losing_run_has_written_to_may_be_gone(server: Server) -> None:
+    server.answer(200, json.dumps(DECIDED).encode())
+    server.answer(204)
+    server.refuse(404)
+    commit(server.records, "w", 3, [B], {SEGMENT, "persistent://public/default/t-partition-0"}, has_rows=True)
+    assert len(server.asked) == 3
+
+
+def test_an_abort_decides_that_nothing_has_won_and_does_not_miss_topics(server: Server) -> None:
+    topic = "persistent://public/default/t"
+    server.answer(200, json.dumps({"winners": [], "topics": [topic], "dropped": []}).encode())
+    server.refuse(404)
+    abort(server.records, "w", 0, {topic})
+    assert server.asked[0][2] == {"winners": [], "topics": [topic]}
 
 
 def test_the_given_admin_address_is_used(server: Server) -> None:

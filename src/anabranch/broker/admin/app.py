@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -43,11 +43,13 @@ from anabranch.broker.admin import (
     topics,
     writes,
 )
-from anabranch.broker.admin.authorize import authorize
 from anabranch.broker.admin.caller import Caller
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.ui import api as ui
+
+probes = APIRouter()
 
 _SLASHES = re.compile(rb"/+")
 
@@ -76,7 +78,6 @@ def create_app(broker: Broker) -> FastAPI:
         version=anabranch.__version__,
         description="Pulsar's v2 admin REST, as far as this broker serves it.",
         redirect_slashes=False,
-        dependencies=[Depends(authorize)],
         # FastAPI's own pages load their scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
@@ -86,6 +87,7 @@ def create_app(broker: Broker) -> FastAPI:
     app.add_middleware(
         Caller,
         sign_in=broker.sign_in,
+        find_route=lambda scope: app.state.find_route(scope),
         hides_metrics=broker.config.authenticate_metrics_endpoint,
         head_bytes_max=broker.config.http_max_request_header_size,
     )
@@ -95,50 +97,58 @@ def create_app(broker: Broker) -> FastAPI:
     ui.install(app)
     docs_page.install(app)
     openapi.install(app)
-    dispatch.install(app)
+    dispatch.install(app, broker.rights)
     return app
 
 
 @functools.cache
 def _declared() -> tuple[BaseRoute, ...]:
     """The routes of all routers. They know nothing of a broker, and declaring them takes 0.4 s: once for a process."""
-    app = FastAPI(dependencies=[Depends(authorize)], openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     include = functools.partial(dispatch.include, app)
     include(clusters.router, prefix="/admin/v2/clusters", tags=["clusters"])
     include(tenants.router, prefix="/admin/v2/tenants", tags=["tenants"])
     # Settings before namespaces: both have routes of the shape /{tenant}/{namespace}/{word}.
-    include(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    include(auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    include(permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"])
-    include(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
+    include(settings.router, prefix="/admin/v2/namespaces", tags=["namespaces"], needs=Needs.TENANT_ADMIN)
+    include(
+        auto_scale.namespaces, prefix="/admin/v2/namespaces", tags=["namespaces"], needs=Needs.TENANT_ADMIN
+    )
+    include(
+        permissions.namespaces, prefix="/admin/v2/namespaces", tags=["permissions"], needs=Needs.TENANT_ADMIN
+    )
+    include(namespaces.router, prefix="/admin/v2/namespaces", tags=["namespaces"], needs=Needs.TENANT_ADMIN)
     # Last: its routes take any word for a bundle.
-    include(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"])
-    include(topics.listing, prefix="/admin/v2", tags=["topics"])
-    include(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"])
+    include(bundles.router, prefix="/admin/v2/namespaces", tags=["namespaces"], needs=Needs.TENANT_ADMIN)
+    include(topics.listing, prefix="/admin/v2", tags=["topics"], needs=Needs.LISTING)
+    include(non_persistent.listing, prefix="/admin/v2", tags=["non-persistent topics"], needs=Needs.LISTING)
     # Before the others, whose last route says no to everything else.
     for router in (permissions.non_persistent, non_persistent.router):
         include(
             router,
             prefix="/admin/v2/non-persistent/{tenant}/{namespace}/{topic}",
             tags=["non-persistent topics"],
+            needs=Needs.TENANT_ADMIN,
         )
-    for router in (
-        topics.router,
-        topic_figures.router,
-        compaction.router,
-        permissions.topics,
-        topic_settings.router,
-        topic_storage.router,
-        subscriptions.router,
-        messages.router,
+    for router, need in (
+        (topics.router, Needs.TENANT_ADMIN),
+        (topic_figures.router, Needs.LOOKUP),
+        (compaction.router, Needs.TENANT_ADMIN),
+        (permissions.topics, Needs.TENANT_ADMIN),
+        (topic_settings.router, Needs.TENANT_ADMIN),
+        (topic_storage.router, Needs.TENANT_ADMIN),
+        (subscriptions.router, Needs.CONSUME),
+        (messages.router, Needs.CONSUME),
     ):
-        include(router, prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"])
+        prefix = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+        include(router, prefix=prefix, tags=["topics"], needs=need)
     # Before the others of scalable topics, which would take its words for the end of a topic's name.
-    include(auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"])
-    include(permissions.scalable, prefix="/admin/v2/scalable", tags=["permissions"])
-    include(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"])
+    include(
+        auto_scale.topics, prefix="/admin/v2/scalable", tags=["scalable topics"], needs=Needs.TENANT_ADMIN
+    )
+    include(permissions.scalable, prefix="/admin/v2/scalable", tags=["permissions"], needs=Needs.TENANT_ADMIN)
+    include(scalable.router, prefix="/admin/v2/scalable", tags=["scalable topics"], needs=Needs.TENANT_ADMIN)
     include(segments.router, prefix="/admin/v2/segments", tags=["segments"])
-    include(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"])
+    include(schemas.router, prefix="/admin/v2/schemas", tags=["schemas"], needs=Needs.TENANT_ADMIN)
     include(brokers.router, prefix="/admin/v2/brokers", tags=["brokers"])
     include(broker_stats.router, prefix="/admin/v2/broker-stats", tags=["brokers"])
     include(elsewhere.bookies, prefix="/admin/v2/bookies", tags=["not served"])
@@ -149,20 +159,19 @@ def _declared() -> tuple[BaseRoute, ...]:
     include(ledgers.router, prefix="/admin/v2/anabranch", tags=["read plans"])
     include(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
     include(lookup.router, prefix="/lookup/v2", tags=["lookup"])
-    app.add_api_route(
-        "/status.html", _status, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
-    )
-    app.add_api_route(
-        "/metrics", _metrics, methods=["GET"], response_class=PlainTextResponse, tags=["brokers"]
-    )
+    include(probes, prefix="", tags=["brokers"])
     return tuple(app.routes)
 
 
+@probes.get("/status.html", response_class=PlainTextResponse)
+@needs(Needs.NOTHING)
 async def _status() -> str:
     """For load balancers: the broker is up."""
     return "OK"
 
 
+@probes.get("/metrics", response_class=PlainTextResponse)
+@needs(Needs.NOTHING)
 async def _metrics(broker: BrokerDep) -> StreamingResponse:
     """Prometheus text."""
     return StreamingResponse(metrics.render(broker), media_type=metrics.CONTENT_TYPE)

@@ -1,7 +1,7 @@
-"""Asks for the right that a REST request needs, before its route runs.
+"""Asks for the right that a REST route needs, before the route runs.
 
-Names are taken from the route's own parameters, never from the path, so that the right is asked for exactly what the
-route will act on.
+Names are taken from the route's own parameters, never from the path, and read as that route reads them: the right is
+asked for exactly what the route will act on.
 """
 
 from __future__ import annotations
@@ -10,30 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from fastapi import Request
-
-from anabranch.broker.admin.params import BrokerDep, RoleDep, decoded, decoded_once
-from anabranch.broker.admin.rules import Needs, rule_for
-from anabranch.broker.broker import Broker
+from anabranch.broker.admin.needs import Needs
+from anabranch.broker.admin.params import decoded, decoded_once
+from anabranch.broker.authorization import Rights
 from anabranch.broker.permissions import Action
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 
-async def authorize(request: Request, broker: BrokerDep, role: RoleDep) -> None:
-    """NotAuthorizedError if the caller may not have this request served."""
-    path: str = request.scope["path"]
-    rule = rule_for(request.method, path)
-    needs = Needs.SUPER_USER if rule is None else rule.needs
+async def authorize(rights: Rights, role: str, needs: Needs, path: str, names: Mapping[str, str]) -> None:
+    """NotAuthorizedError if the role may not have the route served. `path` is the route's, with names in braces."""
+    if rights.are_open:
+        return
     try:
-        await _ask(broker, role, needs, _Named(path, request.path_params))
+        await _ask(rights, role, needs, _Named(path, names))
     except (KeyError, ValueError):
-        # A route without the name that the rule is about is not the route that the rule was written for. A name that
-        # is none, the route will refuse to whoever may ask it.
-        await broker.rights.super_user(role)
+        # A route without the name that its need is about; a test fails for such. And a name that is none, which the
+        # route will refuse to whoever may ask it.
+        await rights.super_user(role)
 
 
-async def _ask(broker: Broker, role: str, needs: Needs, named: _Named) -> None:
-    rights = broker.rights
+async def _ask(rights: Rights, role: str, needs: Needs, named: _Named) -> None:
     match needs:
         case Needs.NOTHING | Needs.NAME | Needs.ROUTE:
             pass

@@ -22,6 +22,7 @@ from fastapi.responses import JSONResponse
 
 from anabranch.autoscale.policy import Override, Resolved, check
 from anabranch.broker.admin.auto_scale_json import explained_json, resolved_json
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body
 from anabranch.broker.admin.scalable import TOPIC, ServiceDep, TopicDep
 from anabranch.broker.broker import Broker
@@ -75,6 +76,7 @@ async def _store_topic(service: ScalableTopics, topic: TopicName, value: dict[st
 
 
 @topics.get(TOPIC + "/explain")
+@needs(Needs.LOOKUP)
 async def explain(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict[str, Any]:
     """What was decided in the last hour and why, what would be decided now, and the loads and policy behind it."""
     await _record(service, topic)

@@ -11,6 +11,7 @@ from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.bundles import open_bundles
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, decoded
 from anabranch.broker.dynamic_config import DYNAMIC
 
@@ -24,11 +25,13 @@ async def health(broker: BrokerDep) -> str:
 
 
 @router.get("/ready", response_class=PlainTextResponse)
+@needs(Needs.NAME)
 async def ready(broker: BrokerDep) -> str:
     return "ok"
 
 
 @router.get("/version", response_class=PlainTextResponse)
+@needs(Needs.NAME)
 async def version(broker: BrokerDep) -> str:
     return broker.server_version
 

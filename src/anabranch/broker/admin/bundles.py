@@ -13,6 +13,7 @@ from fastapi import APIRouter
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.namespaces import clear, existing, unload_topics
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import BUNDLES_MAX, Bundles, Policies
@@ -84,6 +85,7 @@ async def delete_bundle(broker: BrokerDep, namespace: NamespaceDep, bundle: str,
 
 
 @router.put(_PATH + "/unload", status_code=204)
+@needs(Needs.SUPER_USER)
 async def unload(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
     """Closes the bundle's open topics; clients come back and open them again."""
     edges = await _range(broker, namespace, bundle)
@@ -92,12 +94,14 @@ async def unload(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> Non
 
 
 @router.post(_PATH + "/clearBacklog", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
     for topic in await _topics(broker, namespace, bundle):
         await clear(topic, None)
 
 
 @router.post(_PATH + "/clearBacklog/{subscription}", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(
     broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
 ) -> None:
@@ -106,6 +110,7 @@ async def clear_backlog_of(
 
 
 @router.post(_PATH + "/unsubscribe/{subscription}", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def unsubscribe(
     broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
 ) -> None:
@@ -130,6 +135,7 @@ async def hash_positions(
 
 
 @router.put(_PATH + "/split", status_code=204)
+@needs(Needs.SUPER_USER)
 async def split(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> None:
     """Cuts the bundle in the middle."""
     first, last = await _range(broker, namespace, bundle)

@@ -1,4 +1,4 @@
-"""Who sends an HTTP request. Asked before any route is looked for, so that no route can forget it.
+"""Who sends an HTTP request. Asked before any route runs, so that no route can forget it.
 
 And whether it is to be read at all. A browser sends requests for whatever page it shows, with the certificate or the
 password that its user has given for this broker, or to a broker on the user's own machine that asks nobody: pages of
@@ -7,30 +7,34 @@ other sites may change nothing here. Reading is denied to them by the browser, s
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anabranch.broker.admin.errors import reason
-from anabranch.broker.admin.rules import Needs, rule_for
+from anabranch.broker.admin.needs import Needs
+from anabranch.broker.admin.request_scope import CERTIFICATE, FOUND, ROLE, Found
 from anabranch.broker.authentication import AuthenticationFailed
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.sign_in import NOBODY, SignIn
 
-ROLE: Final = "anabranch.role"
-# What TLS has verified of the caller, as `ssl` gives it.
-CERTIFICATE: Final = "anabranch.certificate"
-
 
 class Caller:
-    """Leaves the caller's role in the request, or refuses it with 401."""
+    """Leaves the caller's role in the request, and the route that answers it; or refuses it with 401."""
 
     def __init__(
-        self, app: ASGIApp, sign_in: SignIn, *, hides_metrics: bool = False, head_bytes_max: int = 8192
+        self,
+        app: ASGIApp,
+        sign_in: SignIn,
+        find_route: Callable[[Scope], Found | None],
+        *,
+        hides_metrics: bool = False,
+        head_bytes_max: int = 8192,
     ) -> None:
         self._app = app
+        self._find_route = find_route
         self._sign_in = sign_in
         self._hides_metrics = hides_metrics
         self._head_bytes_max = head_bytes_max
@@ -43,7 +47,8 @@ class Caller:
             await fault(scope, receive, send)
             return
         role = NOBODY.role
-        if not self._is_public(scope["method"], scope["path"]):
+        found = self._find_route(scope)
+        if not self._is_public(found):
             try:
                 identity = await self._sign_in.caller(
                     _header(scope, b"authorization"),
@@ -61,14 +66,13 @@ class Caller:
             except NotAuthorizedError as error:
                 await reason(403, str(error))(scope, receive, send)
                 return
-        await self._app({**scope, ROLE: role}, receive, send)
+        await self._app({**scope, ROLE: role, FOUND: found}, receive, send)
 
-    def _is_public(self, method: str, path: str) -> bool:
+    def _is_public(self, found: Found | None) -> bool:
         """That the server runs, how it does, and the page's files, not its data."""
-        rule = rule_for(method, path)
-        if rule is None or rule.needs is not Needs.NOTHING:
+        if found is None or not found.runs or found.needs is not Needs.NOTHING:
             return False
-        return not (self._hides_metrics and path == "/metrics")
+        return not (self._hides_metrics and found.path == "/metrics")
 
 
 def _fault(scope: Scope, head_bytes_max: int) -> JSONResponse | None:

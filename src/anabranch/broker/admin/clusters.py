@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, body
 from anabranch.broker.policies import Cluster
@@ -16,6 +17,7 @@ router = APIRouter()
 
 
 @router.get("")
+@needs(Needs.NAME)
 async def list_clusters(broker: BrokerDep) -> list[str]:
     return await broker.resources.clusters()
 

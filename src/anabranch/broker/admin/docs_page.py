@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
+
+from anabranch.broker.admin.dispatch import include
+from anabranch.broker.admin.needs import Needs, needs
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: light-dark(#1b2430, #e6ebf2); --soft: light-dark(#5b6776, #9aa7b8);
@@ -42,10 +45,15 @@ HEADERS: Final = {
 Schemas = Mapping[str, Any]
 
 
+router = APIRouter()
+
+
 def install(app: FastAPI) -> None:
-    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
+    include(app, router, prefix="", tags=[], in_schema=False)
 
 
+@router.get("/docs")
+@needs(Needs.NOTHING)
 async def docs(request: Request) -> Response:
     app: FastAPI = request.app
     if not hasattr(app.state, "docs_page"):

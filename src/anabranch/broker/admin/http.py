@@ -15,7 +15,7 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from anabranch.broker.admin.caller import CERTIFICATE
+from anabranch.broker.admin.request_scope import CERTIFICATE
 from anabranch.broker.connection_limits import ConnectionLimits
 from anabranch.broker.errors import NotAllowedError
 

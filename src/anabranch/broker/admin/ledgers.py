@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 
 from anabranch.broker.admin.errors import RestError, redirect
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
 from anabranch.broker.admin.partitions import single
 from anabranch.model.names import Domain, TopicName
@@ -18,6 +19,7 @@ router = APIRouter()
 
 
 @router.get("/ledgers/{domain}/{tenant}/{namespace}/{topic:path}")
+@needs(Needs.ROUTE)
 async def ledgers(
     request: Request, broker: BrokerDep, role: RoleDep, domain: Domain, namespace: NamespaceDep, topic: str
 ) -> list[tuple[int, int]]:

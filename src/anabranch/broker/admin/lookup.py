@@ -7,6 +7,7 @@ import zlib
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import AnyTopicDep, BrokerDep
 
 router = APIRouter()
@@ -14,6 +15,7 @@ router = APIRouter()
 
 @router.get("/topic/{domain}/{tenant}/{namespace}/{topic}")
 @router.get("/destination/{domain}/{tenant}/{namespace}/{topic}", include_in_schema=False)
+@needs(Needs.LOOKUP)
 async def lookup(
     broker: BrokerDep, topic: AnyTopicDep, request: Request, listenerName: str = ""
 ) -> dict[str, str]:
@@ -33,6 +35,7 @@ async def lookup(
 
 
 @router.get("/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", response_class=PlainTextResponse)
+@needs(Needs.LISTING)
 async def bundle(broker: BrokerDep, topic: AnyTopicDep) -> str:
     """The bundle that owns the topic's hash, as Pulsar computes it."""
     policies = await broker.resources.policies(topic.namespace)

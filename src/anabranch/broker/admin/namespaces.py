@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 
 from anabranch.autoscale.policy import check
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
 from anabranch.broker.admin.setting import shown_quotas
@@ -120,6 +121,7 @@ async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
 
 
 @router.get("/{tenant}/{namespace}/topics")
+@needs(Needs.LISTING)
 async def namespace_topics(
     broker: BrokerDep,
     namespace: NamespaceDep,
@@ -139,11 +141,13 @@ def shown(topics: list[str], include_system: bool) -> list[str]:
 
 
 @router.get("/{tenant}/{namespace}/bundles")
+@needs(Needs.LISTING)
 async def bundles(broker: BrokerDep, namespace: NamespaceDep) -> dict[str, Any]:
     return (await broker.resources.policies(namespace)).bundles.builtins()
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
+@needs(Needs.SUPER_USER)
 async def unload(broker: BrokerDep, namespace: NamespaceDep) -> None:
     """Closes the namespace's open topics; clients come back and open them again.
 
@@ -167,18 +171,21 @@ async def unload_topics(broker: Broker, names: Iterable[TopicName]) -> None:
 
 
 @router.post("/{tenant}/{namespace}/clearBacklog", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep) -> None:
     for topic in await existing(broker, namespace):
         await clear(topic, None)
 
 
 @router.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
     for topic in await existing(broker, namespace):
         await clear(topic, subscription)
 
 
 @router.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status_code=204)
+@needs(Needs.NAMESPACE_CONSUME)
 async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
     for topic in await existing(broker, namespace):
         if subscription in topic.subscriptions:

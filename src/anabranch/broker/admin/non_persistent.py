@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from anabranch.broker.admin import topic_settings
 from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body, decoded
 from anabranch.broker.admin.partitions import merged, parts
 from anabranch.broker.admin.topics import check_count, partitions_wanted
@@ -49,6 +50,7 @@ async def list_partitioned(broker: BrokerDep, namespace: NamespaceDep) -> list[s
 
 
 @listing.get("/non-persistent/{tenant}/{namespace}/{bundle}")
+@needs(Needs.TENANT_ADMIN)
 async def list_of_bundle(broker: BrokerDep, namespace: NamespaceDep, bundle: str) -> list[str]:
     """Those of them whose names hash into the bundle."""
     return await of_bundle(broker, namespace, await list_topics(broker, namespace), bundle)
@@ -89,6 +91,7 @@ async def unload(broker: BrokerDep, name: NameDep) -> None:
 
 
 @router.get("/stats")
+@needs(Needs.LOOKUP)
 async def stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     if not name.is_partition and await broker.resources.partitions(name):
         raise RestError(404, f"Topic {name} not found: it is partitioned, name one of its partitions")
@@ -96,6 +99,7 @@ async def stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
 
 
 @router.get("/internalStats")
+@needs(Needs.LOOKUP)
 async def internal_stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     (topic, *_) = await _open(broker, name)
     return {
@@ -113,11 +117,13 @@ async def internal_stats(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
 
 
 @router.get("/subscriptions")
+@needs(Needs.CONSUME)
 async def subscriptions(broker: BrokerDep, name: NameDep) -> list[str]:
     return sorted({one for topic in await _open(broker, name) for one in topic.subscriptions})
 
 
 @router.delete("/subscription/{subscription}", status_code=204)
+@needs(Needs.CONSUME)
 async def delete_subscription(
     broker: BrokerDep, name: NameDep, subscription: SubscriptionDep, force: bool = False
 ) -> None:
@@ -154,6 +160,7 @@ async def update_partitioned(broker: BrokerDep, name: NameDep, request: Request)
 
 
 @router.get("/partitions")
+@needs(Needs.LOOKUP)
 async def partitions(broker: BrokerDep, name: NameDep) -> dict[str, Any]:
     await broker.resources.policies(name.namespace)
     count = 0 if name.is_partition else await broker.resources.partitions(name)
@@ -175,6 +182,7 @@ async def delete_partitioned(broker: BrokerDep, name: NameDep, force: bool = Fal
 
 
 @router.get("/partitioned-stats")
+@needs(Needs.LOOKUP)
 async def partitioned_stats(broker: BrokerDep, name: NameDep, perPartition: bool = True) -> dict[str, Any]:
     count = await broker.resources.partitions(name)
     if not count:

@@ -17,8 +17,8 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 from fastapi import Depends, Request
 
-from anabranch.broker.admin.caller import ROLE
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.request_scope import ROLE
 from anabranch.broker.broker import Broker
 from anabranch.model.names import Domain, NamespaceName, TopicName, check_given
 

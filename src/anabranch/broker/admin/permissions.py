@@ -23,6 +23,7 @@ from fastapi import APIRouter, Depends, Request
 
 from anabranch.broker import permissions
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.non_persistent import NameDep as NonPersistentDep
 from anabranch.broker.admin.params import (
     BrokerDep,
@@ -65,11 +66,13 @@ class _Grant(msgspec.Struct):
 
 
 @namespaces.post("/grantPermissionsOnTopics", status_code=204)
+@needs(Needs.ROUTE)
 async def grant_on_topics(broker: BrokerDep, caller: RoleDep, request: Request) -> None:
     await _change_topics(broker, caller, request, is_grant=True)
 
 
 @namespaces.post("/revokePermissionsOnTopics", status_code=204)
+@needs(Needs.ROUTE)
 async def revoke_on_topics(broker: BrokerDep, caller: RoleDep, request: Request) -> None:
     await _change_topics(broker, caller, request, is_grant=False)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, decoded_once
 from anabranch.broker.admin.scalable_stats import stats_json
 from anabranch.broker.scalable.subscription_limits import check_new
@@ -65,6 +66,7 @@ SubscriptionDep = Annotated[str, Depends(_subscription)]
 
 
 @router.put(SUBSCRIPTION, status_code=204)
+@needs(Needs.CONSUME)
 async def create_subscription(
     broker: BrokerDep,
     topic: TopicDep,
@@ -78,12 +80,14 @@ async def create_subscription(
 
 
 @router.delete(SUBSCRIPTION, status_code=204)
+@needs(Needs.CONSUME)
 async def delete_subscription(topic: TopicDep, service: ServiceDep, subscription: SubscriptionDep) -> None:
     """With its consumers, and from every segment, sealed ones too."""
     await service.delete_subscription(topic, subscription)
 
 
 @router.post(SUBSCRIPTION + "/seek", status_code=204)
+@needs(Needs.CONSUME)
 async def seek(
     topic: TopicDep,
     service: ServiceDep,
@@ -95,6 +99,7 @@ async def seek(
 
 
 @router.post(SUBSCRIPTION + "/skip-all", status_code=204)
+@needs(Needs.CONSUME)
 async def skip_all(topic: TopicDep, service: ServiceDep, subscription: SubscriptionDep) -> None:
     await service.skip_all(topic, subscription)
 
@@ -103,12 +108,14 @@ async def skip_all(topic: TopicDep, service: ServiceDep, subscription: Subscript
 
 
 @router.post(TOPIC + "/split/{segment}", status_code=204)
+@needs(Needs.SUPER_USER)
 async def split(topic: TopicDep, service: ServiceDep, segment: str) -> None:
     """Answered once the new layout is published."""
     await service.split(topic, _segment(segment))
 
 
 @router.post(TOPIC + "/merge/{one}/{other}", status_code=204)
+@needs(Needs.SUPER_USER)
 async def merge(topic: TopicDep, service: ServiceDep, one: str, other: str) -> None:
     await service.merge(topic, _segment(one), _segment(other))
 
@@ -117,12 +124,14 @@ async def merge(topic: TopicDep, service: ServiceDep, one: str, other: str) -> N
 
 
 @router.post(TOPIC + "/migrate", status_code=204)
+@needs(Needs.PRODUCE)
 async def migrate(topic: TopicDep, service: ServiceDep, force: bool = False) -> None:
     """The classic topic of this name becomes a scalable one, with all its messages and subscriptions."""
     await service.migrate(topic, force=force)
 
 
 @router.get(TOPIC + "/stats")
+@needs(Needs.LOOKUP)
 async def stats(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict[str, Any]:
     found = await service.stats(topic)
     scaling = await broker.autoscaler.explain(topic) if found.topic.generation else None
@@ -130,6 +139,7 @@ async def stats(topic: TopicDep, broker: BrokerDep, service: ServiceDep) -> dict
 
 
 @router.get(TOPIC + "/properties")
+@needs(Needs.LOOKUP)
 async def properties(topic: TopicDep, service: ServiceDep) -> dict[str, str]:
     record = await service.get(topic)
     if record is None:
@@ -153,6 +163,7 @@ async def remove_property(topic: TopicDep, service: ServiceDep, key: str) -> Non
 
 
 @router.get(LIST)
+@needs(Needs.LISTING)
 async def list_topics(
     namespace: NamespaceDep,
     broker: BrokerDep,
@@ -185,6 +196,7 @@ async def create(
 
 
 @router.get(TOPIC)
+@needs(Needs.LOOKUP)
 async def metadata(topic: TopicDep, service: ServiceDep) -> dict[str, Any]:
     """The stored record: the layout, every segment's place in it, properties."""
     record = await service.get(topic)

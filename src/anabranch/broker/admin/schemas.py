@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from anabranch.broker import schema_compat
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, TopicDep, body
 from anabranch.broker.schemas import StoredSchema, version_bytes
@@ -28,11 +29,13 @@ class Posted(msgspec.Struct, rename="camel"):
 
 
 @router.get(_PATH + "/schema")
+@needs(Needs.LOOKUP)
 async def latest(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     return _shown(*await broker.schemas.get(topic, None))
 
 
 @router.get(_PATH + "/schema/{version}")
+@needs(Needs.LOOKUP)
 async def one_version(broker: BrokerDep, topic: TopicDep, version: int) -> dict[str, Any]:
     if not 0 <= version < 2**63:
         raise RestError(404, f"{topic} has no schema version {version}")
@@ -40,12 +43,14 @@ async def one_version(broker: BrokerDep, topic: TopicDep, version: int) -> dict[
 
 
 @router.get(_PATH + "/schemas")
+@needs(Needs.LOOKUP)
 async def all_versions(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     versions = await broker.schemas.versions(topic)
     return {"getSchemaResponses": [_shown(number, schema) for number, schema in versions.items()]}
 
 
 @router.post(_PATH + "/schema", openapi_extra=takes(Posted))
+@needs(Needs.PRODUCE)
 async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     """An operator may add a schema where producers may not; it must still be compatible."""
     policies = await broker.policies(topic)
@@ -56,6 +61,7 @@ async def add(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str,
 
 
 @router.get(_PATH + "/metadata", response_model=None)
+@needs(Needs.LOOKUP)
 async def metadata(broker: BrokerDep, topic: TopicDep) -> Any:
     """Where Pulsar keeps each version in its ledgers. Here they are one record, so only the versions mean anything."""
     index = [
@@ -67,6 +73,7 @@ async def metadata(broker: BrokerDep, topic: TopicDep) -> Any:
 
 
 @router.post(_PATH + "/compatibility", status_code=202, openapi_extra=takes(Posted))
+@needs(Needs.LOOKUP)
 async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, Any]:
     posted = await _posted(request, 0, topic)
     strategy = (await broker.policies(topic)).schema_compatibility_strategy
@@ -76,6 +83,7 @@ async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) ->
 
 
 @router.post(_PATH + "/version", openapi_extra=takes(Posted))
+@needs(Needs.LOOKUP)
 async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
     """-1 if no version of the topic is that schema."""
     posted = await _posted(request, 0, topic)

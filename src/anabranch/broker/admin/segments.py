@@ -16,7 +16,7 @@ from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, decoded_once
 from anabranch.broker.broker import Broker
 from anabranch.broker.scalable.records import named_segment
-from anabranch.controller.ports import CursorStatus, SegmentGone
+from anabranch.controller.ports import CursorStatus, SegmentGone, SegmentRefused
 from anabranch.controller.records import Records
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
@@ -28,6 +28,10 @@ router = APIRouter()
 SEGMENT = "/{tenant}/{namespace}/{topic:path}/{descriptor}"
 SUBSCRIPTION = SEGMENT + "/subscription/{subscription:path}"
 TIMESTAMP_MS_MAX = 2**63 - 1
+KEPT = (
+    "A segment of the layout goes by itself once it is sealed, read by every subscription and not retained: skip-all "
+    "of a subscription, or its deletion, gives up what it has not read. To give up everything, delete the topic"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +170,13 @@ async def delete(owned: OwnedDep, force: bool = False) -> None:
         consumers = sum(len(s.consumers) for s in opened.subscriptions.values())
         if opened.producers or consumers:
             raise RestError(412, "Segment has active producers/subscriptions; close them, or force")
-    await owned.broker.segment_owner.delete(owned.topic, owned.segment)
+        if opened.hidden.has_open:
+            text = (
+                "Segment holds entries of hidden writes that are not decided; decide or drop them, or force"
+            )
+            raise RestError(412, text)
+    try:
+        await owned.broker.segment_owner.delete(owned.topic, owned.segment)
+    except SegmentRefused as error:
+        # Also with force, which Pulsar obeys: the layout would go on sending producers and consumers there.
+        raise RestError(409, f"{error}. {KEPT}") from None

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, body, body_of, decoded
 from anabranch.broker.admin.setting import (
@@ -247,6 +248,7 @@ async def set_clusters(broker: BrokerDep, namespace: NamespaceDep, request: Requ
 
 
 @router.get("/{cluster}/antiAffinity/{group}")
+@needs(Needs.SUPER_USER)
 async def namespaces_of_group(cluster: str, group: str) -> list[str]:
     return []
 

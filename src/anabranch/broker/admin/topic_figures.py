@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from anabranch.broker.admin.params import BrokerDep, TopicDep
+from anabranch.broker.admin.params import BrokerDep, RoleDep, TopicDep
 from anabranch.broker.admin.partitions import merged, single
 from anabranch.broker.admin.topics import each_existing, partition_count
+from anabranch.broker.authorization import NotAuthorizedError
+from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_stats import (
     add_earliest,
@@ -17,6 +19,7 @@ from anabranch.broker.topic_stats import (
     internal_stats,
     ledger_info,
 )
+from anabranch.model.names import TopicName
 
 router = APIRouter()
 
@@ -55,9 +58,18 @@ async def stats(broker: BrokerDep, topic: TopicDep, wanted: WantedDep) -> dict[s
     return await wanted.of(await single(broker, topic))
 
 
+async def _may_produce(broker: Broker, role: str, topic: TopicName) -> bool:
+    try:
+        await broker.rights.produce(role, topic)
+    except NotAuthorizedError:
+        return False
+    return True
+
+
 @router.get("/internalStats")
-async def internal(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
-    return internal_stats(await single(broker, topic))
+async def internal(broker: BrokerDep, role: RoleDep, topic: TopicDep) -> dict[str, Any]:
+    found = await single(broker, topic)
+    return internal_stats(found, for_producer=await _may_produce(broker, role, topic))
 
 
 @router.get("/internal-info")
@@ -81,7 +93,11 @@ async def partitioned_stats(
 
 
 @router.get("/partitioned-internalStats")
-async def partitioned_internal_stats(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
+async def partitioned_internal_stats(broker: BrokerDep, role: RoleDep, topic: TopicDep) -> dict[str, Any]:
     count = await partition_count(broker, topic)
-    found = {str(part.name): internal_stats(part) for part in await each_existing(broker, topic, count)}
+    for_producer = await _may_produce(broker, role, topic)
+    found = {
+        str(part.name): internal_stats(part, for_producer=for_producer)
+        for part in await each_existing(broker, topic, count)
+    }
     return {"metadata": (await broker.resources.partitioned_topic(topic)).builtins(), "partitions": found}

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep, body
 from anabranch.broker.admin.partitions import each, single
@@ -49,6 +50,7 @@ async def offload_status(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
 
 
 @router.put("/backlogSize", openapi_extra=takes(At))
+@needs(Needs.CONSUME)
 async def backlog_size(broker: BrokerDep, topic: TopicDep, request: Request) -> int:
     """The bytes from that message on; entries count with their mean size."""
     place = (await body(request, At)).place
@@ -73,6 +75,7 @@ async def message_id_by_index(broker: BrokerDep, topic: TopicDep, index: int) ->
 
 
 @router.post("/subscription/{subscription}/analyzeBacklog", openapi_extra=takes(At))
+@needs(Needs.CONSUME)
 async def analyze(
     broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
 ) -> dict[str, Any]:

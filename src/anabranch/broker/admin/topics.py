@@ -12,11 +12,12 @@ from fastapi import APIRouter, Request
 from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.namespaces import shown
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, TopicDep, body, body_of
 from anabranch.broker.admin.partitions import each, parts, single
 from anabranch.broker.broker import Broker
-from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.policies import PartitionedTopic
 from anabranch.broker.policy_json import Int32
 from anabranch.broker.topic import Topic
@@ -79,8 +80,11 @@ async def _delete(broker: Broker, topic: Topic, force: bool) -> None:
 
 
 def _check_unused(topic: Topic, force: bool) -> None:
-    if not force and (topic.producers or any(s.consumers for s in topic.subscriptions.values())):
-        raise RestError(412, "Topic has active producers/subscriptions; disconnect them, or force")
+    if not force:
+        try:
+            topic.check_deletable()
+        except NotAllowedError as error:
+            raise RestError(412, str(error)) from None
 
 
 @router.put("/unload", status_code=204)
@@ -125,6 +129,7 @@ async def skip_damage(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
 
 
 @router.get("/properties")
+@needs(Needs.LOOKUP)
 async def properties(broker: BrokerDep, topic: TopicDep) -> dict[str, str]:
     if await broker.resources.partitions(topic):
         return (await broker.resources.partitioned_topic(topic)).properties
@@ -227,6 +232,7 @@ def check_count(broker: Broker, count: int, status: int) -> None:
 
 
 @router.get("/partitions")
+@needs(Needs.LOOKUP)
 async def get_partitions(
     broker: BrokerDep, topic: TopicDep, checkAllowAutoCreation: bool = False
 ) -> dict[str, Any]:
@@ -268,11 +274,13 @@ async def create_missed_partitions(broker: BrokerDep, topic: TopicDep) -> None:
 
 
 @router.get("/lastMessageId")
+@needs(Needs.CONSUME)
 async def last_message_id(broker: BrokerDep, topic: TopicDep) -> dict[str, int]:
     return message_id(topic, (await single(broker, topic)).log.last)
 
 
 @router.get("/messageid/{timestamp}")
+@needs(Needs.CONSUME)
 async def message_id_at(broker: BrokerDep, topic: TopicDep, timestamp: int) -> dict[str, int]:
     """The first message published at or after the time, in milliseconds since 1970."""
     log = (await single(broker, topic, partitioned=405)).log

@@ -1,11 +1,13 @@
 """`/admin/v2/anabranch/writes` and `…/reveal`: who won a batch of a hidden write, and that its readers see it now.
 
 Any broker answers for the record, which is in the shared store; the topic's owner does the revealing, and others send
-the caller there. Who may produce to the topics may decide what becomes of what was produced.
+the caller there. A record belongs to those who may produce to all topics that it is about: nobody else reads or changes
+it, whatever topics they name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -13,10 +15,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from anabranch.broker.admin.errors import RestError, redirect
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.broker import Broker
-from anabranch.broker.write_records import encode_record
+from anabranch.broker.topic import Topic
+from anabranch.broker.write_records import Check, encode_record
 from anabranch.model.hidden_writes import (
     DroppedWinner,
     InvalidWrite,
@@ -25,6 +29,7 @@ from anabranch.model.hidden_writes import (
     checked_attempt,
 )
 from anabranch.model.names import Domain, TopicName
+from anabranch.model.scalable import scalable_name
 from anabranch.storage.port import LogError
 
 router = APIRouter()
@@ -70,16 +75,17 @@ BatchDep = Annotated[WriteBatch, Depends(_in_path)]
 
 
 @router.get("/writes/{write}/{number}")
+@needs(Needs.ROUTE)
 async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Response:
     record = await broker.write_records.get(batch)
     if record is None:
         raise RestError(404, f"Nothing is known of {batch}")
-    for topic in record.topics:
-        await broker.rights.produce(role, TopicName.parse(topic))
+    await _may_change(broker, role, ())(record)
     return _answer(record)
 
 
 @router.put("/writes/{write}/{number}")
+@needs(Needs.ROUTE)
 async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Stores the winners unless there are some: then those are answered, and the caller goes on with them."""
     given = await body(request, Decided)
@@ -90,25 +96,34 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
             raise RestError(
                 412, f"{topic} has no log of its own: name segments, partitions or persistent topics"
             )
+    about = topics or _target(given.target)
+    for topic in about:
         await broker.rights.produce(role, topic)
-    if not topics:
-        await _check_target(broker, role, given.target)
+    # A thousand segments are one topic to whoever asks for a right.
+    about = [scalable_name(topic) if topic.domain is Domain.SEGMENT else topic for topic in about]
+    check = _may_change(broker, role, about)
     try:
-        record = await broker.write_records.decide(batch, winners, map(str, topics))
+        record = await broker.write_records.decide(batch, winners, map(str, topics), about=about, check=check)
     except DroppedWinner as error:
         raise RestError(409, str(error)) from None
     return _answer(record)
 
 
 @router.post("/writes/{write}/{number}/drop")
+@needs(Needs.ROUTE)
 async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
-    """Those attempts will not win. Only who wrote them knows their names."""
+    """Those attempts will not win."""
     given = await body(request, Dropped)
-    await _check_target(broker, role, given.target)
-    return _answer(await broker.write_records.drop(batch, _attempts(given.attempts)))
+    about = _target(given.target)
+    for topic in about:
+        await broker.rights.produce(role, topic)
+    check = _may_change(broker, role, about)
+    attempts = _attempts(given.attempts)
+    return _answer(await broker.write_records.drop(batch, attempts, about=about, check=check))
 
 
 @router.post("/reveal/{domain}/{tenant}/{namespace}/{topic:path}")
+@needs(Needs.ROUTE)
 async def reveal(
     request: Request,
     broker: BrokerDep,
@@ -127,19 +142,42 @@ async def reveal(
         answer = redirect(request, broker.owners.owner(name).http_url)
         raise HTTPException(307, "Ask the topic's owner", {"Location": answer.headers["location"]})
     try:
-        await (await single(broker, name)).hidden.reveal(batch)
+        await (await _revealed_by(broker, name)).hidden.reveal(batch)
     except LogError as error:
         # Taken by another broker, or lost with its disk: whoever has it next can do it.
         raise RestError(503, f"{name}: {error}; ask again") from None
     return Response(status_code=204)
 
 
-async def _check_target(broker: Broker, role: str, target: str) -> None:
-    """Records are in the shared store: nobody makes one who may write nowhere."""
-    if target:
-        await broker.rights.produce(role, TopicName.parse(target))
-    else:
-        await broker.rights.super_user(role)
+async def _revealed_by(broker: Broker, name: TopicName) -> Topic:
+    """404 for a segment that is collected, which happens only after it has shown what won; 410 if its topic is gone."""
+    try:
+        return await single(broker, name)
+    except RestError:
+        parent = scalable_name(name)
+        record = await broker.records.get(parent) if name.domain is Domain.SEGMENT else None
+        if name.domain is Domain.SEGMENT and (record is None or record.is_deleting):
+            raise RestError(410, f"{parent} does not exist, and {name} is gone with it") from None
+        raise
+
+
+def _may_change(broker: Broker, role: str, about: Sequence[TopicName]) -> Check:
+    """For who may produce to all that the record is about, whatever the caller says it is.
+
+    One that is about nothing yet will be about what the caller has named, and may produce to. Records are in the shared
+    store: nobody makes one who may write nowhere."""
+
+    async def check(record: WriteRecord) -> None:
+        for topic in record.concerns:
+            await broker.rights.produce(role, topic)
+        if not record.concerns and not about:
+            await broker.rights.super_user(role)
+
+    return check
+
+
+def _target(text: str) -> list[TopicName]:
+    return [TopicName.parse(text)] if text else []
 
 
 def _answer(record: WriteRecord) -> Response:

@@ -1,14 +1,14 @@
 """Which topics a client may name in the classic commands, and where a lookup of each leads.
 
 `topic://` is for clients that know scalable topics. Those of Pulsar look its name up as if it were a classic topic's,
-only to find a broker for their watch, so such a lookup is answered by whom they ask; every other classic use of it is
-refused with advice. `segment://` topics are looked up like classic ones, and a lookup never makes one.
+only to find a broker for their watch. They say nothing about scalable topics in CONNECT, and not all of them tell their
+release: so such a lookup is answered to everybody, by whom they ask. Every other classic use of it is refused with
+advice. `segment://` topics are looked up like classic ones, and a lookup never makes one.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.listeners import Addresses
@@ -19,12 +19,6 @@ from anabranch.wire import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.owners import Owner
-    from anabranch.wire.connection import Connection
-
-# Pulsar's Java client says nothing about scalable topics in CONNECT; its release does. Classic topics are all that a
-# release before this one can use.
-FIRST_RELEASE: Final = 5
-_RELEASE = re.compile(r"Pulsar[- ]\w+[- ]v?(\d+)\.")
 
 
 def disabled() -> NotAllowedError:
@@ -36,13 +30,6 @@ def classic_use(name: TopicName) -> NotAllowedError:
         f"{name} is a scalable topic, which classic producers, consumers and readers cannot use: use a V5 client "
         "(pulsar-client-v5, or a client of Anabranch)"
     )
-
-
-def knows_scalable_topics(connection: Connection) -> bool:
-    if connection.peer_features.supports_scalable_topics:
-        return True
-    release = _RELEASE.match(connection.peer_name)
-    return release is not None and int(release[1]) >= FIRST_RELEASE
 
 
 def servable(broker: Broker, text: str) -> TopicName:
@@ -78,16 +65,16 @@ def watchable(text: str) -> TopicName:
 async def partitions(broker: Broker, text: str, *, create: bool) -> int:
     name = TopicName.parse(text)
     if name.domain is Domain.TOPIC and broker.scalable is not None:
-        # No classic producer or consumer comes through here: its lookup or its own command is refused.
+        # No classic producer or consumer comes any further: its own command is refused.
         return 0
     name = servable(broker, text)
     return 0 if name.domain is Domain.SEGMENT else await broker.new_topics.partitions(name, create=create)
 
 
-async def owner(broker: Broker, connection: Connection, text: str) -> Owner | None:
+async def owner(broker: Broker, text: str) -> Owner | None:
     """The broker to connect to for that topic; None for the one that was asked."""
     name = TopicName.parse(text)
-    if name.domain is Domain.TOPIC and broker.scalable is not None and knows_scalable_topics(connection):
+    if name.domain is Domain.TOPIC and broker.scalable is not None:
         await broker.check_lookup(name)
         return None
     name = servable(broker, text)

@@ -17,6 +17,7 @@ from fastapi.responses import RedirectResponse
 
 from anabranch.broker.admin.dispatch import include
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
@@ -26,6 +27,7 @@ from anabranch.controller.ports import NotLeader
 from anabranch.model.names import Domain, TopicName
 
 router = APIRouter()
+home = APIRouter()
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -49,9 +51,11 @@ Since = Annotated[int, Query(ge=0, le=SINCE_MAX)]
 def install(app: FastAPI) -> None:
     app.state.ui_names = Names()
     include(app, router, prefix="/ui", tags=["page"], in_schema=False)
-    app.add_api_route("/", _home, methods=["GET"], include_in_schema=False)
+    include(app, home, prefix="", tags=["page"], in_schema=False)
 
 
+@home.get("/")
+@needs(Needs.NOTHING)
 async def _home() -> RedirectResponse:
     return RedirectResponse("/ui", headers=HEADERS)
 
@@ -60,6 +64,7 @@ async def _home() -> RedirectResponse:
 
 
 @router.get("/api/overview")
+@needs(Needs.ROUTE)
 async def overview(
     request: Request,
     broker: BrokerDep,
@@ -73,6 +78,7 @@ async def overview(
 
 
 @router.get("/api/topics/{tenant}/{namespace}/{topic:path}")
+@needs(Needs.ROUTE)
 async def topic(
     broker: BrokerDep,
     role: RoleDep,
@@ -129,11 +135,13 @@ def static_file(path: str) -> tuple[bytes, str] | None:
 
 
 @router.get("")
+@needs(Needs.NOTHING)
 async def page(request: Request) -> Response:
     return await file(request, "index.html")
 
 
 @router.get("/{path:path}")
+@needs(Needs.NOTHING)
 async def file(request: Request, path: str) -> Response:
     found = None if path.startswith("api/") else static_file(path)
     if found is None:

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.scalable.naming import knows_scalable_topics
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
 from anabranch.model.scalable import topic_path
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.connection import Connection, Role
 from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, topics_of
 from unit.broker.scalable.stored import OTHER, MovingOwners
 
@@ -38,48 +36,15 @@ async def look_up(peer: Peer, topic: str) -> pb.CommandLookupTopicResponse:
     return answer.lookupTopicResponse
 
 
-def introduced(name: str, features: pb.FeatureFlags | None = None) -> Connection:
-    """A broker's connection that has met a client of that name."""
-    client, broker = Connection(Role.CLIENT, now=0.0), Connection(Role.BROKER, now=0.0)
-    list(broker.feed(client.connect(name, feature_flags=features), 0.0))
-    return broker
-
-
-@pytest.mark.parametrize(
-    ("name", "knows"),
-    [
-        (V5, True),
-        ("Pulsar-Java-v5.1.0-SNAPSHOT-some description", True),
-        ("Pulsar-Java-v10.0.0", True),
-        ("Pulsar-Java-v4.1.2", False),
-        ("Pulsar-CPP-v3.7.0", False),
-        ("Pulsar Go 0.15.1", False),
-        ("something else 5.0.0", False),
-        ("", False),
-    ],
-)
-def test_clients_are_known_by_their_release(name: str, knows: bool) -> None:
-    assert knows_scalable_topics(introduced(name)) is knows
-
-
-def test_a_client_that_says_that_it_knows_scalable_topics_is_believed() -> None:
-    said = pb.FeatureFlags(supports_scalable_topics=True)
-    assert knows_scalable_topics(introduced("Pulsar-CPP-v4.0.0", said))
-
-
 # -- topic://
 
 
-async def test_a_classic_lookup_of_a_scalable_topic_names_the_v5_client(classic: Peer) -> None:
-    found = await look_up(classic, ORDERS)
-    assert (found.response, found.error) == (Kinds.Failed, pb.NotAllowedError)
-    assert "V5 client" in found.message
-
-
-async def test_a_v5_client_is_sent_to_the_broker_it_asked(lab: BrokerLab, broker: Broker) -> None:
-    for peer in (await lab.peer(broker, V5), await lab.peer(broker, supports_scalable_topics=True)):
-        found = await look_up(peer, "topic://public/default/not-made-by-a-lookup")
-        assert (found.response, found.brokerServiceUrl) == (Kinds.Connect, broker.service_url)
+@pytest.mark.parametrize("version", [V5, "Pulsar-Java-v4.1.2", "Pulsar-CPP-v3.7.0", "unknown", ""])
+async def test_a_lookup_of_a_scalable_topic_leads_to_the_broker_that_was_asked_whatever_the_client_calls_itself(
+    lab: BrokerLab, broker: Broker, version: str
+) -> None:
+    found = await look_up(await lab.peer(broker, version), "topic://public/default/not-made-by-a-lookup")
+    assert (found.response, found.brokerServiceUrl) == (Kinds.Connect, broker.service_url)
     assert await topics_of(broker).topics(PUBLIC_DEFAULT) == [TOPIC]
 
 
@@ -90,7 +55,7 @@ async def test_a_v5_client_learns_at_once_of_a_namespace_that_is_missing(
     assert (found.response, found.error) == (Kinds.Failed, pb.TopicNotFound)
 
 
-@pytest.mark.parametrize("version", ["Pulsar-CPP-v3.7.0", V5])
+@pytest.mark.parametrize("version", ["Pulsar-CPP-v3.7.0", "unknown", V5])
 async def test_classic_producers_and_consumers_of_a_scalable_topic_are_advised(
     lab: BrokerLab, broker: Broker, version: str
 ) -> None:

@@ -75,6 +75,19 @@ async def test_what_the_record_does_not_ask_for_is_refused(cluster: Cluster) -> 
     await cluster.first.publish(name_of(segment), b"unharmed")
 
 
+async def test_a_sealed_segment_of_the_layout_is_not_deleted_by_force_and_the_refusal_says_how_it_goes(
+    cluster: Cluster,
+) -> None:
+    (segment,) = await cluster.topic()
+    await cluster.first.publish(name_of(segment), b"unharmed")
+    await cluster.plan_split()
+    assert await call(cluster, "POST", path(segment, "/terminate")) == 204
+    refused = await cluster.first.rest("DELETE", path(segment, "?force=true"))
+    assert refused.status_code == 409
+    assert "skip-all" in refused.json()["reason"]
+    assert (await cluster.first.broker.topic(name_of(segment))).log.entries == 1
+
+
 async def test_terminate_seals_and_may_be_repeated(cluster: Cluster) -> None:
     (segment,) = await cluster.topic()
     await cluster.plan_split()
