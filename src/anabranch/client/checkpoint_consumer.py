@@ -363,6 +363,13 @@ class CheckpointConsumer(Consumer):
 
     # -- the end
 
+    def _stop(self) -> None:
+        super()._stop()
+        # A segment that ends meanwhile has no children here any more.
+        self._is_open = False
+        if self._session is not None:
+            self._session.stop()
+
     async def _left(self) -> None:
         if self._reporting is not None:
             self._reporting.cancel()

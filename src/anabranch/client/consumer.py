@@ -206,6 +206,7 @@ class Consumer(Receiver):
         self._segments: dict[SegmentId, SegmentConsumer] = {}
         self._leaving: dict[SegmentConsumer, asyncio.Task[None]] = {}
         self._stop_listening = setup.watch.listen(self._layout_changed)
+        self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.consumer_name} of {self.topic}>"
@@ -261,9 +262,13 @@ class Consumer(Receiver):
 
     # -- the end
 
+    def _stop(self) -> None:
+        """From here on it reads no segment anew, whatever it is told."""
+        self._stop_listening()
+
     async def leave(self) -> None:
         """Sends acknowledgements that wait and frees the segments. `close` does it too."""
-        self._stop_listening()
+        self._stop()
         for number in list(self._segments):
             self._release(number)
         await self._left()
@@ -273,6 +278,12 @@ class Consumer(Receiver):
 
     async def close(self) -> None:
         """Sends acknowledgements that wait, and leaves at once."""
+        if self._closing is None:
+            # Whoever waits for it may be cancelled: it goes on, or its segments would stay attached for ever.
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         await self.leave()
         if self._setup.shared is None:
             self._inbox.fail(Closed("the consumer is closed: make another"))
@@ -281,7 +292,7 @@ class Consumer(Receiver):
 
     def crash(self) -> None:
         """Drops every connection of its client without a word, as a process that dies would."""
-        self._stop_listening()
+        self._stop()
         for one in self._segments.values():
             one.abort()
         self._connections.abort()

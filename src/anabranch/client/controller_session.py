@@ -57,6 +57,7 @@ class ControllerSession:
         self._failed = failed
         self._backoff = backoff
         self._epoch = -1
+        self._is_over = False
         self._registered: _Registered | None = None
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._staying: asyncio.Task[None] | None = None
@@ -116,8 +117,11 @@ class ControllerSession:
             self._first.set_result(None)
 
     def apply(self, assignment: pb.ScalableConsumerAssignment) -> None:
-        """The newest word on what to read. One of an older layout comes from a controller that is behind."""
-        if assignment.layout_epoch >= self._epoch:
+        """The newest word on what to read. One of an older layout comes from a controller that is behind.
+
+        What comes to a consumer that is leaving is not for it any more: it would read it for ever.
+        """
+        if not self._is_over and assignment.layout_epoch >= self._epoch:
             self._epoch = assignment.layout_epoch
             self._assigned({SegmentId(s.segment_id): s.segment_topic for s in assignment.segments})
 
@@ -157,6 +161,11 @@ class ControllerSession:
             return False
         return True
 
+    def stop(self) -> None:
+        """From here on no assignment is told any more; `leave` or `abort` must follow."""
+        self._is_over = True
+        self._stop_listening()
+
     async def leave(self) -> None:
         """Says goodbye, so that the segments go to others at once."""
         registered = self._registered
@@ -176,7 +185,7 @@ class ControllerSession:
         self._stop()
 
     def _stop(self) -> None:
-        self._stop_listening()
+        self.stop()
         if self._staying is not None:
             self._staying.cancel()
         if not self._first.done():

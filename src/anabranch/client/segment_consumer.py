@@ -253,17 +253,20 @@ class SegmentConsumer:
                 force_topic_creation=False,
                 **fields,
             )
+        except RequestRefused:
+            life.detach()
+            raise
+        except BaseException:
+            life.withdraw()
+            raise
+        try:
             if not how.is_durable and self.position is not None:
                 await reader_place.check(connection, life.number, self.topic, self.position)
             self._restarted(self)
             self.acking = None
             await self.acks.check_place(connection, life.number)
-        except BadCheckpoint:
-            connection.tell(C.CLOSE_CONSUMER, "close_consumer", consumer_id=life.number)
-            life.detach()
-            raise
         except BaseException:
-            life.detach()
+            life.withdraw()
             raise
         if self._is_closing:
             life.finish()
@@ -518,3 +521,9 @@ class _Life:
 
     def detach(self) -> None:
         self.connection.detach(PartKind.CONSUMER, self.number)
+
+    def withdraw(self) -> None:
+        """It does not begin. The broker may have attached it, or be about to, and nobody else closes it there."""
+        self.detach()
+        if not self.is_lost and not self.connection.is_closed:
+            self.connection.tell(C.CLOSE_CONSUMER, "close_consumer", consumer_id=self.number)

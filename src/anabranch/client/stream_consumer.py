@@ -95,6 +95,10 @@ class StreamConsumer(Consumer):
 
     # -- the end
 
+    def _stop(self) -> None:
+        super()._stop()
+        self._session.stop()
+
     async def _left(self) -> None:
         await asyncio.gather(self._session.leave(), *self._leaving.values())
 

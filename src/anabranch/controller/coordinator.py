@@ -53,7 +53,9 @@ class Coordinator:
         self.group = s.Group(layout, kind)
         self._events: deque[tuple[s.Event, asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self._joins: dict[str, asyncio.Future[Assignment]] = {}
+        # The joins that wait, and who waits for each: a name may join again before its first join is answered.
+        self._joins: dict[asyncio.Future[None], tuple[str, asyncio.Future[Assignment]]] = {}
+        self._done: asyncio.Future[None] | None = None  # Of the event that is worked off.
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._asking: asyncio.TimerHandle | None = None
         self._ask_delay_s = 0.0
@@ -79,7 +81,7 @@ class Coordinator:
         for _, done in self._events:
             _fail(done, error)
         self._events.clear()
-        for join in self._joins.values():
+        for _, join in self._joins.values():
             _fail(join, error)
         self._joins.clear()
 
@@ -104,13 +106,17 @@ class Coordinator:
             drained = await self._ask(self.group.unknown)
             if drained:
                 await self._put(s.Drained(drained))
-        earlier = self._joins.pop(name, None)
-        if earlier is not None:
-            _fail(earlier, OperationRefused(f"consumer {name} registered again over another connection"))
+        for other, earlier in self._joins.values():
+            if other == name:
+                _fail(earlier, OperationRefused(f"consumer {name} registered again over another connection"))
         answer: asyncio.Future[Assignment] = self._loop.create_future()
-        self._joins[name] = answer
-        await self._put(s.Joined(name, kind, link, consumer_id))
-        return await answer
+        done = self._put(s.Joined(name, kind, link, consumer_id))
+        self._joins[done] = name, answer
+        try:
+            await done
+            return await answer
+        finally:
+            self._joins.pop(done, None)
 
     async def leave(self, name: str, link: AssignmentLink) -> None:
         await self._put(s.Left(name, link))
@@ -164,6 +170,7 @@ class Coordinator:
         try:
             while self._events:
                 event, done = self._events.popleft()
+                self._done = done
                 try:
                     self.group, effects = s.step(self.group, event)
                     for effect in effects:
@@ -195,15 +202,15 @@ class Coordinator:
             case s.Push(link, consumer_id, epoch, numbers):
                 assert hasattr(link, "send_assignment")
                 link.send_assignment(controller.topic, consumer_id, self._assignment(epoch, numbers))
-            case s.Answer(consumer, epoch, numbers):
-                waiting = self._joins.pop(consumer, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(self._assignment(epoch, numbers))
+            case s.Answer(_, epoch, numbers):
+                joining = self._joining()
+                if joining is not None and not joining.done():
+                    joining.set_result(self._assignment(epoch, numbers))
                 controller.consumers_changed()
-            case s.RefuseJoin(consumer, reason):
-                refused = self._joins.pop(consumer, None)
-                if refused is not None:
-                    _fail(refused, OperationRefused(reason))
+            case s.RefuseJoin(_, reason):
+                joining = self._joining()
+                if joining is not None:
+                    _fail(joining, OperationRefused(reason))
             case s.StartGrace(consumer, timer):
                 self._cancel_grace(consumer)
                 self._graces[consumer] = self._loop.call_later(
@@ -219,6 +226,11 @@ class Coordinator:
                     self._ask_after(0.0)
             case _:
                 assert_never(effect)
+
+    def _joining(self) -> asyncio.Future[Assignment] | None:
+        """Whoever waits for the join that is worked off."""
+        found = None if self._done is None else self._joins.get(self._done)
+        return None if found is None else found[1]
 
     def _assignment(self, epoch: int, numbers: tuple[SegmentId, ...]) -> Assignment:
         segments = self.group.layout.segments

@@ -72,6 +72,8 @@ class ScriptedBroker:
         self.watches: list[tuple[Link, int]] = []
         self.lookups: list[pb.CommandScalableTopicLookup] = []
         self._subscribed: dict[tuple[Link, int], str] = {}
+        # The segment topics of the consumers that are attached: subscribed, and neither closed nor disconnected since.
+        self._attached: dict[tuple[Link, int], str] = {}
         # By segment topic: the producer or consumer attached last (ready for messages), as (link, id).
         self.producers: dict[str, tuple[Link, int]] = {}
         self.consumers: dict[str, tuple[Link, int]] = {}
@@ -86,6 +88,7 @@ class ScriptedBroker:
         self.subscriptions: list[pb.CommandSubscribe] = []
         self.seeks: list[tuple[str, int]] = []
         self.ends: dict[str, tuple[int, int]] = {}
+        self.places_refused = 0  # So many of the next questions for it are refused.
         self.sealed: set[str] = set()
         self.last_sequence: dict[str, int] = {}
         self.sent: list[tuple[str, int]] = []
@@ -122,6 +125,7 @@ class ScriptedBroker:
             pass
         finally:
             self.watches = [watch for watch in self.watches if watch[0] is not link]
+            self._attached = {part: topic for part, topic in self._attached.items() if part[0] is not link}
             writer.close()
 
     async def until(self, met: Callable[[], object]) -> None:
@@ -130,6 +134,11 @@ class ScriptedBroker:
             while not met():
                 self.changed.clear()
                 await self.changed.wait()
+
+    @property
+    def attached(self) -> list[str]:
+        """The segment topics of the consumers that are attached now, one for each."""
+        return sorted(self._attached.values())
 
     # -- what clients ask for
 
@@ -298,17 +307,26 @@ class ScriptedBroker:
     def _subscribe(self, link: Link, request: pb.CommandSubscribe) -> None:
         if self._refuse(link, request):
             return
-        self._subscribed[link, request.consumer_id] = request.topic
+        self._subscribed[link, request.consumer_id] = self._attached[link, request.consumer_id] = (
+            request.topic
+        )
         self.subscriptions.append(request)
         link.send(C.SUCCESS, "success", request_id=request.request_id)
 
     def _seek(self, link: Link, request: pb.CommandSeek) -> None:
         """As brokers do: the consumer is closed, and comes back."""
         self.seeks.append((self._subscribed[link, request.consumer_id], request.message_publish_time))
+        self._attached.pop((link, request.consumer_id), None)
         link.send(C.CLOSE_CONSUMER, "close_consumer", consumer_id=request.consumer_id, request_id=0)
         link.send(C.SUCCESS, "success", request_id=request.request_id)
 
     def _last_message_id(self, link: Link, request: pb.CommandGetLastMessageId) -> None:
+        if self.places_refused:
+            self.places_refused -= 1
+            link.send(
+                C.ERROR, "error", request_id=request.request_id, error=pb.ServiceNotReady, message="script"
+            )
+            return
         ledger, entry = self.ends.get(self._subscribed[link, request.consumer_id], (-1, -1))
         at = pb.MessageIdData(ledgerId=ledger & (1 << 64) - 1, entryId=entry & (1 << 64) - 1)
         link.send(
@@ -408,6 +426,7 @@ class ScriptedBroker:
             number = command.close_producer.request_id
         else:
             name = self._consumer_name(link, command.close_consumer.consumer_id)
+            self._attached.pop((link, command.close_consumer.consumer_id), None)
             self.closed.append((name, command.close_consumer.consumer_id))
             number = command.close_consumer.request_id
         link.send(C.SUCCESS, "success", request_id=number)

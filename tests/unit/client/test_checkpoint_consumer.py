@@ -513,3 +513,20 @@ async def test_a_checkpoint_covers_the_rows_that_were_taken_as_columns(
                 values += (await consumer.receive_arrow()).column("value").to_pylist()
         assert values == [b"0.1", b"0.2", b"1.0", b"1.1"]
         assert places(consumer) == {0: (1, 2, 0)}
+
+
+async def test_a_closed_consumer_reads_nothing_though_a_segment_of_its_has_ended(
+    script: ScriptedBroker, client: Client
+) -> None:
+    consumer = await client.checkpoint_consumer(TOPIC, start="earliest")
+    topic = await reading(script, of(ONE, 0))
+    script.deliver(topic, 0)
+    await take(consumer, 1)
+    end(script, topic)
+    # The answers to another one of the same connection tell that all before them was heard.
+    async with client.checkpoint_consumer(TOPIC, start="earliest"):
+        pass
+    await consumer.close()
+    assert consumer.checkpoint()
+    async with client.checkpoint_consumer(TOPIC, start="earliest"):
+        assert script.attached == [topic]

@@ -326,3 +326,54 @@ async def test_a_broker_that_closes_a_consumer_has_a_reason_and_gets_no_acknowle
         await script.until(lambda: script.consumers)
         assert not await consumer.flush()
         assert script.acks == []
+
+
+async def test_an_assignment_that_comes_while_a_stream_leaves_is_not_read(
+    script: ScriptedBroker, client: Client
+) -> None:
+    consumer = await open_stream(script, client, [1])
+    # It is in the socket before the consumer starts to leave, and is read from it before the consumer has left.
+    script.assign(1, [1, 2])
+    await consumer.close()
+    # The answer to another request over the same connection tells that all before it was heard.
+    await client.stream_consumer(TOPIC, "other", consumer_name="other")
+    assert script.attached == [segment_topic(1)]
+
+
+async def test_a_stream_whose_close_is_cancelled_leaves_all_the_same(
+    script: ScriptedBroker, client: Client
+) -> None:
+    consumer = await open_stream(script, client, [1, 2])
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)  # It has begun.
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await script.until(lambda: len(script.closed) == 3)
+    assert {name for name, _ in script.closed} == {"session", segment_topic(1), segment_topic(2)}
+    assert script.attached == []
+
+
+async def test_a_subscription_that_cannot_be_looked_at_is_closed_before_the_next_one(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1]) as consumer:
+        topic = segment_topic(1)
+        for entry in (7, 8):
+            script.deliver(topic, entry)
+        first, second = await take(consumer, 2)
+        await consumer.ack_cumulative(first)
+        assert await consumer.flush()
+        # With an acknowledgement that waits, a consumer that comes back looks where the subscription is.
+        script.answers_acks = False
+        await consumer.ack_cumulative(second)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: len(script.acks) == 2)
+        script.answers_acks = True
+        script.places_refused = 2
+        script.ends[topic] = (1, 7)
+        for link in script.links:
+            link.cut()
+        assert await flushing
+        assert script.places_refused == 0
+        assert script.attached == [topic]

@@ -391,6 +391,35 @@ async def test_a_join_whose_session_is_being_stored_when_leadership_ends_is_refu
 
 
 @simulated
+async def test_a_name_that_joins_again_before_its_first_join_is_answered_is_told_the_newest_word(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 4)
+    is_stored, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(verb: str, path: str) -> None:
+        if path == consumer_path(TOPIC, "billing", "one") and not goes_on.is_set():
+            is_stored.set()
+            await goes_on.wait()
+
+    rig.held[0].before = hold
+    first = asyncio.ensure_future(rig.joined(broker, "one"))
+    await is_stored.wait()
+    # These wait for it, and the first of them takes half of the segments from "one".
+    other = asyncio.ensure_future(rig.joined(broker, "two"))
+    await asyncio.sleep(0)
+    again = asyncio.ensure_future(rig.joined(broker, "one"))
+    await asyncio.sleep(0)
+    goes_on.set()
+    with pytest.raises(OperationRefused, match="registered again"):
+        await first
+    (_, theirs), (link, mine) = await other, await again
+    assert sorted((*theirs.ids, *mine.ids)) == [0, 1, 2, 3]
+    assert not link.told
+
+
+@simulated
 async def test_a_deposed_leader_that_has_not_heard_of_it_overwrites_no_session_of_its_successor(
     rig: Rig,
 ) -> None:

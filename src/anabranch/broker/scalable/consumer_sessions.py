@@ -221,6 +221,8 @@ class ConsumerSessions:
             if not consumer.registered.done():
                 consumer.registered.set_result(None)
         consumer.answer(request_id, assignment)
+        if consumer.is_in_doubt:
+            self._make_sure(session, consumer)
         knows = session.connection.peer_features.supports_scalable_topics
         if is_back and consumer.kind is SubscriptionKind.STREAM and not knows:
             self._spawn(self.lost_acks.watch(consumer))
@@ -250,11 +252,14 @@ class ConsumerSessions:
     async def _leave(self, session: Session, consumer: ConsumerSession, request_id: int) -> None:
         await consumer.registered
         if session.sessions.get(consumer.id) is consumer:
-            # It counts as registered until this succeeds, so that the client can ask again.
-            with contextlib.suppress(TopicMissing):
-                await self._check_leads(consumer)
-                await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
-            self._forget(session, consumer)
+            try:
+                with contextlib.suppress(TopicMissing):
+                    await self._check_leads(consumer)
+                    await self._topics.leave(consumer.topic, consumer.subscription, consumer.name, consumer)
+            finally:
+                # Also while nobody leads: it must not be brought to the next leader, who will find its session without
+                # a connection, and end it after the grace period.
+                self._forget(session, consumer)
         session.send_success(request_id)
 
     async def _check_leads(self, consumer: ConsumerSession) -> None:
@@ -314,11 +319,16 @@ class ConsumerSessions:
     # -- a controller that moves
 
     def _controller_changed(self, session: Session, consumer: ConsumerSession, part: Part) -> None:
-        if Part.CONTROLLER not in part or not consumer.is_answered:
+        if Part.CONTROLLER not in part:
             return
         # Whether this broker still holds the session is seen only after the leader is known: its own controller may not
-        # have heard yet that it is none any more.
+        # have heard yet that it is none any more. So one that is still registering is looked at afterwards.
         consumer.is_in_doubt = True
+        if consumer.is_answered:
+            self._make_sure(session, consumer)
+
+    def _make_sure(self, session: Session, consumer: ConsumerSession) -> None:
+        """That whoever leads now holds the session."""
         if not consumer.is_returning:
             consumer.is_returning = True
             self._spawn(self._return(session, consumer))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
@@ -17,11 +17,13 @@ from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command
 from anabranch.wire.frames import FrameDecoder
+from unit.controller.rig import HeldStore
 
 C = pb.BaseCommand
 NOW_MS = 1_700_000_000_000
@@ -163,12 +165,15 @@ class BrokerLab:
     store: MemoryMetadata = field(default_factory=lambda: MemoryMetadata(lambda: NOW_MS))
     log: MemoryLogStore = field(default_factory=lambda: MemoryLogStore(incarnation=Incarnation("test")))
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    held: list[HeldStore] = field(default_factory=list)  # The store, as each broker has it.
 
     async def broker(
         self, authorizer: Authorizer | None = None, owners: Owners | None = None, **settings: Any
     ) -> Broker:
-        metadata = await self.store.connect()
-        self.stack.push_async_callback(metadata.close)
+        connected = await self.store.connect()
+        self.stack.push_async_callback(connected.close)
+        self.held.append(HeldStore(connected))
+        metadata = cast(MetadataStore, self.held[-1])
         resources = Resources(metadata)
         await resources.start()
         self.stack.push_async_callback(resources.close)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from anabranch.broker.scalable.consumer_sessions import ConsumerSession
 from anabranch.controller.ports import Assignment
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
-from anabranch.model.scalable import SubscriptionKind, controller_path
+from anabranch.model.scalable import SubscriptionKind, consumer_path, controller_path
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.scalable.brokers import NOW_MS, V5, BrokerLab, C, Peer, ids, topics_of
 
@@ -454,6 +456,70 @@ async def test_a_session_stays_with_a_broker_that_is_elected_again(lab: BrokerLa
     last = await lab.peer(broker)
     await last.watch(ORDERS)
     assert topics_of(broker).feed.listeners == listening - 2 + 1
+
+
+async def test_a_consumer_that_leaves_while_nobody_leads_is_not_brought_to_the_next_leader(
+    lab: BrokerLab,
+) -> None:
+    broker = await lab.broker(scalable_topic_consumer_session_grace_period_seconds=0)
+    await topics_of(broker).create(TOPIC, 2)
+    leaver, stays = await lab.peer(broker), await lab.peer(broker)
+    await leaver.register(ORDERS, "a", consumer_id=1)
+    await stays.register(ORDERS, "b", consumer_id=1)
+    assert len(ids(await leaver.assignment())) == 1
+    # For a moment the topic has a leader that nobody knows.
+    other = await lab.store.connect()
+    lab.stack.push_async_callback(other.close)
+    controller = topics_of(broker).controllers[TOPIC]
+    await other.delete(controller_path(TOPIC))
+    await other.create(controller_path(TOPIC), b"", ephemeral=True)
+    async with asyncio.timeout(10):
+        while controller.is_leader:
+            await stays.settle()
+    assert (await leaver.leave()).error.error == pb.ServiceNotReady
+    await other.delete(controller_path(TOPIC))
+    async with asyncio.timeout(10):
+        while ids(await stays.assignment()) != [0, 1]:
+            pass
+    consumers = (await topics_of(broker).stats(TOPIC)).subscriptions["sub"].consumers
+    assert [c.name for c in consumers] == ["b"]
+
+
+async def test_a_consumer_whose_controller_moves_while_it_registers_is_sent_after_it(
+    lab: BrokerLab, broker: Broker
+) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    first = await lab.peer(broker)
+    assert ids((await first.register(ORDERS, "a")).assignment) == [0, 1]
+    await first.close()
+    is_asked, is_registered, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold(verb: str, path: str) -> None:
+        if (verb, path) == ("get", consumer_path(TOPIC, "sub", "a")):
+            is_asked.set()
+            await is_registered.wait()
+        elif (verb, path) == ("get", controller_path(TOPIC)):
+            await goes_on.wait()  # The controller learns late that it leads no more.
+
+    lab.held[0].before = hold
+    lab.stack.callback(goes_on.set)
+    again = await lab.peer(broker)
+    registering = asyncio.create_task(again.register(ORDERS, "a"))
+    await is_asked.wait()
+    controller = topics_of(broker).controllers[TOPIC]
+    other = await lab.store.connect()
+    lab.stack.push_async_callback(other.close)
+    news = asyncio.Event()
+    lab.stack.callback(topics_of(broker).feed.listen(TOPIC, lambda part: news.set()))
+    await other.delete(controller_path(TOPIC))
+    await other.create(controller_path(TOPIC), b"pulsar://elsewhere:6650", ephemeral=True)
+    await news.wait()
+    is_registered.set()
+    assert ids((await registering).assignment) == [0, 1]
+    assert controller.is_leader, "as far as it knows"
+    goes_on.set()
+    with pytest.raises(ConnectionError):
+        await again.receive(C.PONG)
 
 
 async def test_no_update_overtakes_the_answer_to_a_registration() -> None:
