@@ -17,9 +17,10 @@ $(STAMP): requirements/dev.txt pyproject.toml bin/setup
 
 demo: setup  ## a million clicks on a topic that splits and merges, Spark reading it, a verified report (DEMO="--events 100000")
 	@bin/jre || echo "demo: without Java, Anabranch's own consumer reads in Spark's place"
-	@$(BIN)/anabranch demo $(DEMO)
+	@VENV="$(VENV)" bin/demo $(DEMO)
 
-test: setup  ## format, types and tests; those of Spark too, with a Java runtime (installed where missing and possible)
+test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium for the page are installed where missing and possible)
+	@bin/chromium || echo "test: the tests of the page are left out"
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -n 2 --dist loadfile
@@ -29,8 +30,9 @@ test: setup  ## format, types and tests; those of Spark too, with a Java runtime
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
 
-pictures: setup  ## docs/images/*.png, from a real run of the demo (needs Chromium)
+pictures: setup  ## docs/images/*.png, from a real run of the demo
 	@bin/jre
+	@bin/chromium
 	@PYTHONPATH=tests $(BIN)/python -m browser.pictures docs/images
 
 bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one of 21 or later, Maven; PEERS_DIR, BENCH="--quick")

@@ -2,7 +2,7 @@
 
 A checkpoint is one place in all segments of a topic. The batch reads up to it, as wide as the cluster is, the stream
 from it on; together they have every row once. Start a broker (`anabranch standalone`), then: `python
-examples/backfill.py [pulsar://host:port]`. It needs `pip install anabranch[spark]` and a Java runtime.
+examples/backfill.py [pulsar://host:port]`. It needs `pip install '.[spark]'` and a Java runtime.
 """
 
 import os
@@ -14,6 +14,9 @@ from pyspark.sql import SparkSession
 
 from anabranch import blocking
 
+os.environ.setdefault(
+    "PYSPARK_PYTHON", sys.executable
+)  # Spark's workers are this Python, whatever is on the PATH.
 broker = sys.argv[1] if sys.argv[1:] else "pulsar://127.0.0.1:6650"
 folder = tempfile.mkdtemp(prefix="backfill-")
 topic = f"topic://public/default/{os.path.basename(folder)}"  # One for each run.

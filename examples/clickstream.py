@@ -1,7 +1,7 @@
 """Sessions of a clickstream: an Arrow table into a topic, a Spark query with `session_window` out of it, to Parquet.
 
 The core of `make demo`. Start a broker (`anabranch standalone`), then: `python examples/clickstream.py
-[pulsar://host:port]`. It needs `pip install anabranch[spark]` and a Java runtime, and takes half a minute.
+[pulsar://host:port]`. It needs `pip install '.[spark]'` and a Java runtime, and takes half a minute.
 """
 
 import os
@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 
 from anabranch import blocking
 
+os.environ.setdefault(
+    "PYSPARK_PYTHON", sys.executable
+)  # Spark's workers are this Python, whatever is on the PATH.
 broker = sys.argv[1] if sys.argv[1:] else "pulsar://127.0.0.1:6650"
 folder = tempfile.mkdtemp(prefix="clicks-")
 topic = f"topic://public/default/{os.path.basename(folder)}"  # One for each run.

@@ -6,7 +6,7 @@ rows are sorted by `position`. State in Python keeps up with some 30,000 rows a 
 `maxRowsPerTrigger` keeps micro-batches at that.
 
 Start a broker (`anabranch standalone`), then: `python examples/fraud.py [pulsar://host:port]`. It needs `pip install
-anabranch[spark]` and a Java runtime.
+'.[spark]'` and a Java runtime.
 """
 
 import os
@@ -22,6 +22,9 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from anabranch import blocking
 
+os.environ.setdefault(
+    "PYSPARK_PYTHON", sys.executable
+)  # Spark's workers are this Python, whatever is on the PATH.
 broker = sys.argv[1] if sys.argv[1:] else "pulsar://127.0.0.1:6650"
 payments = int(sys.argv[2]) if sys.argv[2:] else 60_000
 folder = tempfile.mkdtemp(prefix="fraud-")

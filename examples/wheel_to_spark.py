@@ -2,7 +2,7 @@
 
 The producer is the `pulsar-client` wheel as any application uses it, on a classic topic; nothing in it knows of
 Spark. Start a broker (`anabranch standalone`), then: `python examples/wheel_to_spark.py [pulsar://host:port]`. It
-needs `pip install anabranch[spark] pulsar-client` and a Java runtime.
+needs `pip install '.[spark]' pulsar-client` and a Java runtime.
 """
 
 import json
@@ -14,6 +14,9 @@ import pulsar
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+os.environ.setdefault(
+    "PYSPARK_PYTHON", sys.executable
+)  # Spark's workers are this Python, whatever is on the PATH.
 broker = sys.argv[1] if sys.argv[1:] else "pulsar://127.0.0.1:6650"
 folder = tempfile.mkdtemp(prefix="orders-")
 topic = f"persistent://public/default/{os.path.basename(folder)}"  # One for each run.

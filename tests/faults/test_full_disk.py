@@ -6,6 +6,7 @@ import contextlib
 import queue
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pulsar
 import pytest
 from soak.link import Kind, Link, ProducerClosed, Refused
 
+from anabranch import blocking
+from anabranch.client.errors import RequestRefused, TimedOut
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
 from harness.broker_process import BrokerProcess, until
@@ -191,3 +194,35 @@ def test_a_disk_that_somebody_else_fills_stops_publishing_until_it_is_free_again
             assert found == [b"%d" % n for n in range(50, 100)]
         client.close()
         broker.stop()
+
+
+def test_an_application_is_told_of_the_full_disk_when_its_time_is_over(tmp_path: Path) -> None:
+    """Not that the broker could not be reached: its refusal is in the text, and the cause of the exception."""
+    with filled(tmp_path) as (broker, _), blocking.connect(broker.url, operation_timeout_s=3) as client:
+        producer = client.producer(TOPIC, send_timeout_s=3)
+        with pytest.raises(TimedOut, match="the disk is full: the log takes") as caught:
+            producer.send(b"one more")
+        assert isinstance(caught.value.__cause__, RequestRefused)
+        assert "reachable" not in str(caught.value)
+
+
+def test_the_commands_tell_of_the_full_disk(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, _):
+        code, said = anabranch(
+            "produce", TOPIC, "-m", "one more", "--timeout", "3", "--service-url", broker.url
+        )
+        assert code == 1
+        assert "the disk is full: the log takes" in said
+        assert "logDiskBytesMax" in said
+        assert "Traceback" not in said
+        code, said = anabranch("brokers", "health", "--admin-url", f"http://127.0.0.1:{broker.http_port}")
+        assert code == 1
+        assert "publishing has stopped, as the disk is full: the log takes" in said
+        code, said = anabranch("brokers", "ready", "--admin-url", f"http://127.0.0.1:{broker.http_port}")
+        assert code == 0
+        assert "ok, but publishing has stopped" in said
+
+
+def anabranch(*words: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "anabranch.cli", *words], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr

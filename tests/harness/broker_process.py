@@ -116,7 +116,10 @@ class BrokerProcess:
             )
         try:
             return bool(self.get("brokers/health") == "ok")
-        except (OSError, http.client.HTTPException, RestFailed):
+        except RestFailed as refused:
+            # A full disk is no reason not to have started.
+            return "disk is full" in str(refused)
+        except (OSError, http.client.HTTPException):
             return False
 
     def stop(self) -> int:

@@ -165,7 +165,7 @@ class Requests:
             await naming.check_published(broker, name)
             if not broker.log.is_accepting:
                 raise NotReadyError(
-                    "the disk is full: only its reserve is left; publishing resumes by itself"
+                    f"the disk is full: {broker.log.told_space()}; publishing resumes by itself once there is room"
                 )
             version = await self._producer_schema(
                 name, request.schema if request.HasField("schema") else None

@@ -48,19 +48,33 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; the process's exit code. Errors are one line on standard error."""
+def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> int:
+    """Runs one command; the process's exit code. Errors are one line on standard error.
+
+    `ready` is called once the command is imported and about to run.
+    """
     argv = sys.argv[1:] if argv is None else argv
     parser = build_parser(next((word for word in argv if not word.startswith("-")), None))
     arguments = parser.parse_args(argv)
     if arguments.module is None:
         parser.print_help()
         return 2
-    try:
+
+    def run() -> int:
         command = importlib.import_module(f"anabranch.cli.{arguments.module}")
         if hasattr(arguments, "admin_url"):
             _say_who(arguments)
+        ready()
         code: int = command.run(arguments)
+        return code
+
+    return told(run)
+
+
+def told(run: Callable[[], int]) -> int:
+    """The exit code of what `run` does; an error that a user can do something about is one line."""
+    try:
+        code = run()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

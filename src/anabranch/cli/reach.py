@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.connections import Backoff, Connections, ask, troubles
 from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.options import check_service_url
@@ -50,25 +50,25 @@ async def find(
     asked = TopicName.parse(topic)
     connections = Connections(_checked(service_url), security or NOBODY)
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
-    try:
-        await _service(connections, service_url)
-        async with asyncio.timeout(ANSWER_MAX_S):
-            await watch.open()
-            active = watch.layout.active
-            legacy = active[0].legacy_topic
-            if not legacy:
-                return Found(watch.topic, len(active))
-            if for_producing:
-                await _check_open(connections, legacy)
-            name = TopicName.parse(legacy)
-            return Found(name if asked.partition_index >= 0 else name.base, len(active))
-    except TimeoutError:
-        raise TimedOut(
-            f"no answer about {topic} within {ANSWER_MAX_S:.0f} s; is the broker in trouble?"
-        ) from None
-    finally:
-        await watch.close()
-        await connections.close()
+    with troubles() as trouble:
+        try:
+            await _service(connections, service_url)
+            async with asyncio.timeout(ANSWER_MAX_S):
+                await watch.open()
+                active = watch.layout.active
+                legacy = active[0].legacy_topic
+                if not legacy:
+                    return Found(watch.topic, len(active))
+                if for_producing:
+                    await _check_open(connections, legacy)
+                name = TopicName.parse(legacy)
+                return Found(name if asked.partition_index >= 0 else name.base, len(active))
+        except TimeoutError:
+            why = trouble.last or "is the broker in trouble?"
+            raise TimedOut(f"no answer about {topic} within {ANSWER_MAX_S:.0f} s: {why}") from trouble.last
+        finally:
+            await watch.close()
+            await connections.close()
 
 
 def _checked(service_url: str) -> str:

@@ -149,7 +149,8 @@ class Sending:
     def _told(self, error: AnabranchError) -> NotAllStored:
         self.look()
         if isinstance(error, TimedOut):
-            reason = "the broker sent no receipts in time; is it in trouble? --timeout allows more"
+            told = error.__cause__ or "is it in trouble?"
+            reason = f"the broker sent no receipts in time: {told}; --timeout allows more"
         else:
             # The client's advice is for programs.
             reason = str(error).replace("chunking=True", "--chunking")

@@ -16,7 +16,7 @@ from anabranch.client.batching import Access, Batching, Compression, access_of, 
 from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
 from anabranch.client.checkpoint import Start, begin_of
 from anabranch.client.checkpoint_consumer import CheckpointConsumer
-from anabranch.client.connections import Backoff, Connections
+from anabranch.client.connections import Backoff, Connections, troubles
 from anabranch.client.consumer import Consumer, From, Setup, Shared, is_earliest
 from anabranch.client.crypto import Encryption
 from anabranch.client.errors import BadArgument, Closed, TimedOut
@@ -217,16 +217,18 @@ class Client:
     # -- parts
 
     async def _in_time(self, what: str, opening: Awaitable[None]) -> None:
-        try:
-            async with asyncio.timeout(self._operation_timeout_s):
-                await opening
-        except TimedOut:
-            raise
-        except TimeoutError:
-            raise TimedOut(
-                f"{what} was not opened within {self._operation_timeout_s:g} s; is the broker reachable? "
-                "operation_timeout_s allows more time"
-            ) from None
+        with troubles() as trouble:
+            try:
+                async with asyncio.timeout(self._operation_timeout_s):
+                    await opening
+            except TimedOut:
+                raise
+            except TimeoutError:
+                error = trouble.timed_out(
+                    f"{what} was not opened within {self._operation_timeout_s:g} s",
+                    "operation_timeout_s allows more time",
+                )
+                raise error from error.__cause__
 
     async def _watch(self, topic: str, *, create: bool) -> LayoutWatch:
         if self._is_closed:

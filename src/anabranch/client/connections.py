@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from anabranch.client.connection import ClientConnection
-from anabranch.client.errors import ConnectionLost
+from anabranch.client.errors import ConnectionLost, RequestRefused, TimedOut
 from anabranch.client.security import NOBODY, TLS_SCHEME, Security
+from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 
 C = pb.BaseCommand
@@ -21,6 +25,57 @@ LOOKUPS_MAX = 20
 REQUEST_MAX_S = 30.0
 # For a broker that does not take the last bytes.
 CLOSE_MAX_S = 2.0
+
+
+class Trouble:
+    """Why something is being tried again and again: the last refusal or loss. Whoever gives up tells it."""
+
+    def __init__(self) -> None:
+        self.last: AnabranchError | None = None
+        self._is_over = False
+
+    def note(self, error: AnabranchError) -> None:
+        if not self._is_over:
+            self.last = error
+
+    def forget(self) -> None:
+        """Nobody will ask any more, though tasks that were started within may go on."""
+        self.last, self._is_over = None, True
+
+    def timed_out(self, what: str, way_out: str) -> TimedOut:
+        """The error of who has waited for `what` in vain, with what went wrong last as its cause."""
+        last = self.last
+        if last is None:
+            error = TimedOut(f"{what}; is the broker reachable? {way_out}")
+        elif isinstance(last, RequestRefused):
+            error = TimedOut(f"{what}: the broker's last answer was {last}; {way_out}")
+        else:
+            error = TimedOut(f"{what}: {last}; is the broker reachable? {way_out}")
+        error.__cause__ = last
+        return error
+
+
+# Of what is being opened in this context, by all tasks that were started for it.
+_opening: ContextVar[Trouble | None] = ContextVar("opening", default=None)
+
+
+@contextmanager
+def troubles() -> Iterator[Trouble]:
+    """Collects what goes wrong within, in tasks that are started within as well."""
+    trouble = Trouble()
+    token = _opening.set(trouble)
+    try:
+        yield trouble
+    finally:
+        _opening.reset(token)
+        trouble.forget()
+
+
+def troubled(error: AnabranchError) -> None:
+    """Something went wrong and is tried again."""
+    trouble = _opening.get()
+    if trouble is not None:
+        trouble.note(error)
 
 
 class Backoff:

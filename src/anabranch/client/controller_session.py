@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.connections import Backoff, Connections, ask, troubled
 from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.errors import AnabranchError
@@ -76,8 +76,10 @@ class ControllerSession:
                     self._fail(refused)
                     return
                 log.debug("registration of %s refused, tried again: %s", self._consumer_name, refused)
+                troubled(refused)
             except AnabranchError as error:
                 log.debug("registration of %s made again: %s", self._consumer_name, error)
+                troubled(error)
             await self._backoff.wait()
 
     async def _stay_registered(self) -> None:

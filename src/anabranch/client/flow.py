@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 from anabranch.client.batching import Batching
 from anabranch.client.budget import MemoryBudget
-from anabranch.client.connections import Connections
+from anabranch.client.connections import Connections, Trouble
 from anabranch.client.entries import Encrypts, Entries
-from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted
+from anabranch.client.errors import RequestRefused, TopicDeleted
 from anabranch.client.gathering import Gathering
 from anabranch.client.lanes import NOWHERE, Lane, Lanes, Routing, is_synthetic
 from anabranch.client.layout_watch import LayoutWatch
@@ -108,6 +108,8 @@ class Flow:
         # The segments that may hold something of this producer.
         self.topics_written: set[str] = set()
         self.error: Exception | None = None
+        # What went wrong since the last receipt.
+        self.trouble = Trouble()
         self._budget = budget
         self._timeout_s = settings.send_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -251,6 +253,7 @@ class Flow:
 
     def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
         """The segment holds everything up to a sequence id; the last run of it lies at that place, if one is given."""
+        self.trouble.last = None
         for run in self.lanes.settled(segment, upto):
             is_it = run.last == upto
             store(run, segment, ledger if is_it else -1, entry if is_it else -1)
@@ -327,9 +330,9 @@ class Flow:
         if left_s > CLOCK_GRAIN_S:
             self._timer = self._loop.call_later(left_s, self._time_out)
             return
-        error = TimedOut(
-            f"no receipt from {self.watch.shown_topic} within {limit_s:g} s: the message may be stored or not; "
-            "is the broker reachable? send_timeout_s allows more time"
+        error = self.trouble.timed_out(
+            f"no receipt from {self.watch.shown_topic} within {limit_s:g} s, the message may be stored or not",
+            "send_timeout_s allows more time",
         )
         for run in self.lanes.clear():
             self._fail(run, error)

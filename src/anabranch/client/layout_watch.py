@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections
+from anabranch.client.connections import REQUEST_MAX_S, Backoff, Connections, troubled
 from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TopicDeleted, Unsupported
 from anabranch.errors import AnabranchError, PeerError
 from anabranch.model.gone import Gone
@@ -106,11 +106,13 @@ class LayoutWatch:
                 if self._refused(refused):
                     return
                 log.info("the watch on %s was refused and is tried again: %s", self._asked, refused)
+                troubled(refused)
             except (ConnectionLost, PeerError) as error:
                 if isinstance(error, AccessFailed) and not self._first.done():
                     self._first.set_exception(error)
                     return
                 log.debug("the watch on %s is made again: %s", self._asked, error)
+                troubled(error)
             except Unsupported as error:
                 if not self._first.done():
                     self._first.set_exception(error)

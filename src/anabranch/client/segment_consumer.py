@@ -19,7 +19,7 @@ from anabranch.client.ack_sender import AckSender, Tally
 from anabranch.client.acks import Until, bits_of
 from anabranch.client.chunk_reader import ChunkReader
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask
+from anabranch.client.connections import CLOSE_MAX_S, Backoff, Connections, ask, troubled
 from anabranch.client.errors import BadCheckpoint, RequestRefused
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Decryption, Entry, Origin, read_entry
@@ -182,11 +182,13 @@ class SegmentConsumer:
                     self.end()
                     return
                 log.debug("consumer on %s refused, tried again: %s", self.topic, refused)
+                troubled(refused)
             except BadCheckpoint as error:
                 self._give_up(error)
                 return
             except AnabranchError as error:
                 log.debug("consumer on %s tried again: %s", self.topic, error)
+                troubled(error)
             if self._life is not None:
                 await self._leave(self._life)
                 self._life = None

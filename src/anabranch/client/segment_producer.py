@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from anabranch.client.connection import ClientConnection, PartKind
-from anabranch.client.connections import Backoff, Connections, ask
+from anabranch.client.connections import Backoff, Connections, Trouble, ask, troubled
 from anabranch.client.entries import Entries, Target
 from anabranch.client.errors import (
     AttemptDropped,
@@ -86,6 +86,7 @@ class Owner(Protocol):
     entries: Entries
     attaching: Attaching
     topics_written: set[str]
+    trouble: Trouble
 
     def settled(self, segment: SegmentId, upto: int, ledger: int, entry: int) -> None:
         """The segment holds everything up to a sequence id; the last run of it lies at that place, if one is given."""
@@ -206,8 +207,10 @@ class SegmentProducer:
                     self._owner.sealed(self._segment)
                     break
                 log.debug("producer on %s refused, tried again: %s", self._topic, refused)
+                self._troubled(refused)
             except AnabranchError as error:
                 log.debug("producer on %s tried again: %s", self._topic, error)
+                self._troubled(error)
             hint = ""
             await self._backoff.wait()
         self._opening = None
@@ -358,6 +361,7 @@ class SegmentProducer:
             self._flying = deque(one for one in self._flying if one[0].first != body.sequence_id)
             self._owner.refused(self._segment, body.sequence_id, error)
         else:
+            self._troubled(error)
             self._drop(attached, error)
 
     def lost(self, attached: _Attached, error: Exception) -> None:
@@ -375,6 +379,11 @@ class SegmentProducer:
         self._doubt = max(self._doubt, self._sent)
         if self._owner.lanes.first_number(self._segment) is not None:
             self.open()
+
+    def _troubled(self, error: AnabranchError) -> None:
+        """Told to whoever gives up, waiting for a receipt or for the producer to be opened."""
+        self._owner.trouble.note(error)
+        troubled(error)
 
     def _give_up(self, error: Exception) -> None:
         if not self._last_known.done():

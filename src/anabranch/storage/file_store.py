@@ -154,6 +154,9 @@ class FileLogStore:
     def is_accepting(self) -> bool:
         return not self._wal.is_refusing
 
+    def told_space(self) -> str:
+        return self._space.told(free=self._free_bytes, used=self._disk_bytes())
+
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
         self._accepting_callbacks.append(callback)
 
@@ -266,7 +269,7 @@ class FileLogStore:
         was = self.is_accepting
         now = self._space.is_accepting(free=free, used=self._disk_bytes(), was_accepting=was)
         if now != was:
-            log.warning("publishing %s: %d bytes of disk are free", "resumes" if now else "stops", free)
+            log.warning("publishing %s: %s", "resumes" if now else "stops", self.told_space())
             self._wal.is_refusing = not now
             for callback in self._accepting_callbacks:
                 callback(now)

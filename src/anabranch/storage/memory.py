@@ -241,6 +241,9 @@ class MemoryLogStore:
     def is_accepting(self) -> bool:
         return self._is_accepting
 
+    def told_space(self) -> str:
+        return "the log is in memory"
+
     def set_accepting(self, is_accepting: bool) -> None:
         """Plays a disk that runs full, or has room again."""
         if is_accepting != self._is_accepting:

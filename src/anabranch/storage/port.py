@@ -187,6 +187,9 @@ class LogStore(Protocol):
     def is_accepting(self) -> bool:
         """False while only the reserve of disk is left. `append` then raises `LogFullError`; everything else works."""
 
+    def told_space(self) -> str:
+        """How much room there is and what bounds it, in words, as of the last look at the disk."""
+
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None: ...
 
     @property

@@ -17,3 +17,14 @@ class SpacePolicy:
     def is_accepting(self, *, free: int, used: int, was_accepting: bool) -> bool:
         room = free if self.quota_bytes is None else min(free, self.quota_bytes - used)
         return room >= self.reserve_bytes + (0 if was_accepting else self.step_bytes)
+
+    def told(self, *, free: int, used: int) -> str:
+        """How it stands with the room, and which setting says so; for people."""
+        reserve = f"the last {_mb(self.reserve_bytes)} are a reserve (logDiskReserveBytes)"
+        if self.quota_bytes is not None and self.quota_bytes - used <= free:
+            return f"the log takes {_mb(used)} of the {_mb(self.quota_bytes)} that logDiskBytesMax allows it; {reserve}"
+        return f"{_mb(free)} of the disk are free; {reserve}"
+
+
+def _mb(count: int) -> str:
+    return f"{count / (1 << 20):,.0f} MiB"

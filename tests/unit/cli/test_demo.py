@@ -20,11 +20,11 @@ from anabranch.cli.main import main
 
 @pytest.mark.interop
 def test_the_demo_holds_and_leaves_nothing_behind(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = main(["demo", "--durability", "--messages", "300"])
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert code == 0, shown
     assert "All 18 checks held" in shown
     assert list(tmp_path.iterdir()) == []
@@ -32,14 +32,14 @@ def test_the_demo_holds_and_leaves_nothing_behind(
 
 @pytest.mark.interop
 def test_without_spark_the_main_job_holds_and_leaves_only_its_report(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     report = tmp_path / "report"
     code = main(["demo", "--no-spark", "--events", "30000", "--seconds", "8", "--report", str(report)])
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert code == 0, shown
     assert "30,000 raw rows for 30,000 events: each exactly once, under its key" in shown
     assert "All 5 checks held" in shown

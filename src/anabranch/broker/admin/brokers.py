@@ -13,6 +13,7 @@ from anabranch.broker.admin.bundles import open_bundles
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, decoded
+from anabranch.broker.broker import Broker
 from anabranch.broker.dynamic_config import DYNAMIC
 
 router = APIRouter()
@@ -20,14 +21,21 @@ router = APIRouter()
 
 @router.get("/health", response_class=PlainTextResponse)
 async def health(broker: BrokerDep) -> str:
-    """`ok` once clients can connect: this port opens after the binary one."""
+    """`ok` once clients can connect: this port opens after the binary one. 503 while nothing can be published."""
+    if not broker.log.is_accepting:
+        raise RestError(503, _stopped(broker))
     return "ok"
 
 
 @router.get("/ready", response_class=PlainTextResponse)
 @needs(Needs.NAME)
 async def ready(broker: BrokerDep) -> str:
-    return "ok"
+    """Whether clients may be sent here. With a full disk they may: it is consumers who make room."""
+    return "ok" if broker.log.is_accepting else f"ok, but {_stopped(broker)}"
+
+
+def _stopped(broker: Broker) -> str:
+    return f"publishing has stopped, as the disk is full: {broker.log.told_space()}"
 
 
 @router.get("/version", response_class=PlainTextResponse)

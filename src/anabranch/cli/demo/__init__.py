@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from anabranch.cli.options import UsageError
 
@@ -21,31 +20,33 @@ if TYPE_CHECKING:
     from anabranch.cli.demo.account import Account
     from anabranch.cli.demo.reading import Reading
 
+# What the command line says, and the demo's process has to know.
+OPTIONS: Final = (
+    *("durability", "events", "keep", "messages", "no_browser"),
+    *("no_kill", "no_spark", "report", "seconds"),
+)
 EVENTS_MIN = 1000
 SECONDS_MIN = 5.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from anabranch.cli.demo.account import Account
+    """What is wrong with the question is said at once; then the demo runs as a process that this one looks after."""
+    from anabranch.cli.demo.supervised import supervise
 
     _check(arguments)
+    return supervise({name: getattr(arguments, name) for name in OPTIONS})
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
-    # Both signals end the demo the same way: what it started is stopped and its folder removed on the way out.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, interrupt)
+def tell(arguments: argparse.Namespace, stays: Callable[[int], object]) -> int:
+    """The demo itself, in the process that was made for it. With `--keep` it calls `stays` at its end, and waits."""
+    from anabranch.cli.demo.account import Account
+
     account = Account()
-    try:
-        if not arguments.durability:
-            return _main_job(account, arguments)
-        from anabranch.cli.demo.story import Story
+    if not arguments.durability:
+        return _main_job(account, arguments, stays)
+    from anabranch.cli.demo.story import Story
 
-        Story(account, arguments.messages).tell()
-    except KeyboardInterrupt:
-        print("anabranch: interrupted; everything was stopped and its folder removed", file=sys.stderr)
-        return 130
+    Story(account, arguments.messages).tell()
     return account.conclude()
 
 
@@ -76,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
-def _main_job(account: Account, arguments: argparse.Namespace) -> int:
+def _main_job(account: Account, arguments: argparse.Namespace, stays: Callable[[int], object]) -> int:
     from anabranch.cli.demo.job import MainJob, Wish
 
     wish = Wish(
@@ -87,6 +88,7 @@ def _main_job(account: Account, arguments: argparse.Namespace) -> int:
         # The page forgets its hour with the broker: whoever keeps it wants to look at it.
         is_killing=not arguments.no_kill and not arguments.keep,
         opens_browser=not arguments.no_browser and _has_screen(),
+        stays=stays,
     )
     return MainJob(account, wish, choose_reading(account, is_spark=not arguments.no_spark)).run()
 

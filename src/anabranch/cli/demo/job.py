@@ -8,7 +8,9 @@ Whatever ends it, a failure or Ctrl-C, ends the processes and removes the folder
 from __future__ import annotations
 
 import shutil
+import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +60,8 @@ class Wish:
     is_kept: bool = False
     is_killing: bool = True
     opens_browser: bool = False
+    # Told the exit code when the demo is over and the broker goes on.
+    stays: Callable[[int], object] = lambda code: None
 
 
 def policy(stream: Clickstream) -> dict[str, float]:
@@ -95,7 +99,7 @@ class MainJob:
             self._leave_behind()
             code = self._tell.conclude()
             if self._wish.is_kept:
-                self._stay()
+                self._stay(code)
             return code
         finally:
             self._broker.discard(keep=self._is_staying)
@@ -306,14 +310,15 @@ class MainJob:
             f"readers up to {max(0, behind):,} events behind"
         )
 
-    def _stay(self) -> None:
+    def _stay(self, code: int) -> None:
+        """Until the demo is ended from outside, and then its folder stays."""
         self._is_staying = True
         self._tell.say("")
         self._tell.say(f"the broker goes on until Ctrl-C: {self._broker.admin_url}{PAGE}")
         self._tell.say(f"its data, the tables and the checkpoints stay in {self._broker.folder}")
-        with suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(3600)
+        self._wish.stays(code)
+        while True:
+            signal.pause()
 
 
 def _made(stream: Clickstream) -> Any:

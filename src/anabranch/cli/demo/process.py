@@ -54,8 +54,8 @@ class BrokerProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
-            # Ctrl-C belongs to the demo, which stops the broker in its own order.
-            start_new_session=True,
+            # Ctrl-C is not for the broker: whoever started it stops it, in an order of its own.
+            process_group=0,
         )
         while time.monotonic() - started < START_MAX_S:
             if self._process.poll() is not None:

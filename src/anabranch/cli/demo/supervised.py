@@ -1,0 +1,120 @@
+"""Runs the demo as a process of its own, and ends all of it at any moment: Ctrl-C, SIGTERM, a closed terminal.
+
+The demo calls Java, compiles, draws and has threads; an exception that a signal raises in the middle of any of these
+is told at length by whoever meets it. So no exception is raised. The process that hears the signal does nothing but
+wait: it ends every process of the demo's session, removes their folder and says so in a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED: Final = 130
+# In the demo's folder, once the demo is over and goes on until Ctrl-C: the exit code.
+STAYS: Final = "stays"
+LOOK_EVERY_S: Final = 0.05
+ENDS_MAX_S: Final = 20.0
+
+
+def supervise(options: Mapping[str, Any]) -> int:
+    """Tells the demo that `options` ask for; the exit code. Its processes and its folder are gone behind it."""
+    noted: list[int] = []
+    before = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in SIGNALS}
+    try:
+        return _supervised(options, noted)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _supervised(options: Mapping[str, Any], noted: list[int]) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="anabranch-demo-"))
+    lifeline, ours = os.pipe()
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "anabranch.cli.demo", str(folder), str(lifeline), json.dumps(options)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(lifeline,),
+        # A terminal tells its own session only: none of the demo's processes hears of Ctrl-C.
+        start_new_session=True,
+        # Whatever makes temporary files, Java too, makes them in there.
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    os.close(lifeline)
+    while demo.poll() is None and not noted:
+        time.sleep(LOOK_EVERY_S)
+    code = demo.poll()
+    end_session(demo.pid)
+    demo.wait()
+    os.close(ours)
+    stayed = folder / STAYS
+    if code is None and stayed.exists():
+        return int(stayed.read_text())
+    if not stayed.exists():
+        remove(folder)
+    if code is not None and code >= 0:
+        return code
+    with suppress(OSError):  # A terminal that was closed.
+        _say(code)
+    return INTERRUPTED if code is None else 128 - code
+
+
+def _say(code: int | None) -> None:
+    if sys.stdout.isatty():
+        print("\x1b[?25h", flush=True)  # The cursor, which the display had hidden.
+    told = "interrupted" if code is None else f"the demo's process got {signal.Signals(-code).name}"
+    print(f"anabranch: {told}; everything was stopped and its folder removed", file=sys.stderr, flush=True)
+
+
+def end_session(session: int, *, but: int = 0) -> None:
+    """SIGKILL for all processes of a session, except `but`; what they were doing is of no interest any more."""
+    deadline = time.monotonic() + ENDS_MAX_S
+    while True:
+        found = members(session) - {but}
+        if not found or time.monotonic() > deadline:
+            return
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        # One that was being started may not have been seen.
+        time.sleep(0.01)
+
+
+def members(session: int) -> set[int]:
+    """The living processes of a session. Their groups may differ: Spark's Python workers make one of their own."""
+    found = set()
+    for process, state in _processes():
+        with suppress(OSError):
+            if state not in "ZX" and os.getsid(process) == session:
+                found.add(process)
+    return found
+
+
+def _processes() -> Iterator[tuple[int, str]]:
+    """Every process of the system with the letter of its state."""
+    if not Path("/proc/self/stat").exists():
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True)
+        for line in listed.stdout.splitlines():
+            process, state = line.split()
+            yield int(process), state[0]
+        return
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The state stands behind the name, which may hold anything.
+            yield int(path.parent.name), path.read_text(errors="replace").rpartition(") ")[2][:1]
+
+
+def remove(folder: Path) -> None:
+    """Once nobody is left who would put something in."""
+    shutil.rmtree(folder, ignore_errors=True)

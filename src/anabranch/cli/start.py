@@ -1,0 +1,28 @@
+"""Where the `anabranch` command starts: before anything large is imported, Ctrl-C is made to end it without a word.
+
+Python answers Ctrl-C with a traceback wherever it is, in the middle of an import too. While the command is being
+imported, and once it has ended, Ctrl-C ends the process as it ends a program that does nothing about it.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+def main() -> int:
+    # A signal that whoever started us wants ignored stays so.
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def answer(handler: signal.Handlers | object) -> None:
+        if is_ours:
+            signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
+
+    answer(signal.SIG_DFL)
+    from anabranch.cli.main import main as command
+
+    try:
+        return command(ready=lambda: answer(signal.default_int_handler))
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        answer(signal.SIG_DFL)
