@@ -31,6 +31,8 @@ IDLE_S: Final = 0.001
 LOOK_S: Final = 0.05
 # A turn that uses more processor time than this is logged, with the code that used it.
 SLOW_S: Final = 0.05
+# One that goes on for longer than this is logged while it does: it may never end.
+HELD_S: Final = 1.0
 # The longest turns are known for a minute, in steps of ten seconds.
 STEP_S: Final = 10.0
 STEPS: Final = 6
@@ -120,12 +122,22 @@ class LoopWatch:
         self._timer = self._loop.call_later(seconds, self._beat)
 
     def _look(self) -> None:
+        told_s = 0.0  # The beat whose absence was told.
         while not self._is_over.wait(LOOK_S):
+            due_s = self._due_s
+            late_s = time.perf_counter() - due_s
             # Once for each turn: the code that is running after so long is the code that holds the loop.
-            if self._place is None and time.perf_counter() - self._due_s > SLOW_S / 2:
+            if self._place is None and late_s > SLOW_S / 2:
                 frame = sys._current_frames().get(self._loop_thread)
                 if frame is not None:
                     self._place = _place(frame)
+            if late_s > HELD_S and due_s != told_s:
+                told_s = due_s
+                log.warning(
+                    "one turn of the event loop keeps others waiting for more than %.0f s so far, in %s",
+                    HELD_S,
+                    self._place,
+                )
 
 
 def _place(frame: FrameType | None) -> str:

@@ -47,6 +47,16 @@ async def test_a_turn_that_only_waits_is_long_but_not_slow(caplog: pytest.LogCap
     assert "one turn of the event loop kept others waiting" not in caplog.text
 
 
+async def test_a_turn_that_may_never_end_is_told_of_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    times = TurnTimes()
+    with caplog.at_level(logging.WARNING), LoopWatch(times):
+        end = time.monotonic() + 60
+        while "keeps others waiting" not in caplog.text and time.monotonic() < end:
+            work(0.05)
+    assert "test_loop_watch.py" in caplog.text
+    assert times.slow == 0  # The turn has not ended yet.
+
+
 async def test_many_short_turns_are_not_one_long_one() -> None:
     times = TurnTimes()
     with LoopWatch(times):
