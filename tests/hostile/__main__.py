@@ -70,6 +70,7 @@ def only(attack: Attack, names: list[str]) -> None:
     for name in names:
         attack.begin_round()
         attack.run(parse(name))
+        attack.linger()
         attack.end_round()
 
 

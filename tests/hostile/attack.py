@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -31,9 +32,12 @@ STATS_BYTES_MAX: Final = 256 << 10
 PUBLISH_P99_MS_MAX: Final = 50.0
 # Cases that share a topic. If it is broken afterwards, each of them is a suspect.
 CASES_PER_TOPIC: Final = 40
+# Rates are looked at every ten seconds, everything else more often.
+UPKEEP_S: Final = 12.0
 # Two beats of the watch over the loop, and time for the line to be written.
 BEAT_S: Final = 0.12
 CONFIRMATIONS: Final = 2
+_NAME: Final = re.compile(r"/(?:river-)?(t\d+)\b")
 
 
 @dataclass
@@ -84,6 +88,7 @@ class Attack:
         self._deadly: set[tuple[str, str]] = set()
         self._tail = LogTail(rig.folder / "broker.log")
         self._memory = Memory(rig.broker.pid)
+        self._resident = 0
         self._before: Case | None = None
         self._is_lost = False
         self._other: Link | None = None
@@ -111,6 +116,11 @@ class Attack:
         found = [one for one in found if one not in late]
         for one in found:
             self._fail(one, [case])
+        if found:
+            # This case did harm, and needs no second try.
+            found += [self._fail(one, [case]) for one in late]
+            self._before = case
+            return found
         suspects = [case] if self._before is None else [case, self._before]
         self._before = case
         try:
@@ -131,9 +141,12 @@ class Attack:
 
     def _attempt(self, case: Case) -> list[Finding]:
         found: list[Finding] = []
-        ground = self._ground(case.state)
-        self._memory.forget_peak()
-        before = self._memory.resident
+        try:
+            ground = self._ground(case.state)
+        except (Starved, Refused, OSError) as error:
+            self._ping()
+            return [Finding("new topic", case.state.name, f"{type(error).__name__}: {error}")]
+        found += self._grown("between commands")
         try:
             self._send(case, ground)
         except Refused as error:
@@ -144,18 +157,29 @@ class Attack:
             self._ping()
             found.append(Finding("starved", f"{case.state.domain} topic", str(error)))
             self._leave(case.state.name)
-        peak = self._memory.peak
-        self.peak_bytes = max(self.peak_bytes, peak)
-        if peak - before > COMMAND_BYTES_MAX:
-            found.append(
-                Finding("memory", f"of {case.command}", f"{(peak - before) // MIB} MiB for one command")
-            )
-        if peak > BROKER_BYTES_MAX:
-            found.append(Finding("memory", "of the broker", f"{peak // MIB} MiB"))
+        found += self._grown(f"of {case.command}")
         found += self._tail.look()
         if len(ground.cases) >= CASES_PER_TOPIC:
             self._leave(case.state.name)
         return found
+
+    def _grown(self, what: str) -> list[Finding]:
+        """What the broker's memory was at its highest since the last look, if that is too much."""
+        peak = self._memory.peak
+        grown, self._resident = peak - self._resident, self._memory.resident
+        self._memory.forget_peak()
+        self.peak_bytes = max(self.peak_bytes, peak)
+        found = []
+        if grown > COMMAND_BYTES_MAX:
+            found.append(Finding("memory", what, f"{grown // MIB} MiB more at once"))
+        if peak > BROKER_BYTES_MAX:
+            found.append(Finding("memory", "of the broker", f"{peak // MIB} MiB"))
+        return found
+
+    def _watch_memory(self) -> None:
+        self._memory = Memory(self.rig.broker.pid)
+        self._memory.forget_peak()
+        self._resident = self._memory.resident
 
     def _send(self, case: Case, ground: Ground) -> None:
         self._numbers += 1
@@ -231,7 +255,13 @@ class Attack:
         if finding.kind == "slow turn":
             self.unconfirmed[str(finding)] += 1
             return []
-        return [self._fail(finding, [*suspects])]
+        return [self._fail(finding, self._named(finding) or suspects)]
+
+    def _named(self, finding: Finding) -> list[Case]:
+        """The cases that were tried on the topic which the finding names, if it names one."""
+        names = set(_NAME.findall(finding.detail))
+        grounds = (*self._grounds.values(), *self._left)
+        return [case for one in grounds if names & set(_NAME.findall(one.topic)) for case in one.cases]
 
     def _repeats(self, case: Case, finding: Finding) -> bool:
         self._tail.look()
@@ -319,7 +349,13 @@ class Attack:
 
     def begin_round(self) -> None:
         self.rig.invite()
-        self._memory = Memory(self.rig.broker.pid)
+        self._watch_memory()
+
+    def linger(self) -> None:
+        """Until everything that looks after topics by itself has looked at what a single case has left."""
+        end = time.monotonic() + UPKEEP_S
+        while time.monotonic() < end and self.rig.broker.is_running:
+            time.sleep(0.2)
 
     def end_round(self) -> None:
         """All that was acknowledged to bystanders has been read, and is there after kill -9; so are attacked topics."""
@@ -340,7 +376,7 @@ class Attack:
             self.published += told["published"]
             for trouble in (*told["unread"], *told["trouble"]):
                 self._fail(Finding("bystander", "has trouble", trouble), cases)
-            for finding in self._tail.look():
+            for finding in (*self._grown("between commands"), *self._tail.look()):
                 self._fail_late(finding, cases)
             self.rig.go_on()
             time.sleep(0.3)  # Bystanders are in the middle of publishing when the broker is killed.
@@ -362,7 +398,7 @@ class Attack:
         if finding.kind == "slow turn":
             self.unconfirmed[str(finding)] += 1
         elif finding.kind != "held":
-            self._fail(finding, cases[-60:])
+            self._fail(finding, self._named(finding) or cases)
 
     def restart(self) -> None:
         """kill -9, and what comes after it. Bystanders end with their connections."""
@@ -372,7 +408,7 @@ class Attack:
             self._other.socket.close()
             self._other = None
         self.rig.broker.start()
-        self._memory = Memory(self.rig.broker.pid)
+        self._watch_memory()
 
     def _reopen(self, ground: Ground) -> None:
         finding = self._opens(ground)

@@ -51,12 +51,14 @@ class Case:
         return any(edit.is_large for edit in self.changes)
 
     def frames(self, place: Place, producer: str) -> bytes:
-        """What is sent, in one piece. A SEND comes between two good ones, so that one read has all three."""
+        """What is sent, in one piece. A SEND comes between two good ones, and once more as the last of its producer."""
         if self.command == FRAME:
             return _frame(str(self.changes[0]), place)
         if self.command in sends.KINDS:
             evil = sends.spoiled(self.command, self.changes, place, 1, producer)
-            return sends.good(place, 0, producer) + evil + sends.good(place, 10, producer)
+            good = (sends.good(place, number, producer) for number in (0, 10))
+            again = b"" if self.is_large else evil
+            return b"".join((next(good), evil, next(good), again))
         return commands.spoiled(self.command, self.changes, place)
 
 
@@ -77,8 +79,9 @@ def edits_of(command: str) -> list[Edit]:
 
 
 def asked() -> list[str]:
-    """What clients send: every command of the protocol but the answers, SEND in its kinds."""
-    return [name for name in TYPES if name not in _ANSWERS and name != "SEND"] + list(sends.KINDS)
+    """What clients send: every command of the protocol but the answers, some in several variants."""
+    plain = [name for name in TYPES if name not in _ANSWERS and name != "SEND"]
+    return [*plain, *commands.VARIANTS, *sends.KINDS]
 
 
 def every() -> Iterator[Case]:

@@ -11,9 +11,10 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 from anabranch.wire.frames import FRAME_BYTES_MAX
 from hostile.edges import Edit, apply
-from hostile.nodes import BYTES, VARINT, Node, Value, described, wire_type
+from hostile.nodes import BYTES, VARINT, Node, Value, described, tree, wire_type
 
 BASE: Final = described(pb.BaseCommand)
 TYPES: Final[Mapping[str, int]] = dict(pb.BaseCommand.Type.items())
@@ -37,8 +38,13 @@ class Place:
     entry: int = 0
 
 
+def type_of(command: str) -> int:
+    """Of a command or of one of its variants, `COMMAND-variant`."""
+    return TYPES[command.partition("-")[0]]
+
+
 def field_of(command: str) -> FieldDescriptor:
-    return BASE.fields_by_number[TYPES[command]]
+    return BASE.fields_by_number[type_of(command)]
 
 
 def body_of(command: str) -> Descriptor:
@@ -126,13 +132,56 @@ def _default(field: FieldDescriptor, place: Place) -> Value:
     return 0 if wire_type(field) == VARINT else bytes(8)
 
 
+# The same command with other fields set, which leads it to other code.
+VARIANTS: Final = (
+    *("SUBSCRIBE-reader", "SUBSCRIBE-sticky", "SUBSCRIBE-compacted"),
+    *("PRODUCER-exclusive", "PRODUCER-hidden", "PRODUCER-schema"),
+    *("ACK-cumulative", "SEEK-time"),
+)
+
+
+def _vary(node: Node, message: Descriptor, command: str) -> None:
+    def put(name: str, value: Value) -> None:
+        field = message.fields_by_name[name]
+        node.put(field.number, wire_type(field), value)
+
+    match command:
+        case "SUBSCRIBE-reader":
+            put("subType", 0)
+            put("durable", 0)
+            put("start_message_id", tree(pb.MessageIdData(ledgerId=(1 << 64) - 1, entryId=(1 << 64) - 1)))
+        case "SUBSCRIBE-sticky":
+            put("subType", 3)
+            put("durable", 0)
+            ranges = [pb.IntRange(start=0, end=65_535)]
+            put("keySharedMeta", tree(pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=ranges)))
+        case "SUBSCRIBE-compacted":
+            put("subType", 0)
+            put("read_compacted", 1)
+        case "PRODUCER-exclusive":
+            put("producer_access_mode", pb.ExclusiveWithFencing)
+        case "PRODUCER-hidden":
+            words = {WRITE: "hostile", WRITE_BATCH: "0", WRITE_ATTEMPT: "0123456789abcdef" * 2}
+            number = message.fields_by_name["metadata"].number
+            node.items += [
+                (number, BYTES, tree(pb.KeyValue(key=key, value=value))) for key, value in words.items()
+            ]
+        case "PRODUCER-schema":
+            put("schema", tree(pb.Schema(name="R", type=pb.Schema.Json, schema_data=SCHEMA)))
+        case "ACK-cumulative":
+            put("ack_type", 1)
+        case "SEEK-time":
+            node.remove(message.fields_by_name["message_id"].number)
+            put("message_publish_time", 1)
+
+
 def frame(command: bytes, entry: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(command) + len(entry), len(command)) + command + entry
 
 
 def envelope(command: str, body: bytes) -> bytes:
     """A BaseCommand of that type around the body."""
-    number = TYPES[command]
+    number = type_of(command)
     node = Node(
         [(BASE.fields_by_name["type"].number, VARINT, number), (field_of(command).number, BYTES, body)]
     )
@@ -143,6 +192,7 @@ def spoiled(command: str, edits: tuple[Edit, ...], place: Place) -> bytes:
     """The command's frame with all edits applied, the largest of them last."""
     message = body_of(command)
     node = plausible(message, place)
+    _vary(node, message, command)
     for edit in sorted(edits, key=lambda edit: edit.is_large):
         # The frame's limit counts all behind the first size: the second one, the type and the body's tag and length.
         apply(node, message, edit, lambda inner: plausible(inner, place), FRAME_BYTES_MAX - 24)

@@ -68,15 +68,15 @@ class Edit:
         return cls(tuple(path.split(".")), edge)
 
 
-def edits(message: Descriptor, prefix: Path = ()) -> Iterator[Edit]:
+def edits(message: Descriptor, prefix: Path = (), depth: int = 1) -> Iterator[Edit]:
     """Of every field, and of the fields of its messages."""
     for field in message.fields:
         path = (*prefix, field.name)
         for edge in edges(field):
             yield Edit(path, edge)
         inner = field.message_type
-        if inner is not None and len(path) < NESTED_IN_PATHS and inner is not message:
-            yield from edits(inner, path)
+        if inner is not None and depth < NESTED_IN_PATHS and inner is not message:
+            yield from edits(inner, path, depth + 1)
 
 
 def edges(field: FieldDescriptor) -> list[str]:

@@ -38,6 +38,8 @@ SETTINGS: Final = {
     "hiddenWritesCheckIntervalSeconds": 0.5,
     "activeConsumerFailoverDelayTimeMillis": 0,
     "scalableTopicAutoScaleEnabled": False,
+    # Witnesses of topics that wait for their turn do not listen meanwhile.
+    "keepAliveIntervalSeconds": 3600,
 }
 READ_S: Final = 60.0
 

@@ -14,7 +14,8 @@ from hostile.link import Link, Refused
 from hostile.states import BOTH
 
 PERMITS: Final = 1_000
-NAME: Final = "witness"
+AGAIN_S: Final = 0.5
+NAME: Final = "peer"  # As the metadata of its messages says.
 _SHARED, _COMPACTED = 1, 2
 
 
@@ -26,7 +27,7 @@ class Witness:
     def __init__(
         self, port: int, topic: str, *, reads_compacted: bool, stays: bool, patience_s: float = 15.0
     ) -> None:
-        """`stays`: it keeps its producer. Beside a producer that wants the topic for itself it must not."""
+        """`stays`: it keeps its producer. Otherwise it makes one for each check, and has the topic for itself then."""
         self.topic = topic
         self._patience_s = patience_s
         self._stays = stays
@@ -55,11 +56,16 @@ class Witness:
     def _produce(self) -> None:
         """Where somebody else has the topic for itself, its connection is being closed."""
         end = time.monotonic() + self._patience_s
+        mode = pb.Shared if self._stays else pb.Exclusive
         while True:
             try:
-                self._link.must(
-                    self._link.produce_to(self.topic, producer_name=NAME, user_provided_producer_name=True)
+                answer = self._link.produce_to(
+                    self.topic,
+                    producer_name=NAME,
+                    user_provided_producer_name=True,
+                    producer_access_mode=mode,
                 )
+                self._link.must(answer)
                 return
             except Refused as error:
                 if time.monotonic() > end:
@@ -101,12 +107,17 @@ class Witness:
         is_stored, waits_for = False, set(self._consumers if reads else ())
         while not is_stored or waits_for:
             left = end - time.monotonic()
+            if not self._is_persistent and is_stored and left > 0:
+                # Such a topic may drop messages, though not all of them.
+                left = min(left, AGAIN_S)
             if left <= 0:
                 names = ["the receipt"] * (not is_stored) + [f"consumer {one}" for one in sorted(waits_for)]
                 raise Starved(f"nothing came within {self._patience_s:.0f} s for {', '.join(names)}")
             try:
                 command, entry = self._link.receive(left)
             except TimeoutError:
+                if not self._is_persistent:
+                    content = self._publish()
                 continue
             if command.type == C.PING:
                 self._link.send(C(type=C.PONG, pong=pb.CommandPong()))
@@ -116,7 +127,11 @@ class Witness:
                 self._received(command.message, entry)
                 if entry.endswith(content):
                     waits_for.discard(command.message.consumer_id)
-            elif command.type in (C.CLOSE_PRODUCER, C.CLOSE_CONSUMER, C.SEND_ERROR, C.ERROR):
+            elif command.type == C.CLOSE_PRODUCER:
+                # Whoever may produce may ask to be the only one, and is so while its connection lasts.
+                self._produce()
+                content, is_stored = self._publish(), False
+            elif command.type in (C.CLOSE_CONSUMER, C.SEND_ERROR, C.ERROR):
                 raise Starved(f"the broker says {str(command).strip()[:300]}")
 
     def _received(self, message: pb.CommandMessage, entry: bytes) -> None:
