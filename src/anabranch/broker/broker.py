@@ -22,6 +22,7 @@ from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.inactive_topics import InactiveTopicSweep
 from anabranch.broker.listeners import Addresses
+from anabranch.broker.loop_watch import TurnTimes
 from anabranch.broker.new_topics import NewTopics
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
@@ -138,6 +139,7 @@ class Broker:
         self.connections_refused = 0
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
+        self.turns = TurnTimes()
         self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
         self.publish_times = Recent(log_store.histograms().get("append", Histogram()))
         self.topic_policies = TopicPolicyStore(metadata)

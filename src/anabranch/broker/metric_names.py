@@ -147,6 +147,15 @@ _BROKER: Final = {
     "anabranch_event_loop_lag_seconds": Metric(
         "histogram", "How late the event loop is, measured all the time"
     ),
+    "anabranch_event_loop_turn_max_seconds": _gauge(
+        "The longest time in the last minute for which one turn of the event loop kept everybody waiting"
+    ),
+    "anabranch_event_loop_turn_cpu_max_seconds": _gauge(
+        "The most processor time that one turn of the event loop used in the last minute"
+    ),
+    "anabranch_event_loop_slow_turns_total": _counter(
+        "Turns of the event loop that used more than 50 ms of processor time; the log says in which code"
+    ),
     "process_resident_memory_bytes": _gauge("Memory of the process"),
     "process_cpu_seconds_total": _counter("Processor time of the process"),
     "process_start_time_seconds": _gauge("When the process started, in seconds since 1970"),

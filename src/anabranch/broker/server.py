@@ -27,6 +27,7 @@ from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.listeners import Addresses
+from anabranch.broker.loop_watch import LoopWatch
 from anabranch.broker.policies import Cluster
 from anabranch.broker.resources import Resources
 from anabranch.broker.session import Session
@@ -187,6 +188,7 @@ async def running(
         )
         await broker.start()
         stack.push_async_callback(broker.close)
+        stack.enter_context(LoopWatch(broker.turns))
         stack.callback(Acceptor(binary, lambda: Session(broker), descriptors_end).close)
         if secured is not None:
             stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, certificates).close)

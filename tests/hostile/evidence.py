@@ -1,0 +1,129 @@
+"""What a broker process gives away about its health: its log, its memory, whether it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TURN: Final = re.compile(
+    r"one turn of the event loop kept others waiting for (\d+) ms and used (\d+) ms of processor time, in (.*)"
+)
+_HELD: Final = re.compile(
+    r"one turn of the event loop keeps others waiting for more than 1 s so far, in (.*)"
+)
+_FRAME: Final = re.compile(r'File ".*?/anabranch/(.+?)", line (\d+), in (\S+)')
+_LINE: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S* (\w+) (\S+) (.*)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`place` tells one fault from another; `detail` is for the reader."""
+
+    kind: str
+    place: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.place}" + (f" ({self.detail})" if self.detail else "")
+
+
+class LogTail:
+    """Reads what a broker has written to its log since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._rest = ""
+        self.longest_ms = 0
+        self.longest_cpu_ms = 0
+
+    def look(self) -> list[Finding]:
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return []
+        if size <= self._at:
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        self._at += len(data)
+        text = self._rest + data.decode(errors="replace")
+        whole, newline, self._rest = text.rpartition("\n")
+        return list(self._read(whole.splitlines())) if newline else []
+
+    def _read(self, lines: list[str]) -> Iterator[Finding]:
+        at = 0
+        while at < len(lines):
+            line = lines[at]
+            at += 1
+            if found := _TURN.search(line):
+                wall, cpu, place = int(found[1]), int(found[2]), found[3]
+                self.longest_ms, self.longest_cpu_ms = (
+                    max(self.longest_ms, wall),
+                    max(self.longest_cpu_ms, cpu),
+                )
+                yield Finding(
+                    "slow turn", _inner(place), f"{cpu} ms of processor time, {wall} ms in all; {place}"
+                )
+            elif found := _HELD.search(line):
+                yield Finding("held", _inner(found[1]), found[1])
+            elif line.startswith("Traceback (most recent call last)"):
+                end = at
+                while end < len(lines) and not _LINE.match(lines[end]):
+                    end += 1
+                yield _traceback(lines[at - 2] if at > 1 else "", lines[at:end])
+                at = end
+            elif (told := _LINE.match(line)) and told[1] in ("ERROR", "CRITICAL"):
+                if at < len(lines) and lines[at].startswith("Traceback"):
+                    continue
+                yield Finding("error", told[2], told[3][:200])
+
+
+def _inner(place: str) -> str:
+    """Without line numbers, the innermost function that is ours."""
+    for part in place.split(", called by "):
+        path, _, function = part.partition(" ")
+        name = path.rpartition(":")[0]
+        if "/" in name:
+            return f"{name} {function}"
+    return place
+
+
+def _traceback(above: str, lines: list[str]) -> Finding:
+    frames = [found for line in lines if (found := _FRAME.search(line))]
+    last = next((line for line in reversed(lines) if line and not line.startswith(" ")), "")
+    told = _LINE.match(above)
+    where = f"{frames[-1][1]}:{frames[-1][2]} {frames[-1][3]}" if frames else "?"
+    error = last.partition(":")[0]
+    return Finding("traceback", f"{error} in {where}", f"{told[3][:120] if told else ''}; {last[:160]}")
+
+
+class Memory:
+    """Resident memory of a process, and its highest mark since the last reset."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+
+    def _field(self, name: str) -> int:
+        with contextlib.suppress(OSError):
+            for line in (self._folder / "status").read_text().splitlines():
+                if line.startswith(name):
+                    return int(line.split()[1]) << 10
+        return 0
+
+    @property
+    def resident(self) -> int:
+        return self._field("VmRSS")
+
+    @property
+    def peak(self) -> int:
+        return self._field("VmHWM")
+
+    def forget_peak(self) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / "clear_refs").write_text("5")

@@ -1,0 +1,75 @@
+"""A part of the hostile client, the same each time: nothing that it sends costs anybody else anything.
+
+The whole of it is `make fuzz`.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from hostile.attack import BROKER_BYTES_MAX, Attack
+from hostile.cases import Case, every, parse
+from hostile.faults import FAULTS, OPEN, is_touched
+from hostile.rig import Rig
+
+SEED = 15
+SMALL, LARGE = 250, 12
+
+
+def sample() -> list[Case]:
+    """Cases that have found something before, and some of all others."""
+    cases = list(every())
+    chance = random.Random(SEED)
+    chosen = [parse(name) for fault in FAULTS for name in fault.examples]
+    chosen += chance.sample([case for case in cases if not case.is_large], SMALL)
+    chosen += chance.sample([case for case in cases if case.is_large], LARGE)
+    chance.shuffle(chosen)
+    return [case for case in chosen if is_touched(case.name) is None]
+
+
+@pytest.mark.timeout(400)
+def test_nobody_loses_anything_by_what_a_hostile_client_sends(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        attack = Attack(rig)
+        attack.begin_round()
+        for case in sample():
+            attack.run(case)
+        attack.linger()
+        attack.end_round()
+        assert attack.failures == [], "\n".join(map(str, attack.failures))
+        assert attack.skipped == 0
+        assert attack.published > 100
+        assert 0 < attack.peak_bytes < BROKER_BYTES_MAX
+        assert list(rig.losses()) == []
+        # A message that was acknowledged and is not there would have been missed.
+        history = tmp_path / "round-1" / "0.history"
+        lines = history.read_text().splitlines()
+        number, ledger, entry, digest = lines[-1].split()
+        lines[0] = f"{number} {ledger} {int(entry) + 1_000_000} {digest}"
+        lines[1] = lines[1][:-1] + ("0" if lines[1][-1] != "0" else "1")
+        history.write_text("\n".join(lines) + "\n")
+        gone, changed = rig.losses()
+        assert "is gone" in gone
+        assert "is another one" in changed
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [name for fault in FAULTS if fault.number in OPEN for name in fault.examples] or [None]
+)
+def test_an_open_fault_is_still_there(name: str | None, tmp_path: Path) -> None:
+    """Otherwise it is repaired, and its number does not belong to `OPEN`."""
+    if name is None:
+        assert frozenset() == OPEN, "OPEN has numbers that FAULTS does not have"
+        return
+    with Rig(tmp_path) as rig:
+        attack = Attack(rig)
+        attack.begin_round()
+        attack.run(parse(name))
+        if not attack.failures:
+            attack.linger()
+        attack.end_round()
+        assert attack.failures, f"{name} does no harm any more: take its number out of OPEN"
