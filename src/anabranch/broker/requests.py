@@ -18,6 +18,7 @@ from anabranch.broker.producer import Producer
 from anabranch.broker.scalable import naming
 from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
+from anabranch.broker.subscription import check_ack_set
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
@@ -300,15 +301,16 @@ class Requests:
     def _redeliver(self, session: Session, request: pb.CommandRedeliverUnacknowledgedMessages) -> None:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
-            ids = [(m.ledgerId, m.entryId) for m in request.message_ids]
+            ids = ((m.ledgerId, m.entryId) for m in request.message_ids)
             epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-            consumer.subscription.redeliver(consumer, ids or None, epoch)
+            consumer.subscription.redeliver(consumer, ids if request.message_ids else None, epoch)
 
     async def _seek(self, session: Session, request: pb.CommandSeek) -> None:
         consumer = self._consumer(session, request.consumer_id)
         subscription = consumer.subscription
         if request.HasField("message_id"):
             at = request.message_id
+            check_ack_set(at)
             ack_set = list(at.ack_set)
             await subscription.seek((_signed(at.ledgerId), _signed(at.entryId)), ack_set)
         elif request.HasField("message_publish_time"):

@@ -87,11 +87,13 @@ class Session(asyncio.BufferedProtocol):
         self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
         # Reasons not to read: the log has too much unconfirmed, too many of this connection's own publishes are
-        # unanswered, too many requests are under way, a topic's rate is exceeded, or it is the turn of others.
+        # unanswered, too many requests are under way, a topic's rate is exceeded, it is the turn of others, or
+        # a command is dealt with in several turns.
         self._is_paused = False
         self._is_busy = False
         self._is_held = False
         self._is_resting = False
+        self._works = 0
         self.owes_too_much = False
         self._owed = 0
         self._owed_timer: asyncio.TimerHandle
@@ -265,13 +267,29 @@ class Session(asyncio.BufferedProtocol):
         self._is_resting = False
         self._read_or_not()
 
+    def work_begun(self) -> None:
+        self._works += 1
+        if self._works == 1:
+            # Most work ends in the turn in which it has begun.
+            self.broker.loop.call_soon(self._read_or_not)
+
+    def work_ended(self) -> None:
+        self._works -= 1
+        if not self._works:
+            self._read_or_not()
+
     def _let_go(self) -> None:
         self._is_held = False
         self._read_or_not()
 
     def _read_or_not(self) -> None:
         wanted = not (
-            self._is_paused or self._is_busy or self._is_held or self._is_resting or self.owes_too_much
+            self._is_paused
+            or self._is_busy
+            or self._is_held
+            or self._is_resting
+            or self._works
+            or self.owes_too_much
         )
         if self.is_open and wanted is not self._is_reading:
             self._is_reading = wanted

@@ -8,7 +8,8 @@ nothing and goes with its last consumer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from anabranch.broker import state
@@ -23,6 +24,7 @@ from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.ports import ConsumerLink, Done, Journal, LogReader
 from anabranch.broker.subscription_stats import subscription_stats
+from anabranch.broker.turns import Turns
 from anabranch.model.position import Position
 from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
@@ -33,6 +35,15 @@ from anabranch.wire.extensions import OTHER_TYPE
 COMPACTED: Final = "compacted"
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
+# How many messages of one command are dealt with in one turn of the event loop: some milliseconds. As many words of ack
+# sets cost as much as one message.
+_IDS_PER_TURN: Final = 2_000
+_IDS_PER_TURN_MIN: Final = 100
+_WORDS_PER_ID: Final = 32
+# More messages than a batch of 5 MB can hold: each takes six bytes at least.
+BATCH_MESSAGES_MAX: Final = 1 << 20
+# What the bits of partly acknowledged batches of one subscription may take. They are written into each checkpoint.
+_PARTS_BYTES_MAX: Final = 32 << 20
 
 
 class NotConnectedError(BrokerError):
@@ -103,6 +114,9 @@ class Subscription:
         )
         self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
+        # Commands that name very many messages.
+        self._seeks = 0
+        self._turns = Turns(loop, f"{topic}, subscription {name}")
         # Set while the subscription itself, or a seek, is being stored.
         self._announcing: asyncio.Future[None] | None = None
         self._seeking: asyncio.Future[None] | None = None
@@ -357,22 +371,78 @@ class Subscription:
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None:
-        """`done` is called once the acknowledgement is durable, or with the error that prevents it."""
+        """`done` is called once the acknowledgement is durable, or with the error that prevents it.
+
+        A command that is refused has acknowledged nothing.
+        """
         refused = self._why_not_ack(consumer, command)
         if refused is not None:
             if done is not None:
                 done(refused)
             return
+        ids = command.message_id
+        # Most commands name one message and no part of it: there is nothing more to look at, and this path is hot.
+        if len(ids) != 1 or ids[0].ack_set:
+            parts = [id for id in ids if id.ack_set] if len(ids) <= self._ids_per_turn else None
+            if parts is None or any(len(id.ack_set) > _WORDS_PER_ID for id in parts):
+                consumer.link.work_begun()
+                self._turns.add(self._ack_in_turns(consumer, command, done))
+                return
+            if parts and (refused := self._why_not_parts(parts)) is not None:
+                if done is not None:
+                    done(refused)
+                return
         now = consumer.last_acked_ms = self._now_ms()
         self.last_active_ms = now
         if command.ack_type == pb.CommandAck.Cumulative:
-            self._ack_cumulative(consumer, command.message_id[0])
+            self._ack_cumulative(consumer, ids[0])
         else:
-            for id in command.message_id:
+            for id in ids:
                 self._ack_one(consumer, id)
         if done is not None:
             self._acks.wait(done)
         self._flush_soon()
+
+    @property
+    def _ids_per_turn(self) -> int:
+        # Whose a message is may have to be asked of every consumer.
+        return max(_IDS_PER_TURN_MIN, _IDS_PER_TURN // (1 + len(self.consumers) // 16))
+
+    def _ack_in_turns(self, consumer: Consumer, command: pb.CommandAck, done: Done | None) -> Iterator[None]:
+        """The same for a command that would hold up everybody else."""
+        refused: BrokerError | None = None
+        try:
+            cost = 0
+            for id in command.message_id:
+                if id.ack_set and (refused := self._why_not_parts((id,))) is not None:
+                    return
+                cost += 1 + len(id.ack_set) // _WORDS_PER_ID
+                if cost >= 4 * _IDS_PER_TURN:
+                    cost = 0
+                    yield
+            seeks = self._seeks
+            self.last_active_ms = consumer.last_acked_ms = self._now_ms()
+            for id in command.message_id:
+                # The consumer may have closed: it is told so after this.
+                if self.is_closed or seeks != self._seeks:
+                    refused = NotReadyError(f"subscription {self.name} was closed or moved meanwhile")
+                    return
+                if command.ack_type == pb.CommandAck.Cumulative:
+                    self._ack_cumulative(consumer, id)
+                else:
+                    self._ack_one(consumer, id)
+                cost += 1 + len(id.ack_set) // _WORDS_PER_ID
+                if cost >= self._ids_per_turn:
+                    cost = 0
+                    self._flush_soon()
+                    yield
+            if done is not None:
+                self._acks.wait(done)
+            self._flush_soon()
+        finally:
+            consumer.link.work_ended()
+            if refused is not None and done is not None:
+                done(refused)
 
     def _why_not_ack(self, consumer: Consumer, command: pb.CommandAck) -> BrokerError | None:
         if self.is_closed or self.dispatcher is None or not consumer.is_open:
@@ -388,27 +458,38 @@ class Subscription:
                 return NotAllowedError("a cumulative acknowledgement names exactly one message")
         return None
 
+    def _why_not_parts(self, ids: Iterable[pb.MessageIdData]) -> BrokerError | None:
+        try:
+            for id in ids:
+                check_ack_set(id)
+        except BrokerError as error:
+            return error
+        if self.cursor.parts_bytes > _PARTS_BYTES_MAX:
+            return NotAllowedError(
+                f"subscription {self.name} has too many partly acknowledged batches: acknowledge whole ones first"
+            )
+        return None
+
     def _ack_one(self, consumer: Consumer, id: pb.MessageIdData) -> None:
         at = (id.ledgerId, id.entryId)
         # What was sent is known to exist; anything else must, or a hole would stay in the cursor for ever.
         if at not in consumer.pending and (at >= self.topic_log.end or self.topic_log.normalise(at) != at):
             return
-        assert self.dispatcher is not None
-        if id.ack_set:
-            bits = bits_of_words(id.ack_set)
-            if bits:
-                self._ack_part(consumer, at, bits, id.batch_size)
-                return
+        if id.ack_set and (bits := bits_of_words(id.ack_set)):
+            self._ack_part(consumer, at, bits, id.batch_size)
+            return
         self.cursor.ack(at)
         self._acks.entry(at)
-        self.dispatcher.acked(consumer, at)
+        if self.dispatcher is not None:
+            self.dispatcher.acked(consumer, at)
 
     def _ack_part(self, consumer: Consumer, at: Position, bits: int, size: int) -> None:
-        assert self.dispatcher is not None
         if not size and at in consumer.pending:
             size = consumer.pending[at][0] if at not in self.cursor.batches else 0
         count = self.cursor.ack_batch(at, bits, size)
         self._acks.part(at, bits, size)
+        if self.dispatcher is None:
+            return
         if self.cursor.is_acked(at):
             self.dispatcher.acked(consumer, at)
         elif count:
@@ -452,22 +533,39 @@ class Subscription:
 
     def when_stored(self, done: Done) -> None:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""
-        self._acks.when_written(done)
+        self._turns.after_all(lambda: self._acks.when_written(done))
 
     # -- sending again
 
     def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None = None
     ) -> None:
         """Sends those entries again, or all that the consumer has not acknowledged."""
         if self.dispatcher is None or not consumer.is_open:
             return
-        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
-            consumer.epoch = epoch
-        if positions is None:
-            self.dispatcher.redeliver_all(consumer)
-        else:
-            self.dispatcher.redeliver(consumer, list(positions))
+        consumer.link.work_begun()
+        self._turns.add(self._redeliver_in_turns(consumer, positions, epoch))
+
+    def _redeliver_in_turns(
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
+    ) -> Iterator[None]:
+        try:
+            if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+                consumer.epoch = epoch
+            left = None if positions is None else iter(positions)
+            while (dispatcher := self.dispatcher) is not None and consumer.is_open:
+                if left is None or isinstance(dispatcher, SingleActiveDispatcher):
+                    # Where order is kept, single messages cannot be sent again.
+                    dispatcher.redeliver_all(consumer)
+                    return
+                some = list(islice(left, _IDS_PER_TURN))
+                if some:
+                    dispatcher.redeliver(consumer, some)
+                if len(some) < _IDS_PER_TURN:
+                    return
+                yield
+        finally:
+            consumer.link.work_ended()
 
     # -- moving the cursor
 
@@ -493,8 +591,11 @@ class Subscription:
         """
         log = self.topic_log
         self._flush()
+        self._seeks += 1
+        wanted = at
         at = log.normalise(max(log.first, min(at, log.end)))
-        bits = bits_of_words(ack_set)
+        # What is left of a batch means nothing for another one.
+        bits = bits_of_words(ack_set) if at == wanted and at < log.end else 0
         self.cursor.reset(at, bits)
         self._drain.moved_back()
         if self.dispatcher is not None:
@@ -634,6 +735,19 @@ def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:
     if (ledger, entry) >= log.end:
         return log.first if is_earliest and ledger == 2**63 - 1 else log.end
     return log.normalise((ledger, max(entry, 0)))
+
+
+def check_ack_set(id: pb.MessageIdData) -> None:
+    """NotAllowedError if there is an ack set and it cannot be that of a batch."""
+    words, size = len(id.ack_set), id.batch_size
+    if not words:
+        return
+    if not 0 <= size <= BATCH_MESSAGES_MAX:
+        raise NotAllowedError(f"a batch of {size} messages cannot be acknowledged: no batch has that many")
+    if words > ((size or BATCH_MESSAGES_MAX) + 63) // 64:
+        raise NotAllowedError(
+            f"an ack set of {words} words is too long for a batch of {size or BATCH_MESSAGES_MAX} messages"
+        )
 
 
 def _signed(value: int) -> int:

@@ -233,10 +233,17 @@ class RecordingLink:
     commands: list[pb.BaseCommand] = field(default_factory=list)
     closed: list[Consumer] = field(default_factory=list)
     writes: int = 0
+    works: int = 0
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
 
     async def is_alive(self) -> bool:
         return True
+
+    def work_begun(self) -> None:
+        self.works += 1
+
+    def work_ended(self) -> None:
+        self.works -= 1
 
     def write(self, pieces: Sequence[Buffer]) -> None:
         self.writes += 1
