@@ -476,7 +476,10 @@ class Broker:
         self.publish_times.turn()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
-                topic.update_rates(RATES_SECONDS)
+                try:
+                    topic.update_rates(RATES_SECONDS)
+                except Exception:  # One topic's trouble: the rates of those behind it are worth as much.
+                    log.exception("%s: updating its rates failed", topic.name)
         self.non_persistent.update_rates(RATES_SECONDS)
 
     # -- connections
