@@ -8,6 +8,7 @@ nothing and goes with its last consumer.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -16,7 +17,13 @@ from anabranch.broker import state
 from anabranch.broker.ack_writer import AckWriter
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.cursor import Cursor, bits_of_words
-from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits, DispatchPacer
+from anabranch.broker.dispatch.base import (
+    BATCH_MESSAGES_MAX,
+    DispatchContext,
+    Dispatcher,
+    DispatchLimits,
+    DispatchPacer,
+)
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
@@ -31,17 +38,18 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import publish_time
 from anabranch.wire.extensions import OTHER_TYPE
 
+_log = logging.getLogger(__name__)
+
 # In the state of a durable subscription whose consumers read compacted.
 COMPACTED: Final = "compacted"
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
+_FAILED_WAIT_S_MAX: Final = 60.0
 # How many messages of one command are dealt with in one turn of the event loop: some milliseconds. As many words of ack
 # sets cost as much as one message.
 _IDS_PER_TURN: Final = 2_000
 _IDS_PER_TURN_MIN: Final = 100
 _WORDS_PER_ID: Final = 32
-# More messages than a batch of 5 MB can hold: each takes six bytes at least.
-BATCH_MESSAGES_MAX: Final = 1 << 20
 # What the bits of partly acknowledged batches of one subscription may take. They are written into each checkpoint.
 _PARTS_BYTES_MAX: Final = 32 << 20
 
@@ -111,7 +119,11 @@ class Subscription:
             limits=limits or DispatchLimits(),
             partition=partition,
             is_durable=journal is not None,
+            failed=self._dispatch_failed,
         )
+        # How often dispatch has failed in a row, and when it did last.
+        self._failures = 0
+        self._failed_at = 0.0
         self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
         # Commands that name very many messages.
@@ -251,6 +263,8 @@ class Subscription:
         """The present dispatcher if it suits; without consumers the type may change freely."""
         present = self.dispatcher
         if present is not None and present.consumers:
+            if present.has_failed:
+                raise NotReadyError(f"dispatch of subscription {self.name} has failed and begins anew soon")
             if present.kind != consumer.kind:
                 raise SubscriptionBusyError(
                     f"{OTHER_TYPE}. {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
@@ -259,7 +273,8 @@ class Subscription:
             if isinstance(present, KeySharedDispatcher):
                 present.check_policy(consumer)
             return present
-        if present is not None and present.kind == consumer.kind and consumer.kind != KEY_SHARED:
+        is_good = present is not None and present.kind == consumer.kind and not present.has_failed
+        if present is not None and is_good and consumer.kind != KEY_SHARED:
             return present
         if consumer.kind == SHARED:
             return SharedDispatcher(self._context)
@@ -304,8 +319,18 @@ class Subscription:
     def _take_out(self, consumer: Consumer) -> None:
         assert self.dispatcher is not None
         consumer.is_open = False
-        # Its last acknowledgements count before its entries are handed on.
-        self.dispatcher.remove(consumer)
+        if self.dispatcher.has_failed:
+            # What it knows is worth nothing; the next one begins at the cursor.
+            self.dispatcher.consumers.remove(consumer)
+            if not self.dispatcher.consumers:
+                self.dispatcher = None
+        else:
+            # Its last acknowledgements count before its entries are handed on.
+            self.dispatcher.remove(consumer)
+        self._let_go(consumer)
+
+    def _let_go(self, consumer: Consumer) -> None:
+        consumer.is_open = False
         if (departure := self._departure) is not None:
             self._departure = None
             departure.set_result(None)
@@ -345,6 +370,31 @@ class Subscription:
     def entries_confirmed(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.wake()
+
+    def _dispatch_failed(self, error: Exception) -> None:
+        """Nobody foresaw it, so there is no telling what dispatch still knows: its consumers are closed and begin anew
+        at the cursor. What fails there again is tried at longer and longer intervals.
+        """
+        now = self._loop.time()
+        self._failures = self._failures + 1 if now - self._failed_at < 2 * _FAILED_WAIT_S_MAX else 1
+        self._failed_at = now
+        wait = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), _FAILED_WAIT_S_MAX)
+        _log.error(
+            "%s, subscription %s: dispatch failed, its consumers begin anew in %s s: %r",
+            self.topic,
+            self.name,
+            wait,
+            error,
+            exc_info=error if self._failures == 1 else None,
+        )
+        # Never from within: whoever ran into it may be about to tell a consumer something.
+        self._loop.call_later(wait, self._begin_anew, self.dispatcher)
+
+    def _begin_anew(self, failed: Dispatcher | None) -> None:
+        if self.is_closed or failed is None or self.dispatcher is not failed:
+            return
+        self.disconnect()
+        self._wait_for_return()
 
     def topic_terminated(self) -> None:
         """Nothing more will be published. Consumers learn of it once all is acknowledged."""
@@ -603,8 +653,7 @@ class Subscription:
         # Before a standby takes over, so that it starts at the new place.
         active = self.active_consumer
         self.disconnect([active] if active is not None else None)
-        if not self.is_durable and not self.consumers:
-            self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
+        self._wait_for_return()
         seeking = self._seeking = self._loop.create_future()
         try:
             await self._acks.write_down(state.reset(self.name, at, bits))
@@ -630,8 +679,13 @@ class Subscription:
         while self._seeking is not None:
             await asyncio.shield(self._seeking)
 
+    def _wait_for_return(self) -> None:
+        """A reader that was closed from this side comes back, or its subscription ends."""
+        if not self.is_durable and not self.consumers:
+            self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
+
     def _end_if_deserted(self) -> None:
-        """A reader closed by its own seek has not come back."""
+        """A reader that was closed from this side has not come back."""
         if not self.consumers and not self.is_closed:
             self.close()
             if self._ended is not None:

@@ -162,12 +162,28 @@ class Topic:
     # -- the log's owner
 
     def entries_confirmed(self, entries_end: int) -> None:
-        self._publishing.confirmed(entries_end)
-        for subscription in self.subscriptions.values():
-            subscription.entries_confirmed()
+        try:
+            self._publishing.confirmed(entries_end)
+        except (
+            Exception
+        ):  # Its producers begin anew; readers and those who wait for the log have nothing to do with it.
+            log.exception("%s: answering producers failed, they are closed", self.name)
+            self.attached.close_all()
+        self._wake_readers()
         while self._closings and self._closings[0][0] <= entries_end:
-            self._closings.pop(0)[1]()
+            self._tell(self._closings.pop(0)[1])
         self.broker.progressed()
+
+    def _wake_readers(self) -> None:
+        for subscription in list(self.subscriptions.values()):
+            self._tell(subscription.entries_confirmed)
+
+    def _tell(self, one: Callable[[], object]) -> None:
+        """Of many: what goes wrong with one is not the others' business."""
+        try:
+            one()
+        except Exception:
+            log.exception("%s: somebody who was told of confirmed entries failed", self.name)
 
     def log_lost(self, error: LogError) -> None:
         log.error("%s: the log is lost, closing the topic: %s", self.name, error)
@@ -176,7 +192,7 @@ class Topic:
         self._detach_all()
         closings, self._closings = self._closings, []
         for _, then in closings:
-            then()
+            self._tell(then)
         self._finish_close()
         self.broker.log_lost()
 
@@ -318,8 +334,7 @@ class Topic:
 
     def shown(self) -> None:
         """Readers see more than before."""
-        for subscription in list(self.subscriptions.values()):
-            subscription.entries_confirmed()
+        self._wake_readers()
         is_sealing = self._sealing is not None and not self._sealing.done()
         if self.is_sealed and not is_sealing and not self._has_end:
             self._end()

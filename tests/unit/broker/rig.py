@@ -289,9 +289,10 @@ class Rig:
         limits: DispatchLimits | None = None,
         is_durable: bool = True,
         partition: int = -1,
+        log: ListLog | None = None,
     ) -> None:
         self.loop = StepLoop()
-        self.log = ListLog()
+        self.log = log or ListLog()
         self.journal = ListJournal(self.loop)
         self.ended: list[Subscription] = []
         self.drained: list[Subscription] = []

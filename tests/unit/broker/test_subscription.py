@@ -9,9 +9,9 @@ import pytest
 from anabranch.broker import state
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
 from anabranch.broker.cursor import Cursor, words_of_bits
-from anabranch.broker.dispatch.base import DispatchLimits
+from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, DispatchLimits
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
-from anabranch.broker.subscription import BATCH_MESSAGES_MAX, NotConnectedError, start_position
+from anabranch.broker.subscription import NotConnectedError, start_position
 from anabranch.model.position import Position
 from anabranch.storage.port import FencedError
 from anabranch.wire import pulsar_pb2 as pb
