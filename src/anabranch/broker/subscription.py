@@ -129,9 +129,14 @@ class Subscription:
         # Commands that name very many messages.
         self._seeks = 0
         self._turns = Turns(loop, f"{topic}, subscription {name}")
-        # Set while the subscription itself, or a seek, is being stored.
-        self._announcing: asyncio.Future[None] | None = None
+        # Done when the subscription itself, and that it reads compacted, is stored. They are the subscription's own:
+        # the connection that asked for it may be gone before.
+        self._announced: asyncio.Future[None] | None = None
+        self._noted: asyncio.Future[None] | None = None
+        # Set while a seek is being stored.
         self._seeking: asyncio.Future[None] | None = None
+        # Ends a reader's subscription that was closed from this side, unless the reader comes back.
+        self._returning: asyncio.TimerHandle | None = None
         # Done when a consumer goes, if somebody waits for that.
         self._departure: asyncio.Future[None] | None = None
 
@@ -222,6 +227,7 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.close()
             self.dispatcher = dispatcher
+        self._stop_waiting()
         self.kind = consumer.kind
         self.last_active_ms = self._now_ms()
         consumer.subscription = self
@@ -302,10 +308,7 @@ class Subscription:
             # What a reader acknowledged last counts while it is still known by name.
             self._flush()
         self._take_out(consumer)
-        if not self.consumers and not self.is_durable:
-            self.close()
-            if self._ended is not None:
-                self._ended(self)
+        self.end_if_unused()
 
     @property
     def messages_out(self) -> int:
@@ -315,6 +318,14 @@ class Subscription:
     @property
     def bytes_out(self) -> int:
         return self.bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+
+    def end_if_unused(self) -> None:
+        """Of a non-durable one that nobody has joined in the end, or whose last consumer has left."""
+        is_unused = not self.consumers and self._returning is None
+        if is_unused and not self.is_durable and not self.is_closed:
+            self.close()
+            if self._ended is not None:
+                self._ended(self)
 
     def _take_out(self, consumer: Consumer) -> None:
         assert self.dispatcher is not None
@@ -349,6 +360,7 @@ class Subscription:
         if self.is_closed:
             return
         self._flush()
+        self._stop_waiting()
         self.disconnect()
         self.is_closed = True
         if self.dispatcher is not None:
@@ -621,19 +633,23 @@ class Subscription:
 
     async def announce(self) -> None:
         """Makes a new durable subscription known to the journal; returns once that is confirmed."""
-        announcing = self._announcing = self._loop.create_future()
-        try:
-            await self._acks.write_down(
-                state.subscribed(self.name, self.cursor.next, self.kind, self.properties)
-            )
-        finally:
-            self._announcing = None
-            announcing.set_result(None)
+        record = state.subscribed(self.name, self.cursor.next, self.kind, self.properties)
+        self._announced = self._acks.write_down(record)
+        await self.wait_announced()
 
     async def wait_announced(self) -> None:
-        """Returns once somebody else's `announce` is done: nobody is told of what a crash could still take back."""
-        if self._announcing is not None:
-            await asyncio.shield(self._announcing)
+        """Returns once `announce` is done, whoever began it and wherever he is by now: nobody is told of what a crash
+        could still take back. Raises why it never will be."""
+        if self._announced is not None:
+            await asyncio.shield(self._announced)
+
+    def when_compacted_is_noted(self, stored: asyncio.Future[None]) -> None:
+        """`note_compacted` is being stored: whoever joins waits for it, too."""
+        self._noted = stored
+
+    async def wait_compacted_noted(self) -> None:
+        if self._noted is not None:
+            await asyncio.shield(self._noted)
 
     async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and come back to the new place:
@@ -654,14 +670,14 @@ class Subscription:
         active = self.active_consumer
         self.disconnect([active] if active is not None else None)
         self._wait_for_return()
-        seeking = self._seeking = self._loop.create_future()
-        try:
-            await self._acks.write_down(state.reset(self.name, at, bits))
-        finally:
-            seeking.set_result(None)
-            if self._seeking is seeking:
-                self._seeking = None
-        if self.is_sealed:
+        seeking = self._seeking = self._acks.write_down(state.reset(self.name, at, bits))
+        seeking.add_done_callback(self._seek_stored)
+        await asyncio.shield(seeking)
+
+    def _seek_stored(self, seeking: asyncio.Future[None]) -> None:
+        if self._seeking is seeking:
+            self._seeking = None
+        if self.is_sealed and seeking.exception() is None:
             self._tell_drained()
 
     async def wait_for_departure(self) -> None:
@@ -676,20 +692,23 @@ class Subscription:
         A client drops what it has received when its seek is answered: what it was sent on its return, before that
         answer, would be lost to it.
         """
-        while self._seeking is not None:
-            await asyncio.shield(self._seeking)
+        while (seeking := self._seeking) is not None:
+            await asyncio.wait((seeking,))
 
     def _wait_for_return(self) -> None:
         """A reader that was closed from this side comes back, or its subscription ends."""
         if not self.is_durable and not self.consumers:
-            self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
+            self._stop_waiting()
+            self._returning = self._loop.call_later(_ABSENCE_SECONDS_MAX, self._not_returned)
 
-    def _end_if_deserted(self) -> None:
-        """A reader that was closed from this side has not come back."""
-        if not self.consumers and not self.is_closed:
-            self.close()
-            if self._ended is not None:
-                self._ended(self)
+    def _not_returned(self) -> None:
+        self._returning = None
+        self.end_if_unused()
+
+    def _stop_waiting(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning = None
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         await self.seek(await self.topic_log.find_by_publish_time(publish_time_ms))
@@ -713,11 +732,11 @@ class Subscription:
         self.close()
         if self._ended is not None:
             self._ended(self)
-        await self._acks.write_down(state.unsubscribed(self.name))
+        await asyncio.shield(self._acks.write_down(state.unsubscribed(self.name)))
 
     async def set_properties(self, properties: dict[str, str]) -> None:
         self.properties = dict(properties)
-        await self._acks.write_down(state.properties_changed(self.name, self.properties))
+        await asyncio.shield(self._acks.write_down(state.properties_changed(self.name, self.properties)))
 
     # -- an operator's wishes
 
@@ -740,8 +759,9 @@ class Subscription:
             self.cursor.settle(self.topic_log)
             if self.dispatcher is not None:
                 self.dispatcher.acked_below(self.cursor.next)
-            await self._acks.write_down(state.acked_below(self.name, at))
-            self._progressed()
+            skipped = self._acks.write_down(state.acked_below(self.name, at))
+            skipped.add_done_callback(lambda _: self._progressed())
+            await asyncio.shield(skipped)
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Gives up what was published before that time; returns how many entries that were."""

@@ -346,11 +346,13 @@ class Topic:
         self.log.record(delta, lambda error: _settle(done, error))
         await done
 
-    async def stored_in_full(self) -> None:
-        """Waits until the state as it is now is confirmed, for what no delta can say."""
+    def stored_in_full(self) -> asyncio.Future[None]:
+        """Done once the state as it is now is confirmed, for what no delta can say."""
         done: asyncio.Future[None] = self.broker.loop.create_future()
+        # Whoever asked may be gone by then.
+        done.add_done_callback(lambda _: done.cancelled() or done.exception())
         self.log.store_snapshot(lambda error: _settle(done, error))
-        await done
+        return done
 
     async def close(self) -> None:
         """Lets the topic go: what was accepted is confirmed and answered, clients are told to come back."""
