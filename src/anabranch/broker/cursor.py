@@ -72,6 +72,18 @@ class Cursor:
         """How many kept entries are not acknowledged."""
         return max(0, log.count(max(self.next, log.first), log.end) - self.held)
 
+    def held_below(self, at: Position) -> int:
+        """How many of the entries acknowledged beyond `next` lie below `at`."""
+        count = 0
+        for ledger, chunks in self._acked.items():
+            if ledger < at[0]:
+                count += sum(mask.bit_count() for mask in chunks.values())
+            elif ledger == at[0]:
+                last, bits = at[1] >> _SHIFT, _BIT[at[1] & _LOW] - 1
+                count += sum(mask.bit_count() for number, mask in chunks.items() if number < last)
+                count += (chunks.get(last, 0) & bits).bit_count()
+        return count
+
     @property
     def ranges(self) -> int:
         """How many separate runs of acknowledged entries lie beyond `next`."""

@@ -58,6 +58,9 @@ class LogReader(Protocol):
     def count(self, start: Position, stop: Position) -> int:
         """How many kept entries lie in [start, stop). Cheap: arithmetic over the ledger list."""
 
+    def position_at(self, index: int) -> Position:
+        """The position of the index-th kept entry, or the end. Cheap as well."""
+
     def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         """Entries from normalised `at` on if cached, else None. At the end of the log: (ledger, [])."""
 

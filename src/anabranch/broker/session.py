@@ -47,6 +47,7 @@ REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
 # About a millisecond's worth of small entries: a connection that never pauses leaves others their turns.
 FRAMES_PER_READ = 350
+_READ_BYTES_MIN = 16 * 1024
 
 
 class Session(asyncio.BufferedProtocol):
@@ -233,6 +234,11 @@ class Session(asyncio.BufferedProtocol):
         self._is_paused = False
         self._read_or_not()
 
+    @property
+    def read_bytes(self) -> int:
+        """How much its next read may bring."""
+        return max(self._decoder.buffer_bytes, _READ_BYTES_MIN)
+
     def hold(self, seconds: float) -> None:
         if not self._is_held:
             self._is_held = True
@@ -378,8 +384,10 @@ class Session(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a request that has to wait. Its failure is answered; it ends with the connection."""
+    def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs a request that has to wait. Its failure is answered; it ends with the connection.
+
+        False, and it is answered so, if too many wait already."""
         if len(self._tasks) >= REQUESTS_MAX:
             work.close()
             error = pb.BaseCommand(type=pb.BaseCommand.ERROR)
@@ -387,7 +395,7 @@ class Session(asyncio.BufferedProtocol):
             error.error.error = pb.TooManyRequests
             error.error.message = f"more than {REQUESTS_MAX} requests are waiting on this connection"
             self.send(error)
-            return
+            return False
         # Held in `_tasks` and cancelled by `connection_lost`.
         task = self.broker.loop.create_task(self._run(request_id, work))
         self._tasks[task] = None
@@ -397,6 +405,7 @@ class Session(asyncio.BufferedProtocol):
         if not self._is_busy and len(self._tasks) >= REQUESTS_HIGH:
             self._is_busy = True
             self._read_or_not()
+        return True
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)

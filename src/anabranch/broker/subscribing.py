@@ -24,6 +24,7 @@ from anabranch.broker.errors import (
 )
 from anabranch.broker.pace import Pace
 from anabranch.broker.ports import LogReader
+from anabranch.broker.properties import check_properties
 from anabranch.broker.rates import SubscribeRate
 from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
@@ -309,6 +310,7 @@ class Subscribing:
             return existing
         if not name:
             raise NotAllowedError("a subscription needs a name")
+        check_properties(properties.items())
         subscription = self.make(name, Cursor(at), is_durable=is_durable, kind=kind, properties=properties)
         # Before anybody looks at its place, which the log itself may not have any more.
         subscription.read_from(log)

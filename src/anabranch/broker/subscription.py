@@ -23,6 +23,7 @@ from anabranch.broker.dispatch.base import (
     Dispatcher,
     DispatchLimits,
     DispatchPacer,
+    metadata_of,
 )
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
@@ -30,12 +31,12 @@ from anabranch.broker.dispatch.single import SingleActiveDispatcher
 from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.ports import ConsumerLink, Done, Journal, LogReader
+from anabranch.broker.properties import check_properties
 from anabranch.broker.subscription_stats import subscription_stats
 from anabranch.broker.turns import Turns
 from anabranch.model.position import Position
 from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.entry import publish_time
 from anabranch.wire.extensions import OTHER_TYPE
 
 _log = logging.getLogger(__name__)
@@ -735,6 +736,7 @@ class Subscription:
         await asyncio.shield(self._acks.write_down(state.unsubscribed(self.name)))
 
     async def set_properties(self, properties: dict[str, str]) -> None:
+        check_properties(properties.items())
         self.properties = dict(properties)
         await asyncio.shield(self._acks.write_down(state.properties_changed(self.name, self.properties)))
 
@@ -745,13 +747,22 @@ class Subscription:
 
     async def skip(self, count: int) -> None:
         """Gives up the next `count` entries not acknowledged."""
-        at = self.next
-        while count > 0 and at < self.topic_log.end:
-            at = self.topic_log.after(at)
-            count -= 1
-            while at < self.topic_log.end and self.cursor.is_acked(at):
-                at = self.topic_log.normalise(self.cursor.first_unacked(at))
-        await self.skip_below(at)
+        await self.skip_below(self._unacked_at(count))
+
+    def _unacked_at(self, index: int) -> Position:
+        """The place of the index-th entry not acknowledged, or the end: by arithmetic, however many there are."""
+        log, cursor = self.topic_log, self.cursor
+        base = log.count(log.first, self.next)
+        # With as many acknowledged ones before it as there are at most.
+        low, high = base + index, base + index + cursor.held
+        while low < high:
+            middle = (low + high) // 2
+            at = log.position_at(middle)
+            if at >= log.end or middle + 1 - base - cursor.held_below((at[0], at[1] + 1)) > index:
+                high = middle
+            else:
+                low = middle + 1
+        return log.position_at(low)
 
     async def skip_below(self, at: Position) -> None:
         """Gives up everything below that place."""
@@ -778,25 +789,18 @@ class Subscription:
         self.last_expired_ms = self._now_ms()
         return expired
 
-    async def peek(self, count: int) -> list[tuple[Position, Entry]]:
-        """The next entries not acknowledged, without delivering them."""
-        found: list[tuple[Position, Entry]] = []
-        at = self.next
-        while len(found) < count and at < self.topic_log.end:
-            ledger, entries = await self.topic_log.read(at, count, 1 << 20)
-            if not entries:
-                break
-            for entry in entries:
-                at = (ledger, entry[0])
-                if not self.cursor.is_acked(at) and len(found) < count:
-                    found.append((at, entry))
-            at = self.topic_log.after(at)
-        return found
+    async def peek(self, index: int = 0) -> tuple[Position, Entry] | None:
+        """The index-th of the entries not acknowledged, without delivering it; None if there are fewer."""
+        at = self._unacked_at(index)
+        if at >= self.topic_log.end:
+            return None
+        ledger, entries = await self.topic_log.read(at, 1, 1)
+        return ((ledger, entries[0][0]), entries[0]) if entries else None
 
     async def earliest_publish_time(self) -> int:
-        """When the oldest entry not acknowledged was published; 0 if there is none."""
-        found = await self.peek(1)
-        return publish_time(found[0][1][2]) if found else 0
+        """When the oldest entry not acknowledged was published; 0 if there is none, or if it does not say."""
+        found = await self.peek()
+        return metadata_of(found[1][2]).publish_time if found else 0
 
 
 def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:

@@ -147,6 +147,10 @@ class ListLog:
     def count(self, start: Position, stop: Position) -> int:
         return sum(1 for at in self.positions() if start <= at < stop)
 
+    def position_at(self, index: int) -> Position:
+        places = self.positions()
+        return places[index] if index < len(places) else self.end
+
     def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         at = self.normalise(at)
         return None if at[0] in self.cold else self._cut(at, entries_max, bytes_max)

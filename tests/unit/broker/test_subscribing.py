@@ -176,3 +176,38 @@ def test_a_reader_closed_by_its_seek_is_waited_for_though_somebody_else_is_refus
     assert not rig.ended
     rig.subscription.remove_consumer(consumer)
     assert rig.ended == [rig.subscription]
+
+
+LARGE = [pb.KeyValue(key="k", value="x" * 20_000)]
+MANY = [pb.KeyValue(key="", value="") for _ in range(20_000)]
+
+
+@pytest.mark.parametrize("properties", [LARGE, MANY])
+async def test_properties_of_a_subscription_and_a_producer_have_a_size(
+    broker: Broker, peer: Peer, properties: list[pb.KeyValue]
+) -> None:
+    refused = await answer(peer, subscribe(peer, subscription_properties=properties))
+    assert refused.error.error == pb.NotAllowedError
+    refused = await answer(peer, subscribe(peer, metadata=properties))
+    assert refused.error.error == pb.NotAllowedError
+    producer = pb.CommandProducer(topic=T, producer_id=1, request_id=77, metadata=properties)
+    peer.send(C(type=C.PRODUCER, producer=producer))
+    assert (await answer(peer, 77)).error.error == pb.NotAllowedError
+    assert broker.opened(TopicName.parse(T)) is None
+    assert (await answer(peer, subscribe(peer))).HasField("success")
+
+
+async def test_acknowledgements_kept_for_a_consumer_that_is_being_made_have_a_size(
+    broker: Broker, peer: Peer
+) -> None:
+    large = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+    large.message_id.extend(pb.MessageIdData(ledgerId=1, entryId=n) for n in range(60_000))
+    subscribe(peer, 1)
+    for number in range(10):
+        large.request_id = number + 1
+        peer.send(C(type=C.ACK, ack=large))
+    # Those that were not kept are answered at once, the others once there is a consumer: not one is forgotten.
+    answers = [await peer.receive(C.ACK_RESPONSE) for _ in range(10)]
+    refused = [one for one in answers if one.ackResponse.HasField("error")]
+    assert len(refused) > 5
+    assert {one.ackResponse.error for one in refused} == {pb.ConsumerNotFound}

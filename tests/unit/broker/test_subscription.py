@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.broker import state
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
@@ -361,9 +363,30 @@ def test_skipping_counts_only_entries_that_are_not_acknowledged(rig: Rig) -> Non
 
 def test_peeking_delivers_nothing(rig: Rig) -> None:
     places = rig.publish(4)
-    found = rig.loop.run(rig.subscription.peek(2))
-    assert [at for at, _ in found] == places[:2]
+    found = [rig.loop.run(rig.subscription.peek(index)) for index in range(5)]
+    assert [one and one[0] for one in found] == [*places, None]
     assert rig.subscription.backlog() == 4
+
+
+@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=5), st.integers(0, 45))
+def test_the_n_th_unacknowledged_entry_is_found_by_arithmetic(
+    acked: set[int], skipped: set[int], index: int
+) -> None:
+    rig = Rig()
+    try:
+        places = rig.publish(20)
+        rig.log.roll()
+        places += rig.publish(20)
+        rig.log.skipped.update(places[n] for n in skipped)
+        for n in acked - skipped:
+            rig.subscription.cursor.ack(places[n])
+        left = [at for n, at in enumerate(places) if n not in acked | skipped]
+        found = rig.loop.run(rig.subscription.peek(index))
+        assert (found and found[0]) == (left[index] if index < len(left) else None)
+        rig.loop.run(rig.subscription.skip(index))
+        assert rig.subscription.next == (left[index] if index < len(left) else rig.log.end)
+    finally:
+        rig.close()
 
 
 def test_expiry_gives_up_what_is_too_old(rig: Rig) -> None:
@@ -566,3 +589,28 @@ def test_the_parts_of_batches_that_one_subscription_keeps_have_an_end(rig: Rig) 
     # Whole batches can be acknowledged all the same.
     assert rig.ack(consumer, places) == [None]
     assert rig.subscription.cursor.parts_bytes == 0
+
+
+def test_skipping_and_peeking_far_ahead_read_one_entry_at_most(rig: Rig) -> None:
+    rig.log.cold.add(5)
+    places = rig.publish(2_000)
+    found = rig.loop.run(rig.subscription.peek(1_999))
+    assert found is not None
+    assert found[0] == places[-1]
+    assert rig.loop.run(rig.subscription.peek(2**31)) is None
+    rig.loop.run(rig.subscription.skip(2**31))
+    assert rig.subscription.next == rig.log.end
+    assert rig.log.entries_read == 1
+
+
+def test_the_publish_time_of_an_entry_that_nobody_can_parse_is_not_known(rig: Rig) -> None:
+    rig.log.append((20).to_bytes(4, "big") + b"\xff" * 20)
+    assert rig.loop.run(rig.subscription.earliest_publish_time()) == 0
+
+
+def test_the_properties_of_a_subscription_have_a_size(rig: Rig) -> None:
+    rig.loop.run(rig.subscription.set_properties({"a": "x" * 10_000}))
+    for large in ({"a": "x" * 20_000}, {str(n): "" for n in range(20_000)}):
+        with pytest.raises(NotAllowedError, match="16384"):
+            rig.loop.run(rig.subscription.set_properties(large))
+    assert list(rig.subscription.properties) == ["a"]

@@ -48,10 +48,10 @@ async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep
         if position > opened.log.entries:
             raise RestError(404, "Message not found")
         return await _read(opened.log, opened.log.position_at(position - 1))
-    entries = await found.peek(position)
-    if len(entries) < position:
+    peeked = await found.peek(position - 1)
+    if peeked is None:
         raise RestError(404, "Message not found")
-    at, entry = entries[-1]
+    at, entry = peeked
     return await _answered(at, entry[2])
 
 
