@@ -78,8 +78,11 @@ class AckWriter:
             self._journal.record(record)
         self._journal.record(records[-1], done)
 
-    async def write_down(self, record: bytes) -> None:
-        """Returns once the record is confirmed. What was gathered before it is written before it."""
+    def write_down(self, record: bytes) -> asyncio.Future[None]:
+        """Done once the record is confirmed. What was gathered before it is written before it.
+
+        Several may wait for it, and whoever stops waiting (`asyncio.shield`) takes nothing back.
+        """
         self.flush()
         written: asyncio.Future[None] = self._loop.create_future()
 
@@ -92,7 +95,9 @@ class AckWriter:
                 written.set_exception(error)
 
         self.write([record], done)
-        await written
+        # Whoever asked may be gone by then.
+        written.add_done_callback(lambda _: written.cancelled() or written.exception())
+        return written
 
     def when_written(self, done: Done) -> None:
         """Calls `done` once everything gathered so far is confirmed."""

@@ -150,6 +150,7 @@ class Broker:
         self.ledger_ids = LedgerIds(metadata)
         self._producer_names = iter(range(0))
         self._paused: dict[Session, None] = {}
+        self._resuming: asyncio.TimerHandle | None = None
         self.background = Background(self.loop)
         self.is_closing = False
         # One at a time: each takes the memory of a table of keys.
@@ -478,7 +479,10 @@ class Broker:
         self.publish_times.turn()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
-                topic.update_rates(RATES_SECONDS)
+                try:
+                    topic.update_rates(RATES_SECONDS)
+                except Exception:  # One topic's trouble: the rates of those behind it are worth as much.
+                    log.exception("%s: updating its rates failed", topic.name)
         self.non_persistent.update_rates(RATES_SECONDS)
 
     # -- connections
@@ -514,9 +518,9 @@ class Broker:
 
     def pause(self, session: Session) -> None:
         session.pause_reading()
-        if not self._paused:
-            self.loop.call_later(PAUSE_MAX_S, self._resume_all)
         self._paused[session] = None
+        if self._resuming is None:
+            self._resuming = self.loop.call_later(PAUSE_MAX_S, self._resume_some)
 
     @property
     def paused_connections(self) -> int:
@@ -527,7 +531,25 @@ class Broker:
         if self._paused and self.log.unconfirmed_bytes * 2 < self.config.max_pending_publish_bytes:
             self._resume_all()
 
+    def _resume_some(self) -> None:
+        """Pings, acks and flow share the socket with publishes, so nobody is left unread for long; but where the disk
+        hangs, only as many are read as fit into a second time the limit, those that have waited longest first.
+        """
+        self._resuming = None
+        room = 2 * self.config.max_pending_publish_bytes - self.log.unconfirmed_bytes
+        for session in list(self._paused):
+            if room <= 0:
+                break
+            room -= session.read_bytes
+            del self._paused[session]
+            session.resume_reading()
+        if self._paused and self._resuming is None:
+            self._resuming = self.loop.call_later(PAUSE_MAX_S, self._resume_some)
+
     def _resume_all(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
         paused, self._paused = self._paused, {}
         for session in paused:
             session.resume_reading()

@@ -14,7 +14,10 @@ depends on.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from anabranch.broker.ports import LogReader
@@ -31,16 +34,22 @@ CursorImage = tuple[Position, list[Any], list[Any]]
 
 
 class Cursor:
-    """Where a subscription stands. `held` counts the entries acknowledged beyond `next`."""
+    """Where a subscription stands. `held` counts the entries acknowledged beyond `next`, and `parts_bytes` says how
+    large the bits of partly acknowledged batches are.
+    """
 
-    __slots__ = ("_acked", "batches", "held", "next")
+    __slots__ = ("_acked", "_batch_order", "batches", "held", "next", "parts_bytes")
 
     def __init__(self, at: Position = (-1, -1)) -> None:
         self.next: Position = at
         self.held = 0
         self._acked: dict[int, dict[int, int]] = {}
-        # Messages not yet acknowledged of partly acknowledged batches.
+        # Messages not yet acknowledged of partly acknowledged batches. Only `_keep_part` and `_drop_part` change it.
         self.batches: dict[Position, int] = {}
+        self.parts_bytes = 0
+        # A heap of the same places, and of some that have gone since: those passed by `next` are found without a walk
+        # over all of them.
+        self._batch_order: list[Position] = []
 
     # -- asking
 
@@ -63,10 +72,28 @@ class Cursor:
         """How many kept entries are not acknowledged."""
         return max(0, log.count(max(self.next, log.first), log.end) - self.held)
 
+    def held_below(self, at: Position) -> int:
+        """How many of the entries acknowledged beyond `next` lie below `at`."""
+        count = 0
+        for ledger, chunks in self._acked.items():
+            if ledger < at[0]:
+                count += sum(mask.bit_count() for mask in chunks.values())
+            elif ledger == at[0]:
+                last, bits = at[1] >> _SHIFT, _BIT[at[1] & _LOW] - 1
+                count += sum(mask.bit_count() for number, mask in chunks.items() if number < last)
+                count += (chunks.get(last, 0) & bits).bit_count()
+        return count
+
     @property
     def ranges(self) -> int:
         """How many separate runs of acknowledged entries lie beyond `next`."""
-        return sum(1 for _ in self.acked_runs())
+        count = 0
+        for chunks in self._acked.values():
+            for number, mask in chunks.items():
+                # A run begins at each set bit whose lower neighbour is clear; it may be the last of the chunk before.
+                before = chunks.get(number - 1, 0) >> (_SIZE - 1)
+                count += (mask & ~(mask << 1 | before)).bit_count()
+        return count
 
     def acked_runs(self) -> Iterator[tuple[int, int, int]]:
         """(ledger, first, end) of each run of acknowledged entries beyond `next`, in order."""
@@ -90,7 +117,7 @@ class Cursor:
         """Acknowledges one entry; False if it was already."""
         ledger, entry = at
         if self.batches:
-            self.batches.pop(at, None)
+            self._drop_part(at)
         here, first = self.next
         if ledger == here and entry == first:
             self._pass(ledger, first + 1)
@@ -117,27 +144,31 @@ class Cursor:
         """Acknowledges the messages of a batch whose bits are clear in `unacked`; returns how many were new.
 
         `size` is the number of messages in the batch, 0 if unknown. Once no bit is left the whole entry is
-        acknowledged.
+        acknowledged. The cost follows the bits given, whatever `size` claims.
         """
         if self.is_acked(at):
             return 0
         known = self.batches.get(at)
-        # Of a batch of unknown size, whatever lies behind the last message left is acknowledged.
-        before = (1 << (size or unacked.bit_length())) - 1 if known is None else known
-        after = before & unacked
+        if known is not None:
+            after, before = known & unacked, known.bit_count()
+        elif size > 0:
+            after, before = unacked if unacked.bit_length() <= size else unacked & ((1 << size) - 1), size
+        else:
+            # Of a batch of unknown size, whatever lies behind the last message left is acknowledged.
+            after, before = unacked, unacked.bit_length()
+        left = after.bit_count()
         if after == 0:
             self.ack(at)
-        elif after != before or (known is None and not size):
-            self.batches[at] = after
-        return before.bit_count() - after.bit_count()
+        elif left != before or (known is None and size <= 0):
+            self._keep_part(at, after)
+        return before - left
 
     def ack_below(self, at: Position) -> bool:
         """Acknowledges everything below `at` (exclusive); False if nothing changed."""
         if at <= self.next:
             return False
         self._pass(*at)
-        if self.batches:
-            self.batches = {place: bits for place, bits in self.batches.items() if not self.is_acked(place)}
+        self._drop_passed_parts()
         return True
 
     def ack_through(self, at: Position) -> bool:
@@ -154,18 +185,47 @@ class Cursor:
         self.next = at
         self.held = 0
         self._acked = {}
-        self.batches = {at: unacked} if unacked else {}
+        self.batches = {}
+        self._batch_order = []
+        self.parts_bytes = 0
+        if unacked:
+            self._keep_part(at, unacked)
 
     def settle(self, log: LogReader) -> Position:
         """Carries `next` over ledger ends, trimmed and skipped entries; returns it. It is then an entry or the end."""
         while (at := log.normalise(self.next)) != self.next:
             self._pass(*at)
-        if self.batches and len(self.batches) > 64:
+        if self.batches:
             # Retention may have taken entries away under their batches.
-            first = log.first
-            for place in [place for place in self.batches if place < first]:
-                del self.batches[place]
+            self._drop_passed_parts()
         return self.next
+
+    # -- parts of batches
+
+    def _keep_part(self, at: Position, unacked: int) -> None:
+        known = self.batches.get(at)
+        if known is None:
+            if len(self._batch_order) > 2 * len(self.batches) + 64:
+                self._batch_order = list(self.batches)
+                heapify(self._batch_order)
+            heappush(self._batch_order, at)
+        else:
+            self.parts_bytes -= _size_of(known)
+        self.batches[at] = unacked
+        self.parts_bytes += _size_of(unacked)
+
+    def _drop_part(self, at: Position) -> None:
+        known = self.batches.pop(at, None)
+        if known is not None:
+            self.parts_bytes -= _size_of(known)
+
+    def _drop_passed_parts(self) -> None:
+        """Forgets the parts of batches that lie below `next`."""
+        order = self._batch_order
+        while order and order[0] < self.next:
+            self._drop_part(heappop(order))
+
+    # -- passing
 
     def _pass(self, ledger: int, entry: int) -> None:
         """Puts `next` at that place or, if acknowledged entries follow it directly, behind them."""
@@ -234,7 +294,8 @@ class Cursor:
             for number, bits in parts:
                 chunks[number] = int.from_bytes(bits, "little")
             cursor.held += sum(mask.bit_count() for mask in chunks.values())
-        cursor.batches = {(ledger, entry): int.from_bytes(bits, "little") for ledger, entry, bits in batches}
+        for ledger, entry, bits in batches:
+            cursor._keep_part((ledger, entry), int.from_bytes(bits, "little"))
         return cursor
 
     def copy(self) -> Cursor:
@@ -264,23 +325,25 @@ def _skip_acked(chunks: Mapping[int, int], entry: int) -> int:
     return _skip_acked(chunks, (number + 1) << _SHIFT)
 
 
+def _size_of(bits: int) -> int:
+    return (bits.bit_length() + 7) // 8
+
+
 def _to_bytes(bits: int) -> bytes:
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return bits.to_bytes(_size_of(bits), "little")
 
 
 def bits_of_words(words: Sequence[int]) -> int:
     """The protocol's ack set (64-bit words, lowest first, signed) as one integer."""
-    bits = 0
-    for n, word in enumerate(words):
-        bits |= (word & 0xFFFFFFFFFFFFFFFF) << (64 * n)
-    return bits
+    packed = array("q", words)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return int.from_bytes(packed.tobytes(), "little")
 
 
 def words_of_bits(bits: int) -> list[int]:
     """The reverse: signed 64-bit words as the protocol's int64 fields want them."""
-    words: list[int] = []
-    while bits:
-        word = bits & 0xFFFFFFFFFFFFFFFF
-        words.append(word - (1 << 64) if word >> 63 else word)
-        bits >>= 64
-    return words
+    words = array("q", bits.to_bytes((bits.bit_length() + 63) // 64 * 8, "little"))
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tolist()

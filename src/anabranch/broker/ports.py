@@ -6,7 +6,7 @@ never "the last one done": the protocol's mark-delete and last-message-id forms 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch.model.position import Position
@@ -58,6 +58,9 @@ class LogReader(Protocol):
     def count(self, start: Position, stop: Position) -> int:
         """How many kept entries lie in [start, stop). Cheap: arithmetic over the ledger list."""
 
+    def position_at(self, index: int) -> Position:
+        """The position of the index-th kept entry, or the end. Cheap as well."""
+
     def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         """Entries from normalised `at` on if cached, else None. At the end of the log: (ledger, [])."""
 
@@ -101,7 +104,7 @@ class Subscribed(Protocol):
     def when_stored(self, done: Done) -> None: ...
 
     def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None = None
     ) -> None: ...
 
     async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None: ...
@@ -151,6 +154,11 @@ class ConsumerLink(Protocol):
 
     def send(self, command: pb.BaseCommand) -> None:
         """Queues one simple command."""
+
+    def work_begun(self) -> None:
+        """Something that the client asked for takes several turns of the event loop: it is not read from meanwhile."""
+
+    def work_ended(self) -> None: ...
 
     async def is_alive(self) -> bool:
         """Asks the other side; False if it does not answer in time."""

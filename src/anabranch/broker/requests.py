@@ -6,6 +6,7 @@ session. A command this broker does not support gets an error answer that says s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,15 @@ from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, NotAllowedError, NotReadyError
 from anabranch.broker.ports import Publishable
 from anabranch.broker.producer import Producer
+from anabranch.broker.properties import check_properties, is_within
 from anabranch.broker.scalable import naming
 from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
+from anabranch.broker.subscription import check_ack_set
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, MalformedFrame
 from anabranch.model.names import Domain, TopicName, check_given
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ASK_SEQUENCE_ID
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.non_persistent.topic import NonPersistentTopic
 
-# Acknowledgements kept for one consumer that is still being made.
+# Acknowledgements kept for one consumer that is still being made, and their bytes for all such of a connection.
 EARLY_ACKS_MAX = 1_000
+EARLY_ACKS_BYTES_MAX = 1 << 20
 
 C = pb.BaseCommand
 Handler = Callable[[Session, Any], None]
@@ -147,7 +151,8 @@ class Requests:
             existing.topic.attached.answer_again(existing, request.request_id)
             return
         session.producers[request.producer_id] = None
-        session.spawn(request.request_id, self._create_producer(session, request))
+        if not session.spawn(request.request_id, self._create_producer(session, request)):
+            del session.producers[request.producer_id]
 
     async def _create_producer(self, session: Session, request: pb.CommandProducer) -> None:
         broker = self._broker
@@ -155,6 +160,7 @@ class Requests:
             name = naming.servable(broker, request.topic)
             check_given("producer", request.producer_name)
             check_given("subscription", request.initial_subscription_name)
+            check_properties((item.key, item.value) for item in request.metadata)
             await broker.rights.produce(session.role, name)
             if request.initial_subscription_name:
                 await broker.rights.consume(session.role, name, request.initial_subscription_name)
@@ -226,7 +232,8 @@ class Requests:
             return
         session.consumers[request.consumer_id] = None
         session.early_acks.pop(request.consumer_id, None)
-        session.spawn(request.request_id, self._create_consumer(session, request))
+        if not session.spawn(request.request_id, self._create_consumer(session, request)):
+            del session.consumers[request.consumer_id]
 
     async def _create_consumer(self, session: Session, request: pb.CommandSubscribe) -> None:
         broker = self._broker
@@ -235,6 +242,7 @@ class Requests:
             check_given("subscription", request.subscription)
             check_given("consumer", request.consumer_name)
             _check_metadata(request.metadata, broker.config.max_consumer_metadata_size)
+            check_properties((item.key, item.value) for item in request.subscription_properties)
             await broker.rights.consume(session.role, name, request.subscription)
             topic = await broker.attachable(name, create=request.force_topic_creation)
             if request.HasField("schema"):
@@ -289,7 +297,9 @@ class Requests:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
             consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
-        elif request.consumer_id in session.consumers and _has_room(session.early_acks, request.consumer_id):
+        elif request.consumer_id in session.consumers and _has_room(
+            session.early_acks, request.consumer_id, request
+        ):
             # Java's client sends what it held back as soon as it is connected again, before it is subscribed again, and
             # never again: a sealed segment would wait for it for ever.
             session.early_acks.setdefault(request.consumer_id, []).append(request)
@@ -301,15 +311,16 @@ class Requests:
     def _redeliver(self, session: Session, request: pb.CommandRedeliverUnacknowledgedMessages) -> None:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
-            ids = [(m.ledgerId, m.entryId) for m in request.message_ids]
+            ids = ((m.ledgerId, m.entryId) for m in request.message_ids)
             epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-            consumer.subscription.redeliver(consumer, ids or None, epoch)
+            consumer.subscription.redeliver(consumer, ids if request.message_ids else None, epoch)
 
     async def _seek(self, session: Session, request: pb.CommandSeek) -> None:
         consumer = self._consumer(session, request.consumer_id)
         subscription = consumer.subscription
         if request.HasField("message_id"):
             at = request.message_id
+            check_ack_set(at)
             ack_set = list(at.ack_set)
             await subscription.seek((_signed(at.ledgerId), _signed(at.entryId)), ack_set)
         elif request.HasField("message_publish_time"):
@@ -357,7 +368,9 @@ class Requests:
         position.batch_index = -1
         if last[1] >= 0:
             _, entries = await topic.read(last, 1, 1)
-            position.batch_index = last_slot(entries[0][2])
+            # What nobody can parse is one message to its reader, too.
+            with contextlib.suppress(MalformedFrame):
+                position.batch_index = last_slot(entries[0][2])
         marked = response.consumer_mark_delete_position
         before = consumer.subscription.mark_delete
         marked.ledgerId, marked.entryId = _unsigned(before[0]), _unsigned(before[1])
@@ -435,13 +448,15 @@ def _is_used_without_schema(topic: Topic | NonPersistentTopic) -> bool:
 
 
 def _check_metadata(metadata: Iterable[pb.KeyValue], size_max: int) -> None:
-    size = sum(len(item.key) + len(item.value) for item in metadata)
-    if size > size_max:
+    if not is_within(((item.key, item.value) for item in metadata), size_max):
         raise NotAllowedError(f"metadata has a max size of {size_max} bytes (maxConsumerMetadataSize)")
 
 
-def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int) -> bool:
-    return len(early.get(consumer_id, ())) < EARLY_ACKS_MAX
+def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int, more: pb.CommandAck) -> bool:
+    if len(early.get(consumer_id, ())) >= EARLY_ACKS_MAX:
+        return False
+    kept = sum(ack.ByteSize() for acks in early.values() for ack in acks)
+    return kept + more.ByteSize() <= EARLY_ACKS_BYTES_MAX
 
 
 def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | None) -> None:

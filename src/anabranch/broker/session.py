@@ -47,6 +47,7 @@ REQUESTS_HIGH = 1_000
 REQUESTS_MAX = 20_000
 # About a millisecond's worth of small entries: a connection that never pauses leaves others their turns.
 FRAMES_PER_READ = 350
+_READ_BYTES_MIN = 16 * 1024
 
 
 class Session(asyncio.BufferedProtocol):
@@ -87,11 +88,13 @@ class Session(asyncio.BufferedProtocol):
         self._tasks: dict[asyncio.Task[None], None] = {}  # In the order of asking.
         self._alive: list[asyncio.Future[bool]] = []
         # Reasons not to read: the log has too much unconfirmed, too many of this connection's own publishes are
-        # unanswered, too many requests are under way, a topic's rate is exceeded, or it is the turn of others.
+        # unanswered, too many requests are under way, a topic's rate is exceeded, it is the turn of others, or
+        # a command is dealt with in several turns.
         self._is_paused = False
         self._is_busy = False
         self._is_held = False
         self._is_resting = False
+        self._works = 0
         self.owes_too_much = False
         self._owed = 0
         self._owed_timer: asyncio.TimerHandle
@@ -231,6 +234,11 @@ class Session(asyncio.BufferedProtocol):
         self._is_paused = False
         self._read_or_not()
 
+    @property
+    def read_bytes(self) -> int:
+        """How much its next read may bring."""
+        return max(self._decoder.buffer_bytes, _READ_BYTES_MIN)
+
     def hold(self, seconds: float) -> None:
         if not self._is_held:
             self._is_held = True
@@ -265,13 +273,29 @@ class Session(asyncio.BufferedProtocol):
         self._is_resting = False
         self._read_or_not()
 
+    def work_begun(self) -> None:
+        self._works += 1
+        if self._works == 1:
+            # Most work ends in the turn in which it has begun.
+            self.broker.loop.call_soon(self._read_or_not)
+
+    def work_ended(self) -> None:
+        self._works -= 1
+        if not self._works:
+            self._read_or_not()
+
     def _let_go(self) -> None:
         self._is_held = False
         self._read_or_not()
 
     def _read_or_not(self) -> None:
         wanted = not (
-            self._is_paused or self._is_busy or self._is_held or self._is_resting or self.owes_too_much
+            self._is_paused
+            or self._is_busy
+            or self._is_held
+            or self._is_resting
+            or self._works
+            or self.owes_too_much
         )
         if self.is_open and wanted is not self._is_reading:
             self._is_reading = wanted
@@ -360,8 +384,10 @@ class Session(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a request that has to wait. Its failure is answered; it ends with the connection."""
+    def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs a request that has to wait. Its failure is answered; it ends with the connection.
+
+        False, and it is answered so, if too many wait already."""
         if len(self._tasks) >= REQUESTS_MAX:
             work.close()
             error = pb.BaseCommand(type=pb.BaseCommand.ERROR)
@@ -369,7 +395,7 @@ class Session(asyncio.BufferedProtocol):
             error.error.error = pb.TooManyRequests
             error.error.message = f"more than {REQUESTS_MAX} requests are waiting on this connection"
             self.send(error)
-            return
+            return False
         # Held in `_tasks` and cancelled by `connection_lost`.
         task = self.broker.loop.create_task(self._run(request_id, work))
         self._tasks[task] = None
@@ -379,6 +405,7 @@ class Session(asyncio.BufferedProtocol):
         if not self._is_busy and len(self._tasks) >= REQUESTS_HIGH:
             self._is_busy = True
             self._read_or_not()
+        return True
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)

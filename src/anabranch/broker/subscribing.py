@@ -14,6 +14,7 @@ from anabranch.broker import owed
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from anabranch.broker.cursor import Cursor
+from anabranch.broker.dispatch.selector import check_ranges
 from anabranch.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
@@ -23,6 +24,7 @@ from anabranch.broker.errors import (
 )
 from anabranch.broker.pace import Pace
 from anabranch.broker.ports import LogReader
+from anabranch.broker.properties import check_properties
 from anabranch.broker.rates import SubscribeRate
 from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.broker.subscription import Subscription, start_position
@@ -142,10 +144,8 @@ class Subscribing:
             raise NotReadyError(f"{self._topic.name} is closing")
         name = request.subscription
         existing = self.all.get(name)
-        if existing is not None and existing.is_durable != request.durable:
-            raise NotAllowedError(
-                f"subscription {name} exists and is {'durable' if existing.is_durable else 'not durable'}"
-            )
+        if existing is not None:
+            self._check_durable(existing, request)
         self._check_rate(session, request)
         owed.check(self._topic.log, request)
         log = await self._log_for(request)
@@ -161,36 +161,72 @@ class Subscribing:
                 raise NotReadyError(f"{self._topic.name} is closing")
             # The topic's controller may have made it meanwhile.
             existing = self.all.get(name)
-        if existing is None:
-            at = start_position(log, request)
-            if first is not None:
-                at = self._topic.log.first if first is InitialPosition.EARLIEST else self._topic.log.end
-            if request.start_message_rollback_duration_sec:
-                since = self._topic.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
-                at = await log.find_by_publish_time(since)
-            properties = {item.key: item.value for item in request.subscription_properties}
-            existing = await self._create(name, at, properties, request.durable, request.subType, log)
-        await existing.wait_announced()
-        await existing.wait_for_seek()
-        existing.read_from(log)
-        if existing.is_compacted:
-            # Its index may have been given back while nobody was known to read with it.
-            await self._topic.compaction.open_view()
-        if existing.is_durable and existing.note_compacted():
-            await self._topic.stored_in_full()
-        # Others may have come while this one was on its way.
-        self._check_consumer(request)
         topic = self._topic
         consumer = Consumer.asked_for(request, session, topic.name.partition_index, topic.broker.now_ms())
+        if existing is None:
+            # Nothing is made for somebody who can never join it.
+            check_ranges(consumer)
+            existing = await self._make_for(request, log, first)
         try:
-            existing.add_consumer(consumer)
-        except ConsumerBusyError:
-            await self._replace(existing, consumer)
+            await self._join(existing, consumer, request, log)
+        except BaseException:
+            # A reader's, and there is no reader.
+            existing.end_if_unused()
+            raise
+        return consumer
+
+    async def _make_for(
+        self, request: pb.CommandSubscribe, log: LogReader, first: InitialPosition | None
+    ) -> Subscription:
+        """The subscription that the request names, at the place that it asks for."""
+        at = start_position(log, request)
+        if first is not None:
+            at = self._topic.log.first if first is InitialPosition.EARLIEST else self._topic.log.end
+        if request.start_message_rollback_duration_sec:
+            since = self._topic.broker.now_ms() - request.start_message_rollback_duration_sec * 1000
+            at = await log.find_by_publish_time(since)
+            if self._topic.is_closed:
+                raise NotReadyError(f"{self._topic.name} is closing")
+        properties = {item.key: item.value for item in request.subscription_properties}
+        return await self._create(request.subscription, at, properties, request.durable, request.subType, log)
+
+    async def _join(
+        self, subscription: Subscription, consumer: Consumer, request: pb.CommandSubscribe, log: LogReader
+    ) -> None:
+        """Attaches the consumer as the last thing of all: a request that is given up half-way leaves nothing."""
+        await subscription.wait_announced()
+        await subscription.wait_for_seek()
+        subscription.read_from(log)
+        if subscription.is_compacted:
+            # Its index may have been given back while nobody was known to read with it.
+            await self._topic.compaction.open_view()
+        if subscription.is_durable and subscription.note_compacted():
+            subscription.when_compacted_is_noted(self._topic.stored_in_full())
+        await subscription.wait_compacted_noted()
         is_watched = self._topic.has_end and not request.durable and not owed.tells_its_end(consumer)
-        if is_watched and await self._is_past_end(request):
+        is_past_end = is_watched and await self._is_past_end(request)
+        # Others may have come while this one was on its way.
+        self._check_join(subscription, request)
+        try:
+            subscription.add_consumer(consumer)
+        except ConsumerBusyError:
+            await self._replace(subscription, consumer, request)
+        if is_past_end:
             self._reader_finished(consumer.name)
             self._topic.broker.on_segment_progress(self._topic.name)
-        return consumer
+
+    def _check_join(self, subscription: Subscription, request: pb.CommandSubscribe) -> None:
+        if self._topic.is_closed:
+            raise NotReadyError(f"{self._topic.name} is closing")
+        self._check_durable(subscription, request)
+        self._check_consumer(request)
+
+    def _check_durable(self, subscription: Subscription, request: pb.CommandSubscribe) -> None:
+        if subscription.is_durable != request.durable:
+            raise NotAllowedError(
+                f"subscription {subscription.name} exists and is "
+                f"{'durable' if subscription.is_durable else 'not durable'}"
+            )
 
     async def _log_for(self, request: pb.CommandSubscribe) -> LogReader:
         """What the consumer is to read: the log, or what compaction has left and the log behind it."""
@@ -237,7 +273,9 @@ class Subscribing:
         present = len(self.durable())
         self._topic.limits.check_new_subscription(str(self._topic.name), name, present, is_by_use=is_by_use)
 
-    async def _replace(self, subscription: Subscription, consumer: Consumer) -> None:
+    async def _replace(
+        self, subscription: Subscription, consumer: Consumer, request: pb.CommandSubscribe
+    ) -> None:
         """Lets the consumer in once the one in its way is gone; ConsumerBusyError if it stays."""
         # It may be of a client that is gone without a word.
         holder = subscription.consumers[0]
@@ -248,6 +286,7 @@ class Subscribing:
                 async with asyncio.timeout(HANDOVER_S):
                     while subscription.consumers:
                         await subscription.wait_for_departure()
+        self._check_join(subscription, request)
         subscription.add_consumer(consumer)
 
     async def _is_past_end(self, request: pb.CommandSubscribe) -> bool:
@@ -271,6 +310,7 @@ class Subscribing:
             return existing
         if not name:
             raise NotAllowedError("a subscription needs a name")
+        check_properties(properties.items())
         subscription = self.make(name, Cursor(at), is_durable=is_durable, kind=kind, properties=properties)
         # Before anybody looks at its place, which the log itself may not have any more.
         subscription.read_from(log)

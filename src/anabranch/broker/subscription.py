@@ -8,31 +8,51 @@ nothing and goes with its last consumer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from anabranch.broker import state
 from anabranch.broker.ack_writer import AckWriter
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.cursor import Cursor, bits_of_words
-from anabranch.broker.dispatch.base import DispatchContext, Dispatcher, DispatchLimits, DispatchPacer
+from anabranch.broker.dispatch.base import (
+    BATCH_MESSAGES_MAX,
+    DispatchContext,
+    Dispatcher,
+    DispatchLimits,
+    DispatchPacer,
+    metadata_of,
+)
 from anabranch.broker.dispatch.key_shared import KeySharedDispatcher
 from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
 from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.ports import ConsumerLink, Done, Journal, LogReader
+from anabranch.broker.properties import check_properties
 from anabranch.broker.subscription_stats import subscription_stats
+from anabranch.broker.turns import Turns
 from anabranch.model.position import Position
 from anabranch.storage.port import Entry
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.entry import publish_time
 from anabranch.wire.extensions import OTHER_TYPE
+
+_log = logging.getLogger(__name__)
 
 # In the state of a durable subscription whose consumers read compacted.
 COMPACTED: Final = "compacted"
 # How long a reader's subscription outlives the close that its own seek causes.
 _ABSENCE_SECONDS_MAX: Final = 60.0
+_FAILED_WAIT_S_MAX: Final = 60.0
+# How many messages of one command are dealt with in one turn of the event loop: some milliseconds. As many words of ack
+# sets cost as much as one message.
+_IDS_PER_TURN: Final = 2_000
+_IDS_PER_TURN_MIN: Final = 100
+_WORDS_PER_ID: Final = 32
+# What the bits of partly acknowledged batches of one subscription may take. They are written into each checkpoint.
+_PARTS_BYTES_MAX: Final = 32 << 20
 
 
 class NotConnectedError(BrokerError):
@@ -100,12 +120,24 @@ class Subscription:
             limits=limits or DispatchLimits(),
             partition=partition,
             is_durable=journal is not None,
+            failed=self._dispatch_failed,
         )
+        # How often dispatch has failed in a row, and when it did last.
+        self._failures = 0
+        self._failed_at = 0.0
         self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
-        # Set while the subscription itself, or a seek, is being stored.
-        self._announcing: asyncio.Future[None] | None = None
+        # Commands that name very many messages.
+        self._seeks = 0
+        self._turns = Turns(loop, f"{topic}, subscription {name}")
+        # Done when the subscription itself, and that it reads compacted, is stored. They are the subscription's own:
+        # the connection that asked for it may be gone before.
+        self._announced: asyncio.Future[None] | None = None
+        self._noted: asyncio.Future[None] | None = None
+        # Set while a seek is being stored.
         self._seeking: asyncio.Future[None] | None = None
+        # Ends a reader's subscription that was closed from this side, unless the reader comes back.
+        self._returning: asyncio.TimerHandle | None = None
         # Done when a consumer goes, if somebody waits for that.
         self._departure: asyncio.Future[None] | None = None
 
@@ -196,6 +228,7 @@ class Subscription:
             if self.dispatcher is not None:
                 self.dispatcher.close()
             self.dispatcher = dispatcher
+        self._stop_waiting()
         self.kind = consumer.kind
         self.last_active_ms = self._now_ms()
         consumer.subscription = self
@@ -237,6 +270,8 @@ class Subscription:
         """The present dispatcher if it suits; without consumers the type may change freely."""
         present = self.dispatcher
         if present is not None and present.consumers:
+            if present.has_failed:
+                raise NotReadyError(f"dispatch of subscription {self.name} has failed and begins anew soon")
             if present.kind != consumer.kind:
                 raise SubscriptionBusyError(
                     f"{OTHER_TYPE}. {self.name} is {TYPE_NAMES[present.kind]} and has consumers; "
@@ -245,7 +280,8 @@ class Subscription:
             if isinstance(present, KeySharedDispatcher):
                 present.check_policy(consumer)
             return present
-        if present is not None and present.kind == consumer.kind and consumer.kind != KEY_SHARED:
+        is_good = present is not None and present.kind == consumer.kind and not present.has_failed
+        if present is not None and is_good and consumer.kind != KEY_SHARED:
             return present
         if consumer.kind == SHARED:
             return SharedDispatcher(self._context)
@@ -273,10 +309,7 @@ class Subscription:
             # What a reader acknowledged last counts while it is still known by name.
             self._flush()
         self._take_out(consumer)
-        if not self.consumers and not self.is_durable:
-            self.close()
-            if self._ended is not None:
-                self._ended(self)
+        self.end_if_unused()
 
     @property
     def messages_out(self) -> int:
@@ -287,11 +320,29 @@ class Subscription:
     def bytes_out(self) -> int:
         return self.bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
 
+    def end_if_unused(self) -> None:
+        """Of a non-durable one that nobody has joined in the end, or whose last consumer has left."""
+        is_unused = not self.consumers and self._returning is None
+        if is_unused and not self.is_durable and not self.is_closed:
+            self.close()
+            if self._ended is not None:
+                self._ended(self)
+
     def _take_out(self, consumer: Consumer) -> None:
         assert self.dispatcher is not None
         consumer.is_open = False
-        # Its last acknowledgements count before its entries are handed on.
-        self.dispatcher.remove(consumer)
+        if self.dispatcher.has_failed:
+            # What it knows is worth nothing; the next one begins at the cursor.
+            self.dispatcher.consumers.remove(consumer)
+            if not self.dispatcher.consumers:
+                self.dispatcher = None
+        else:
+            # Its last acknowledgements count before its entries are handed on.
+            self.dispatcher.remove(consumer)
+        self._let_go(consumer)
+
+    def _let_go(self, consumer: Consumer) -> None:
+        consumer.is_open = False
         if (departure := self._departure) is not None:
             self._departure = None
             departure.set_result(None)
@@ -310,6 +361,7 @@ class Subscription:
         if self.is_closed:
             return
         self._flush()
+        self._stop_waiting()
         self.disconnect()
         self.is_closed = True
         if self.dispatcher is not None:
@@ -331,6 +383,31 @@ class Subscription:
     def entries_confirmed(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.wake()
+
+    def _dispatch_failed(self, error: Exception) -> None:
+        """Nobody foresaw it, so there is no telling what dispatch still knows: its consumers are closed and begin anew
+        at the cursor. What fails there again is tried at longer and longer intervals.
+        """
+        now = self._loop.time()
+        self._failures = self._failures + 1 if now - self._failed_at < 2 * _FAILED_WAIT_S_MAX else 1
+        self._failed_at = now
+        wait = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), _FAILED_WAIT_S_MAX)
+        _log.error(
+            "%s, subscription %s: dispatch failed, its consumers begin anew in %s s: %r",
+            self.topic,
+            self.name,
+            wait,
+            error,
+            exc_info=error if self._failures == 1 else None,
+        )
+        # Never from within: whoever ran into it may be about to tell a consumer something.
+        self._loop.call_later(wait, self._begin_anew, self.dispatcher)
+
+    def _begin_anew(self, failed: Dispatcher | None) -> None:
+        if self.is_closed or failed is None or self.dispatcher is not failed:
+            return
+        self.disconnect()
+        self._wait_for_return()
 
     def topic_terminated(self) -> None:
         """Nothing more will be published. Consumers learn of it once all is acknowledged."""
@@ -357,22 +434,78 @@ class Subscription:
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None:
-        """`done` is called once the acknowledgement is durable, or with the error that prevents it."""
+        """`done` is called once the acknowledgement is durable, or with the error that prevents it.
+
+        A command that is refused has acknowledged nothing.
+        """
         refused = self._why_not_ack(consumer, command)
         if refused is not None:
             if done is not None:
                 done(refused)
             return
+        ids = command.message_id
+        # Most commands name one message and no part of it: there is nothing more to look at, and this path is hot.
+        if len(ids) != 1 or ids[0].ack_set:
+            parts = [id for id in ids if id.ack_set] if len(ids) <= self._ids_per_turn else None
+            if parts is None or any(len(id.ack_set) > _WORDS_PER_ID for id in parts):
+                consumer.link.work_begun()
+                self._turns.add(self._ack_in_turns(consumer, command, done))
+                return
+            if parts and (refused := self._why_not_parts(parts)) is not None:
+                if done is not None:
+                    done(refused)
+                return
         now = consumer.last_acked_ms = self._now_ms()
         self.last_active_ms = now
         if command.ack_type == pb.CommandAck.Cumulative:
-            self._ack_cumulative(consumer, command.message_id[0])
+            self._ack_cumulative(consumer, ids[0])
         else:
-            for id in command.message_id:
+            for id in ids:
                 self._ack_one(consumer, id)
         if done is not None:
             self._acks.wait(done)
         self._flush_soon()
+
+    @property
+    def _ids_per_turn(self) -> int:
+        # Whose a message is may have to be asked of every consumer.
+        return max(_IDS_PER_TURN_MIN, _IDS_PER_TURN // (1 + len(self.consumers) // 16))
+
+    def _ack_in_turns(self, consumer: Consumer, command: pb.CommandAck, done: Done | None) -> Iterator[None]:
+        """The same for a command that would hold up everybody else."""
+        refused: BrokerError | None = None
+        try:
+            cost = 0
+            for id in command.message_id:
+                if id.ack_set and (refused := self._why_not_parts((id,))) is not None:
+                    return
+                cost += 1 + len(id.ack_set) // _WORDS_PER_ID
+                if cost >= 4 * _IDS_PER_TURN:
+                    cost = 0
+                    yield
+            seeks = self._seeks
+            self.last_active_ms = consumer.last_acked_ms = self._now_ms()
+            for id in command.message_id:
+                # The consumer may have closed: it is told so after this.
+                if self.is_closed or seeks != self._seeks:
+                    refused = NotReadyError(f"subscription {self.name} was closed or moved meanwhile")
+                    return
+                if command.ack_type == pb.CommandAck.Cumulative:
+                    self._ack_cumulative(consumer, id)
+                else:
+                    self._ack_one(consumer, id)
+                cost += 1 + len(id.ack_set) // _WORDS_PER_ID
+                if cost >= self._ids_per_turn:
+                    cost = 0
+                    self._flush_soon()
+                    yield
+            if done is not None:
+                self._acks.wait(done)
+            self._flush_soon()
+        finally:
+            consumer.link.work_ended()
+            if refused is not None and done is not None:
+                done(refused)
 
     def _why_not_ack(self, consumer: Consumer, command: pb.CommandAck) -> BrokerError | None:
         if self.is_closed or self.dispatcher is None or not consumer.is_open:
@@ -388,27 +521,38 @@ class Subscription:
                 return NotAllowedError("a cumulative acknowledgement names exactly one message")
         return None
 
+    def _why_not_parts(self, ids: Iterable[pb.MessageIdData]) -> BrokerError | None:
+        try:
+            for id in ids:
+                check_ack_set(id)
+        except BrokerError as error:
+            return error
+        if self.cursor.parts_bytes > _PARTS_BYTES_MAX:
+            return NotAllowedError(
+                f"subscription {self.name} has too many partly acknowledged batches: acknowledge whole ones first"
+            )
+        return None
+
     def _ack_one(self, consumer: Consumer, id: pb.MessageIdData) -> None:
         at = (id.ledgerId, id.entryId)
         # What was sent is known to exist; anything else must, or a hole would stay in the cursor for ever.
         if at not in consumer.pending and (at >= self.topic_log.end or self.topic_log.normalise(at) != at):
             return
-        assert self.dispatcher is not None
-        if id.ack_set:
-            bits = bits_of_words(id.ack_set)
-            if bits:
-                self._ack_part(consumer, at, bits, id.batch_size)
-                return
+        if id.ack_set and (bits := bits_of_words(id.ack_set)):
+            self._ack_part(consumer, at, bits, id.batch_size)
+            return
         self.cursor.ack(at)
         self._acks.entry(at)
-        self.dispatcher.acked(consumer, at)
+        if self.dispatcher is not None:
+            self.dispatcher.acked(consumer, at)
 
     def _ack_part(self, consumer: Consumer, at: Position, bits: int, size: int) -> None:
-        assert self.dispatcher is not None
         if not size and at in consumer.pending:
             size = consumer.pending[at][0] if at not in self.cursor.batches else 0
         count = self.cursor.ack_batch(at, bits, size)
         self._acks.part(at, bits, size)
+        if self.dispatcher is None:
+            return
         if self.cursor.is_acked(at):
             self.dispatcher.acked(consumer, at)
         elif count:
@@ -452,40 +596,61 @@ class Subscription:
 
     def when_stored(self, done: Done) -> None:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""
-        self._acks.when_written(done)
+        self._turns.after_all(lambda: self._acks.when_written(done))
 
     # -- sending again
 
     def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None = None
     ) -> None:
         """Sends those entries again, or all that the consumer has not acknowledged."""
         if self.dispatcher is None or not consumer.is_open:
             return
-        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
-            consumer.epoch = epoch
-        if positions is None:
-            self.dispatcher.redeliver_all(consumer)
-        else:
-            self.dispatcher.redeliver(consumer, list(positions))
+        consumer.link.work_begun()
+        self._turns.add(self._redeliver_in_turns(consumer, positions, epoch))
+
+    def _redeliver_in_turns(
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
+    ) -> Iterator[None]:
+        try:
+            if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+                consumer.epoch = epoch
+            left = None if positions is None else iter(positions)
+            while (dispatcher := self.dispatcher) is not None and consumer.is_open:
+                if left is None or isinstance(dispatcher, SingleActiveDispatcher):
+                    # Where order is kept, single messages cannot be sent again.
+                    dispatcher.redeliver_all(consumer)
+                    return
+                some = list(islice(left, _IDS_PER_TURN))
+                if some:
+                    dispatcher.redeliver(consumer, some)
+                if len(some) < _IDS_PER_TURN:
+                    return
+                yield
+        finally:
+            consumer.link.work_ended()
 
     # -- moving the cursor
 
     async def announce(self) -> None:
         """Makes a new durable subscription known to the journal; returns once that is confirmed."""
-        announcing = self._announcing = self._loop.create_future()
-        try:
-            await self._acks.write_down(
-                state.subscribed(self.name, self.cursor.next, self.kind, self.properties)
-            )
-        finally:
-            self._announcing = None
-            announcing.set_result(None)
+        record = state.subscribed(self.name, self.cursor.next, self.kind, self.properties)
+        self._announced = self._acks.write_down(record)
+        await self.wait_announced()
 
     async def wait_announced(self) -> None:
-        """Returns once somebody else's `announce` is done: nobody is told of what a crash could still take back."""
-        if self._announcing is not None:
-            await asyncio.shield(self._announcing)
+        """Returns once `announce` is done, whoever began it and wherever he is by now: nobody is told of what a crash
+        could still take back. Raises why it never will be."""
+        if self._announced is not None:
+            await asyncio.shield(self._announced)
+
+    def when_compacted_is_noted(self, stored: asyncio.Future[None]) -> None:
+        """`note_compacted` is being stored: whoever joins waits for it, too."""
+        self._noted = stored
+
+    async def wait_compacted_noted(self) -> None:
+        if self._noted is not None:
+            await asyncio.shield(self._noted)
 
     async def seek(self, at: Position, ack_set: Sequence[int] = ()) -> None:
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and come back to the new place:
@@ -493,8 +658,11 @@ class Subscription:
         """
         log = self.topic_log
         self._flush()
+        self._seeks += 1
+        wanted = at
         at = log.normalise(max(log.first, min(at, log.end)))
-        bits = bits_of_words(ack_set)
+        # What is left of a batch means nothing for another one.
+        bits = bits_of_words(ack_set) if at == wanted and at < log.end else 0
         self.cursor.reset(at, bits)
         self._drain.moved_back()
         if self.dispatcher is not None:
@@ -502,16 +670,15 @@ class Subscription:
         # Before a standby takes over, so that it starts at the new place.
         active = self.active_consumer
         self.disconnect([active] if active is not None else None)
-        if not self.is_durable and not self.consumers:
-            self._loop.call_later(_ABSENCE_SECONDS_MAX, self._end_if_deserted)
-        seeking = self._seeking = self._loop.create_future()
-        try:
-            await self._acks.write_down(state.reset(self.name, at, bits))
-        finally:
-            seeking.set_result(None)
-            if self._seeking is seeking:
-                self._seeking = None
-        if self.is_sealed:
+        self._wait_for_return()
+        seeking = self._seeking = self._acks.write_down(state.reset(self.name, at, bits))
+        seeking.add_done_callback(self._seek_stored)
+        await asyncio.shield(seeking)
+
+    def _seek_stored(self, seeking: asyncio.Future[None]) -> None:
+        if self._seeking is seeking:
+            self._seeking = None
+        if self.is_sealed and seeking.exception() is None:
             self._tell_drained()
 
     async def wait_for_departure(self) -> None:
@@ -526,15 +693,23 @@ class Subscription:
         A client drops what it has received when its seek is answered: what it was sent on its return, before that
         answer, would be lost to it.
         """
-        while self._seeking is not None:
-            await asyncio.shield(self._seeking)
+        while (seeking := self._seeking) is not None:
+            await asyncio.wait((seeking,))
 
-    def _end_if_deserted(self) -> None:
-        """A reader closed by its own seek has not come back."""
-        if not self.consumers and not self.is_closed:
-            self.close()
-            if self._ended is not None:
-                self._ended(self)
+    def _wait_for_return(self) -> None:
+        """A reader that was closed from this side comes back, or its subscription ends."""
+        if not self.is_durable and not self.consumers:
+            self._stop_waiting()
+            self._returning = self._loop.call_later(_ABSENCE_SECONDS_MAX, self._not_returned)
+
+    def _not_returned(self) -> None:
+        self._returning = None
+        self.end_if_unused()
+
+    def _stop_waiting(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning = None
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         await self.seek(await self.topic_log.find_by_publish_time(publish_time_ms))
@@ -558,11 +733,12 @@ class Subscription:
         self.close()
         if self._ended is not None:
             self._ended(self)
-        await self._acks.write_down(state.unsubscribed(self.name))
+        await asyncio.shield(self._acks.write_down(state.unsubscribed(self.name)))
 
     async def set_properties(self, properties: dict[str, str]) -> None:
+        check_properties(properties.items())
         self.properties = dict(properties)
-        await self._acks.write_down(state.properties_changed(self.name, self.properties))
+        await asyncio.shield(self._acks.write_down(state.properties_changed(self.name, self.properties)))
 
     # -- an operator's wishes
 
@@ -571,13 +747,22 @@ class Subscription:
 
     async def skip(self, count: int) -> None:
         """Gives up the next `count` entries not acknowledged."""
-        at = self.next
-        while count > 0 and at < self.topic_log.end:
-            at = self.topic_log.after(at)
-            count -= 1
-            while at < self.topic_log.end and self.cursor.is_acked(at):
-                at = self.topic_log.normalise(self.cursor.first_unacked(at))
-        await self.skip_below(at)
+        await self.skip_below(self._unacked_at(count))
+
+    def _unacked_at(self, index: int) -> Position:
+        """The place of the index-th entry not acknowledged, or the end: by arithmetic, however many there are."""
+        log, cursor = self.topic_log, self.cursor
+        base = log.count(log.first, self.next)
+        # With as many acknowledged ones before it as there are at most.
+        low, high = base + index, base + index + cursor.held
+        while low < high:
+            middle = (low + high) // 2
+            at = log.position_at(middle)
+            if at >= log.end or middle + 1 - base - cursor.held_below((at[0], at[1] + 1)) > index:
+                high = middle
+            else:
+                low = middle + 1
+        return log.position_at(low)
 
     async def skip_below(self, at: Position) -> None:
         """Gives up everything below that place."""
@@ -585,8 +770,9 @@ class Subscription:
             self.cursor.settle(self.topic_log)
             if self.dispatcher is not None:
                 self.dispatcher.acked_below(self.cursor.next)
-            await self._acks.write_down(state.acked_below(self.name, at))
-            self._progressed()
+            skipped = self._acks.write_down(state.acked_below(self.name, at))
+            skipped.add_done_callback(lambda _: self._progressed())
+            await asyncio.shield(skipped)
 
     async def expire_before(self, publish_time_ms: int) -> int:
         """Gives up what was published before that time; returns how many entries that were."""
@@ -603,25 +789,18 @@ class Subscription:
         self.last_expired_ms = self._now_ms()
         return expired
 
-    async def peek(self, count: int) -> list[tuple[Position, Entry]]:
-        """The next entries not acknowledged, without delivering them."""
-        found: list[tuple[Position, Entry]] = []
-        at = self.next
-        while len(found) < count and at < self.topic_log.end:
-            ledger, entries = await self.topic_log.read(at, count, 1 << 20)
-            if not entries:
-                break
-            for entry in entries:
-                at = (ledger, entry[0])
-                if not self.cursor.is_acked(at) and len(found) < count:
-                    found.append((at, entry))
-            at = self.topic_log.after(at)
-        return found
+    async def peek(self, index: int = 0) -> tuple[Position, Entry] | None:
+        """The index-th of the entries not acknowledged, without delivering it; None if there are fewer."""
+        at = self._unacked_at(index)
+        if at >= self.topic_log.end:
+            return None
+        ledger, entries = await self.topic_log.read(at, 1, 1)
+        return ((ledger, entries[0][0]), entries[0]) if entries else None
 
     async def earliest_publish_time(self) -> int:
-        """When the oldest entry not acknowledged was published; 0 if there is none."""
-        found = await self.peek(1)
-        return publish_time(found[0][1][2]) if found else 0
+        """When the oldest entry not acknowledged was published; 0 if there is none, or if it does not say."""
+        found = await self.peek()
+        return metadata_of(found[1][2]).publish_time if found else 0
 
 
 def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:
@@ -634,6 +813,19 @@ def start_position(log: LogReader, request: pb.CommandSubscribe) -> Position:
     if (ledger, entry) >= log.end:
         return log.first if is_earliest and ledger == 2**63 - 1 else log.end
     return log.normalise((ledger, max(entry, 0)))
+
+
+def check_ack_set(id: pb.MessageIdData) -> None:
+    """NotAllowedError if there is an ack set and it cannot be that of a batch."""
+    words, size = len(id.ack_set), id.batch_size
+    if not words:
+        return
+    if not 0 <= size <= BATCH_MESSAGES_MAX:
+        raise NotAllowedError(f"a batch of {size} messages cannot be acknowledged: no batch has that many")
+    if words > ((size or BATCH_MESSAGES_MAX) + 63) // 64:
+        raise NotAllowedError(
+            f"an ack set of {words} words is too long for a batch of {size or BATCH_MESSAGES_MAX} messages"
+        )
 
 
 def _signed(value: int) -> int:

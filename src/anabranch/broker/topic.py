@@ -177,28 +177,36 @@ class Topic:
     # -- the log's owner
 
     def entries_confirmed(self, entries_end: int) -> None:
-        self._publishing.confirmed(entries_end)
-        for subscription in self.subscriptions.values():
-            subscription.entries_confirmed()
+        try:
+            self._publishing.confirmed(entries_end)
+        except Exception:
+            # Its producers begin anew; readers and those who wait for the log have nothing to do with it.
+            log.exception("%s: answering producers failed, they are closed", self.name)
+            self.attached.close_all()
+        self._wake_readers()
         while self._closings and self._closings[0][0] <= entries_end:
-            self._closings.pop(0)[1]()
+            self._tell(self._closings.pop(0)[1])
         self.broker.progressed()
+
+    def _wake_readers(self) -> None:
+        for subscription in list(self.subscriptions.values()):
+            self._tell(subscription.entries_confirmed)
+
+    def _tell(self, one: Callable[[], object]) -> None:
+        """One of several parts hears what the log did. The failure of one part does not keep it from the others."""
+        try:
+            one()
+        except Exception:
+            log.exception("%s: a part of the topic failed when it was told what the log did", self.name)
 
     def log_lost(self, error: LogError) -> None:
         log.error("%s: the log is lost, closing the topic: %s", self.name, error)
         closings, self._closings = self._closings, []
         # Each on its own: whatever state the topic is in, nobody waits for it for ever.
-        steps: list[Callable[[], object]] = [
-            self._publishing.abandon,
-            self.compaction.cancel,
-            self._detach_all,
-            *[then for _, then in closings],
-        ]
-        for step in steps:
-            try:
-                step()
-            except Exception:
-                log.exception("%s: closing without a log went wrong", self.name)
+        for step in (self._publishing.abandon, self.compaction.cancel, self._detach_all):
+            self._tell(step)
+        for _, then in closings:
+            self._tell(then)
         self._finish_close()
         self.broker.log_lost()
 
@@ -343,8 +351,7 @@ class Topic:
 
     def shown(self) -> None:
         """Readers see more than before."""
-        for subscription in list(self.subscriptions.values()):
-            subscription.entries_confirmed()
+        self._wake_readers()
         is_sealing = self._sealing is not None and not self._sealing.done()
         if self.is_sealed and not is_sealing and not self._has_end:
             self._end()
@@ -356,11 +363,13 @@ class Topic:
         self.log.record(delta, lambda error: _settle(done, error))
         await done
 
-    async def stored_in_full(self) -> None:
-        """Waits until the state as it is now is confirmed, for what no delta can say."""
+    def stored_in_full(self) -> asyncio.Future[None]:
+        """Done once the state as it is now is confirmed, for what no delta can say."""
         done: asyncio.Future[None] = self.broker.loop.create_future()
+        # Whoever asked may be gone by then.
+        done.add_done_callback(lambda _: done.cancelled() or done.exception())
         self.log.store_snapshot(lambda error: _settle(done, error))
-        await done
+        return done
 
     async def close(self) -> None:
         """Lets the topic go: what was accepted is confirmed and answered, clients are told to come back."""

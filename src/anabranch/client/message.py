@@ -326,17 +326,19 @@ class Message:
     @property
     def key(self) -> str | None:
         about = self.about
-        return about.partition_key if about.HasField("partition_key") else None
+        return _text(about.partition_key) if about.HasField("partition_key") else None
 
     @property
     def key_bytes(self) -> bytes | None:
         """The key's bytes; of a key that was sent as bytes, what the base64 in `key` stands for."""
-        key = self.key
-        if key is None:
+        about = self.about
+        if not about.HasField("partition_key"):
             return None
-        if not self.about.partition_key_b64_encoded:
-            return key.encode()
-        return b64decode(key + "=" * (-len(key) % 4))
+        found: str | bytes = about.partition_key
+        key = found.encode() if isinstance(found, str) else found
+        if not about.partition_key_b64_encoded:
+            return key
+        return b64decode(key + b"=" * (-len(key) % 4))
 
     @property
     def ordering_key(self) -> bytes | None:
@@ -345,7 +347,7 @@ class Message:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        return {item.key: item.value for item in self.about.properties}
+        return {_text(item.key): _text(item.value) for item in self.about.properties}
 
     @property
     def event_time_ms(self) -> int:
@@ -363,7 +365,7 @@ class Message:
 
     @property
     def producer(self) -> str:
-        return self.container.metadata.producer_name
+        return _text(self.container.metadata.producer_name)
 
     @property
     def schema_version(self) -> bytes:
@@ -459,3 +461,8 @@ def read_entry(
 def signed(number: int) -> int:
     """A ledger or entry id as meant: what lies before everything, and repetitions, carry -1 in unsigned fields."""
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _text(found: str | bytes) -> str:
+    """Protobuf hands a string that is not UTF-8 over as bytes, and any producer may send one."""
+    return found if isinstance(found, str) else found.decode(errors="replace")

@@ -21,6 +21,8 @@ from anabranch.wire.encode import encode_payload_header
 from anabranch.wire.entry import is_batch, metadata_span, parse_metadata
 from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer, strip_broker_metadata, verify
 
+_ZSTD_SIZE_UNKNOWN: Final = -1
+
 Message: TypeAlias = tuple[pb.SingleMessageMetadata, memoryview]
 
 
@@ -41,9 +43,17 @@ def _unzip(module: Any, data: bytes, size: int) -> bytes:
 
 def _unsnap(snappy: Any, data: bytes, size: int) -> bytes:
     # Its format opens with the size it unpacks to, which the package would believe whatever it says.
-    if varint.decode(data, 0)[0] != size:
-        return b""
+    if (named := varint.decode(data, 0)[0]) != size:
+        raise ValueError(f"it says that it holds {named} bytes, not {size}")
     result: bytes = snappy.decompress(data)
+    return result
+
+
+def _unzstd(zstd: Any, data: bytes, size: int) -> bytes:
+    # A frame may name the size it unpacks to, and then the package takes that for the limit, not ours.
+    if (named := zstd.frame_content_size(data)) not in (size, _ZSTD_SIZE_UNKNOWN):
+        raise ValueError(f"it says that it holds {named} bytes, not {size}")
+    result: bytes = zstd.ZstdDecompressor().decompress(data, max_output_size=size)
     return result
 
 
@@ -59,7 +69,7 @@ CODECS: Final[dict[int, Codec]] = {
         "ZSTD",
         "zstandard",
         lambda zstd, data: zstd.ZstdCompressor().compress(data),
-        lambda zstd, data, size: zstd.ZstdDecompressor().decompress(data, max_output_size=size),
+        _unzstd,
     ),
     pb.SNAPPY: Codec(
         "SNAPPY",

@@ -147,6 +147,10 @@ class ListLog:
     def count(self, start: Position, stop: Position) -> int:
         return sum(1 for at in self.positions() if start <= at < stop)
 
+    def position_at(self, index: int) -> Position:
+        places = self.positions()
+        return places[index] if index < len(places) else self.end
+
     def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         at = self.normalise(at)
         return None if at[0] in self.cold else self._cut(at, entries_max, bytes_max)
@@ -233,10 +237,17 @@ class RecordingLink:
     commands: list[pb.BaseCommand] = field(default_factory=list)
     closed: list[Consumer] = field(default_factory=list)
     writes: int = 0
+    works: int = 0
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
 
     async def is_alive(self) -> bool:
         return True
+
+    def work_begun(self) -> None:
+        self.works += 1
+
+    def work_ended(self) -> None:
+        self.works -= 1
 
     def write(self, pieces: Sequence[Buffer]) -> None:
         self.writes += 1
@@ -282,9 +293,10 @@ class Rig:
         limits: DispatchLimits | None = None,
         is_durable: bool = True,
         partition: int = -1,
+        log: ListLog | None = None,
     ) -> None:
         self.loop = StepLoop()
-        self.log = ListLog()
+        self.log = log or ListLog()
         self.journal = ListJournal(self.loop)
         self.ended: list[Subscription] = []
         self.drained: list[Subscription] = []

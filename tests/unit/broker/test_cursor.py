@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +53,7 @@ def test_any_steps_leave_the_cursor_equal_to_a_set_of_positions(steps: list[tupl
     assert cursor.held == sum(1 for place in acked if place >= cursor.next)
     runs = [(ledger, n) for ledger, first, end in cursor.acked_runs() for n in range(first, end)]
     assert runs == sorted(place for place in acked if place >= cursor.next)
+    assert cursor.ranges == sum(1 for _ in cursor.acked_runs())
     assert Cursor.of_image(cursor.image()) == cursor
 
 
@@ -148,3 +153,68 @@ def test_hundreds_of_thousands_of_holes_stay_small_and_exact() -> None:
 @given(st.integers(0, 2**200 - 1))
 def test_ack_sets_survive_the_wire_form(bits: int) -> None:
     assert bits_of_words(words_of_bits(bits)) == bits
+
+
+def test_an_ack_set_of_a_whole_frame_is_read_and_written_in_linear_time() -> None:
+    # Two minutes, if each word moved those before it.
+    words = [-1] * 400_000
+    started = time.perf_counter()
+    bits = bits_of_words(words)
+    assert bits == (1 << 64 * 400_000) - 1
+    assert words_of_bits(bits) == words
+    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, -1, -(2**31)])
+def test_acknowledging_part_of_a_batch_costs_its_bits_and_not_its_claimed_size(size: int) -> None:
+    cursor = Cursor((1, 0))
+    tracemalloc.start()
+    try:
+        cursor.ack_batch((1, 4), 0b101, size)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert cursor.batches == {(1, 4): 0b101}
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 5000)))
+def test_ranges_are_counted_across_chunks(entries: set[int]) -> None:
+    cursor = Cursor((5, -1))
+    for entry in entries:
+        cursor.ack((5, entry))
+    assert cursor.ranges == sum(1 for _ in cursor.acked_runs())
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["part", "ack", "below"])), max_size=300))
+def test_the_parts_of_batches_are_those_beyond_the_cursor_and_their_size_is_known(
+    taken: list[tuple[int, str]],
+) -> None:
+    cursor = Cursor((1, 0))
+    parts: dict[Position, int] = {}
+    for entry, what in taken:
+        at = (1, entry)
+        if what == "part" and not cursor.is_acked(at):
+            cursor.ack_batch(at, 0b11 << entry, 300)
+            parts[at] = 0b11 << entry
+        elif what == "ack":
+            cursor.ack(at)
+        elif what == "below":
+            cursor.ack_below((1, entry // 8))
+        parts = {place: bits for place, bits in parts.items() if not cursor.is_acked(place)}
+        assert cursor.batches == parts
+        assert cursor.parts_bytes == sum((bits.bit_length() + 7) // 8 for bits in parts.values())
+    assert Cursor.of_image(cursor.image()) == cursor
+
+
+def test_moving_past_one_of_many_partly_acknowledged_batches_is_quick() -> None:
+    cursor = Cursor((1, 0))
+    for entry in range(50_000):
+        cursor.ack_batch((1, entry), 0b10, 2)
+    started = time.perf_counter()
+    # A walk over all of them each time would be 2.5 thousand million steps.
+    for entry in range(50_000):
+        cursor.ack_below((1, entry + 1))
+    assert not cursor.batches
+    assert time.perf_counter() - started < 20

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.broker import state
-from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from anabranch.broker.cursor import words_of_bits
-from anabranch.broker.dispatch.base import DispatchLimits
-from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, SubscriptionBusyError
+from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
+from anabranch.broker.cursor import Cursor, words_of_bits
+from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, DispatchLimits
+from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.subscription import NotConnectedError, start_position
+from anabranch.model.position import Position
 from anabranch.storage.port import FencedError
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.rig import ListLog, Rig, make_entry
@@ -360,9 +363,30 @@ def test_skipping_counts_only_entries_that_are_not_acknowledged(rig: Rig) -> Non
 
 def test_peeking_delivers_nothing(rig: Rig) -> None:
     places = rig.publish(4)
-    found = rig.loop.run(rig.subscription.peek(2))
-    assert [at for at, _ in found] == places[:2]
+    found = [rig.loop.run(rig.subscription.peek(index)) for index in range(5)]
+    assert [one and one[0] for one in found] == [*places, None]
     assert rig.subscription.backlog() == 4
+
+
+@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=5), st.integers(0, 45))
+def test_the_n_th_unacknowledged_entry_is_found_by_arithmetic(
+    acked: set[int], skipped: set[int], index: int
+) -> None:
+    rig = Rig()
+    try:
+        places = rig.publish(20)
+        rig.log.roll()
+        places += rig.publish(20)
+        rig.log.skipped.update(places[n] for n in skipped)
+        for n in acked - skipped:
+            rig.subscription.cursor.ack(places[n])
+        left = [at for n, at in enumerate(places) if n not in acked | skipped]
+        found = rig.loop.run(rig.subscription.peek(index))
+        assert (found and found[0]) == (left[index] if index < len(left) else None)
+        rig.loop.run(rig.subscription.skip(index))
+        assert rig.subscription.next == (left[index] if index < len(left) else rig.log.end)
+    finally:
+        rig.close()
 
 
 def test_expiry_gives_up_what_is_too_old(rig: Rig) -> None:
@@ -459,3 +483,134 @@ def test_start_positions(
     if start is not None:
         request.start_message_id.ledgerId, request.start_message_id.entryId = start
     assert start_position(log, request) == expected
+
+
+def ack_of(consumer: Consumer, *parts: pb.MessageIdData) -> pb.CommandAck:
+    return pb.CommandAck(consumer_id=consumer.id, ack_type=pb.CommandAck.Individual, message_id=parts)
+
+
+def part_of(at: Position, words: Sequence[int], batch_size: int = 0) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=at[0], entryId=at[1], ack_set=words, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize(
+    ("words", "batch_size"),
+    [([1], -1), ([1], 2**31 - 1), ([1, 1], 64), ([1] * 20_000, 0), ([1] * 20_000, 2**31 - 1)],
+)
+def test_an_acknowledgement_that_no_batch_can_have_is_refused_whole(
+    rig: Rig, kind: int, words: list[int], batch_size: int
+) -> None:
+    places = rig.publish(3, messages=10)
+    consumer, link = rig.consumer(kind)
+    before = len(rig.journal.deltas)
+    answers: list[Exception | None] = []
+    command = ack_of(consumer, part_of(places[0], []), part_of(places[1], words, batch_size))
+    rig.subscription.ack(consumer, command, answers.append)
+    rig.loop.settle()
+    assert [type(answer) for answer in answers] == [NotAllowedError]
+    assert rig.subscription.backlog() == 3
+    assert not rig.subscription.cursor.batches
+    assert len(rig.journal.deltas) == before
+    assert link.works == 0
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_acknowledging_thousands_of_messages_at_once_leaves_the_loop_to_others(rig: Rig, kind: int) -> None:
+    places = rig.publish(9_000)
+    consumer, link = rig.consumer(kind, permits=100_000)
+    answers: list[Exception | None] = []
+    command = ack_of(consumer, *(part_of(at, []) for at in places[1:]))
+    rig.subscription.ack(consumer, command, answers.append)
+    # Nothing is read from that client until it is done.
+    assert link.works == 1
+    assert rig.subscription.cursor.held < 5_000
+    assert not answers
+    rig.loop.settle()
+    assert answers == [None]
+    assert link.works == 0
+    assert (rig.subscription.cursor.next, rig.subscription.cursor.held) == (places[0], 8_999)
+    live = state.fold(state.encode_snapshot({}, producers={}, producers_as_of=(-1, -1), is_sealed=False), [])
+    live.subscriptions["sub"] = state.SubscriptionState(Cursor(places[0]))
+    for delta in rig.journal.deltas:
+        state.apply(live, delta)
+    assert live.subscriptions["sub"].cursor.held == 8_999
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_what_follows_a_long_acknowledgement_finds_it_done(rig: Rig, kind: int) -> None:
+    places = rig.publish(9_000)
+    consumer, link = rig.consumer(kind, permits=100_000)
+    rig.loop.settle(200)
+    assert len(link.take()) == 9_000
+    stored: list[Exception | None] = []
+    command = ack_of(consumer, *(part_of(at, []) for at in places[:8_999]))
+    rig.subscription.ack(consumer, command)
+    rig.subscription.redeliver(consumer, places)
+    rig.subscription.when_stored(stored.append)
+    rig.loop.settle(200)
+    assert link.take() == places[8_999:]
+    assert stored == [None]
+    assert rig.subscription.backlog() == 1
+
+
+def test_a_seek_ends_a_long_acknowledgement(rig: Rig) -> None:
+    places = rig.publish(9_000)
+    consumer, link = rig.consumer(SHARED, permits=100_000)
+    answers: list[Exception | None] = []
+    rig.subscription.ack(consumer, ack_of(consumer, *(part_of(at, []) for at in places)), answers.append)
+    rig.loop.run(rig.subscription.seek(places[0]))
+    rig.loop.settle()
+    assert [type(answer) for answer in answers] == [NotReadyError]
+    assert rig.subscription.backlog() == 9_000
+    assert link.works == 0
+
+
+def test_an_ack_set_of_a_seek_counts_only_for_the_batch_it_names(rig: Rig) -> None:
+    places = rig.publish(3, messages=4)
+    rig.log.skipped.add(places[1])
+    rig.loop.run(rig.subscription.seek(places[1], [0b1100]))
+    assert (rig.subscription.next, rig.subscription.cursor.batches) == (places[2], {})
+    rig.loop.run(rig.subscription.seek(rig.log.end, [0b1100]))
+    assert not rig.subscription.cursor.batches
+
+
+def test_the_parts_of_batches_that_one_subscription_keeps_have_an_end(rig: Rig) -> None:
+    words = words_of_bits((1 << BATCH_MESSAGES_MAX) - 2)
+    places = rig.publish(300, messages=2)
+    consumer, _ = rig.consumer(SHARED, permits=100_000)
+    refused = [
+        at
+        for at in places
+        if any(rig.ack(consumer, [at], ack_set=words, batch_size=BATCH_MESSAGES_MAX, turns=5))
+    ]
+    assert 0 < len(refused) < 100
+    assert rig.subscription.cursor.parts_bytes < 40 << 20
+    # Whole batches can be acknowledged all the same.
+    assert rig.ack(consumer, places) == [None]
+    assert rig.subscription.cursor.parts_bytes == 0
+
+
+def test_skipping_and_peeking_far_ahead_read_one_entry_at_most(rig: Rig) -> None:
+    rig.log.cold.add(5)
+    places = rig.publish(2_000)
+    found = rig.loop.run(rig.subscription.peek(1_999))
+    assert found is not None
+    assert found[0] == places[-1]
+    assert rig.loop.run(rig.subscription.peek(2**31)) is None
+    rig.loop.run(rig.subscription.skip(2**31))
+    assert rig.subscription.next == rig.log.end
+    assert rig.log.entries_read == 1
+
+
+def test_the_publish_time_of_an_entry_that_nobody_can_parse_is_not_known(rig: Rig) -> None:
+    rig.log.append((20).to_bytes(4, "big") + b"\xff" * 20)
+    assert rig.loop.run(rig.subscription.earliest_publish_time()) == 0
+
+
+def test_the_properties_of_a_subscription_have_a_size(rig: Rig) -> None:
+    rig.loop.run(rig.subscription.set_properties({"a": "x" * 10_000}))
+    for large in ({"a": "x" * 20_000}, {str(n): "" for n in range(20_000)}):
+        with pytest.raises(NotAllowedError, match="16384"):
+            rig.loop.run(rig.subscription.set_properties(large))
+    assert list(rig.subscription.properties) == ["a"]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from anabranch.client.errors import CryptoFailed
 from anabranch.client.message import Entry, Message, Origin, read_entry
 from anabranch.client.message_id import MessageId
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_batch, build_message, open_entry
+from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry
 from anabranch.wire.frames import MESSAGE_BYTES_MAX
 
 ORIGIN = Origin("topic://public/default/t", segment=3)
@@ -165,3 +165,27 @@ def test_a_consumer_without_keys_says_what_is_missing() -> None:
     parsed.encryption_keys.add(key="billing", value=b"")
     with pytest.raises(CryptoFailed, match="encrypted for billing: open the consumer with encryption="):
         Entry(ORIGIN, 1, 1, parsed, bytes(payload)).messages()
+
+
+@pytest.mark.parametrize("is_base64", [False, True])
+def test_strings_that_are_not_utf_8_can_be_read(is_base64: bool) -> None:
+    about = pb.SingleMessageMetadata(partition_key="key!", payload_size=1)
+    about.partition_key_b64_encoded = is_base64
+    about.properties.add(key="name", value="value")
+    raw = about.SerializeToString().replace(b"value", b"v\xa4lue")
+    if not is_base64:
+        raw = raw.replace(b"key!", b"k\xa4y!")
+    body = len(raw).to_bytes(4, "big") + raw + b"x"
+    (message,) = entry_of(build_message(metadata(num_messages_in_batch=1), body)).messages()
+    assert message.key == ("key!" if is_base64 else "k\ufffdy!")
+    if not is_base64:
+        assert message.key_bytes == b"k\xa4y!"
+    assert message.properties == {"name": "v\ufffdlue"}
+
+
+def test_a_message_that_unpacks_to_more_than_it_promises_is_refused() -> None:
+    zstandard = pytest.importorskip("zstandard")
+    packed = zstandard.ZstdCompressor().compress(bytes(32 << 20))
+    head = metadata(compression=pb.ZSTD, uncompressed_size=100)
+    with pytest.raises(MalformedFrame):
+        entry_of(build_entry(head, packed)).messages()[0].payload  # noqa: B018 - Reading it unpacks it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from anabranch.errors import ChecksumMismatch, MalformedFrame, UnsupportedCompression
 from anabranch.wire import batch
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.frames import verify
+from anabranch.wire.frames import MESSAGE_BYTES_MAX, verify
 
 
 def metadata(**fields: Any) -> pb.MessageMetadata:
@@ -116,3 +117,35 @@ def test_a_key_that_is_not_text_is_refused_as_such() -> None:
     raw = metadata.SerializeToString().replace(b"key", b"k\xa4y")
     with pytest.raises(MalformedFrame, match="not UTF-8"):
         batch.messages(len(raw).to_bytes(4, "big") + raw + b"payload")
+
+
+def bomb(kind: int, size: int = 64 << 20) -> bytes:
+    """Zeros, packed so that the payload itself says what it unpacks to, where its format can."""
+    try:
+        return batch.compress(kind, bytes(size))
+    except UnsupportedCompression:
+        pytest.skip("its package is not installed")
+
+
+@pytest.mark.parametrize("kind", sorted(batch.CODECS))
+@pytest.mark.parametrize("claimed", [0, 100, MESSAGE_BYTES_MAX])
+def test_no_payload_unpacks_to_more_than_it_promises(kind: int, claimed: int) -> None:
+    packed = bomb(kind)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedFrame):
+            batch.decompress(kind, packed, claimed)
+        assert tracemalloc.get_traced_memory()[1] < 2 * claimed + len(packed) + (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("names_its_size", [True, False])
+def test_a_zstd_frame_may_leave_its_size_unsaid(names_its_size: bool) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    data = b"river " * 1000
+    packed = zstandard.ZstdCompressor(write_content_size=names_its_size).compress(data)
+    assert batch.decompress(pb.ZSTD, packed, len(data)) == data
+    for wrong in (len(data) - 1, len(data) + 1, 0):
+        with pytest.raises(MalformedFrame):
+            batch.decompress(pb.ZSTD, packed, wrong)

@@ -5,6 +5,7 @@ A batch is answered whole, with its number of messages in `X-Pulsar-num-batch-me
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Literal
@@ -22,8 +23,12 @@ from anabranch.storage.port import Buffer
 from anabranch.storage.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import decompress, open_entry
+from anabranch.wire.entry import parse_metadata
 
 router = APIRouter()
+
+# Messages up to this size are answered on the event loop.
+_SMALL_BYTES = 64 * 1024
 
 # What stays as it is in a header. Anything else, line ends above all, is written as %XX.
 _PRINTED = " !#$&'()*+,/:;=?@[]~"
@@ -43,11 +48,11 @@ async def peek(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep
         if position > opened.log.entries:
             raise RestError(404, "Message not found")
         return await _read(opened.log, opened.log.position_at(position - 1))
-    entries = await found.peek(position)
-    if len(entries) < position:
+    peeked = await found.peek(position - 1)
+    if peeked is None:
         raise RestError(404, "Message not found")
-    at, entry = entries[-1]
-    return _answer(at, entry[2])
+    at, entry = peeked
+    return await _answered(at, entry[2])
 
 
 @router.get("/ledger/{ledger}/entry/{entry}")
@@ -78,7 +83,18 @@ async def _read(log: TopicLog, at: Position) -> Response:
     if log.normalise(at) != at or at >= log.end:
         raise RestError(404, "Message not found")
     ledger, entries = await log.read(at, 1, 1)
-    return _answer((ledger, entries[0][0]), entries[0][2])
+    return await _answered((ledger, entries[0][0]), entries[0][2])
+
+
+async def _answered(at: Position, entry: Buffer) -> Response:
+    # Parsing and unpacking a large one takes tens of milliseconds, which others would wait for.
+    if len(entry) <= _SMALL_BYTES and _unpacked_bytes(entry) <= _SMALL_BYTES:
+        return _answer(at, entry)
+    return await asyncio.to_thread(_answer, at, bytes(entry))
+
+
+def _unpacked_bytes(entry: Buffer) -> int:
+    return parse_metadata(entry).uncompressed_size
 
 
 def _answer(at: Position, entry: Buffer) -> Response:

@@ -95,6 +95,15 @@ class CompactedLog:
         below = left[1].number(min(stop, upto)) - left[1].number(min(start, upto))
         return max(0, below) + self._log.count(max(start, upto), stop)
 
+    def position_at(self, index: int) -> Position:
+        left = self._left()
+        if left is None:
+            return self._log.position_at(index)
+        if index < len(left[1]):
+            return left[1].place(index)
+        log, upto = self._log, left[0].upto
+        return log.position_at(log.count(log.first, upto) + index - len(left[1]))
+
     # -- entries
 
     def read_cached(self, at: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:

@@ -14,15 +14,36 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.cursor import Cursor
 from anabranch.broker.ports import EntryBatch, LogReader
+from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
-from anabranch.storage.port import LogDamagedError, LogError
+from anabranch.storage.port import Buffer, LogDamagedError, LogError
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import parse_metadata
 
 _log = logging.getLogger(__name__)
+
+
+NO_METADATA: Final = pb.MessageMetadata()
+# More messages than a batch of 5 MB can hold: each takes six bytes at least.
+BATCH_MESSAGES_MAX: Final = 1 << 20
+
+
+def metadata_of(entry: Buffer) -> pb.MessageMetadata:
+    """Its metadata, or none if they cannot be read: whatever was stored is delivered, and the client reports it."""
+    try:
+        return parse_metadata(entry)
+    except MalformedFrame:
+        return NO_METADATA
+
+
+def messages_of(entry: Buffer) -> int:
+    """How many permits an entry costs whose record does not say so believably: what its client will count."""
+    return min(max(1, metadata_of(entry).num_messages_in_batch), BATCH_MESSAGES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +86,8 @@ class DispatchContext:
     is_compacted: bool = False
     # Set where a rate limits what may be sent.
     pace: DispatchPacer | None = None
+    # Told when dispatch has failed in a way that nobody foresaw. The dispatcher has stopped by then.
+    failed: Callable[[Exception], None] | None = None
 
 
 class DispatchPacer(Protocol):
@@ -87,6 +110,8 @@ class Dispatcher(ABC):
         # Why reading has stopped, or None.
         self.error: str | None = None
         self.damage: LogDamagedError | None = None
+        # Set for good by what nobody foresaw.
+        self.has_failed = False
         self._generation = 0
         self._is_reading = False
         self._is_scheduled = False
@@ -163,10 +188,21 @@ class Dispatcher(ABC):
             self._run()
 
     def _run(self) -> None:
-        if self.damage is not None and not self._is_past_damage(self.damage):
-            return
-        if self._retry is None and (self._ctx.pace is None or self._is_in_time(self._ctx.pace)):
-            self._pump()
+        try:
+            if self.damage is not None and not self._is_past_damage(self.damage):
+                return
+            if self._retry is None and (self._ctx.pace is None or self._is_in_time(self._ctx.pace)):
+                self._pump()
+        except Exception as error:  # The boundary of a subscription: whoever woke it has others to wake.
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """An impossible state stops this subscription only."""
+        self.error = f"dispatch failed, see the broker's log: {error!r}"
+        self.has_failed = True
+        self.close()
+        if self._ctx.failed is not None:
+            self._ctx.failed(error)
 
     def _is_in_time(self, pace: DispatchPacer) -> bool:
         """Whether the rate lets something through; if not, it is tried again as soon as it may."""
@@ -228,10 +264,8 @@ class Dispatcher(ABC):
         self.damage = None
         try:
             then(batch)
-        except Exception:  # A task boundary: an impossible state stops this subscription only.
-            _log.exception("%s, subscription %s: dispatch failed", self._ctx.topic, self._ctx.subscription)
-            self.error = "dispatch failed; see the broker's log"
-            self._is_closed = True
+        except Exception as error:  # A task boundary.
+            self._fail(error)
 
     def _read_failed(self, error: Exception, then: Callable[[EntryBatch], None]) -> None:
         self._is_reading = False

@@ -16,18 +16,20 @@ from functools import partial
 from typing import Any
 
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.dispatch.base import DispatchContext, Dispatcher
+from anabranch.broker.dispatch.base import (
+    BATCH_MESSAGES_MAX,
+    DispatchContext,
+    Dispatcher,
+    messages_of,
+    metadata_of,
+)
 from anabranch.broker.dispatch.delayed import DelayedEntries
 from anabranch.broker.dispatch.replay import ReplayQueue, Run
 from anabranch.broker.ports import EntryBatch
-from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer, Entry
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_message_header
-from anabranch.wire.entry import parse_metadata
-
-NO_METADATA = pb.MessageMetadata()
 
 
 class ConcurrentDispatcher(Dispatcher):
@@ -309,6 +311,8 @@ class ConcurrentDispatcher(Dispatcher):
             unacked = cursor.batches.get(at) if cursor.batches else None
             if unacked is not None:
                 count = unacked.bit_count()
+            elif not 0 < count <= BATCH_MESSAGES_MAX:
+                count = messages_of(data)
             consumer.take(at, count, self._key_hash)
             self.unacked += count
             pieces = out.get(consumer)
@@ -359,11 +363,7 @@ class ConcurrentDispatcher(Dispatcher):
         return len(self._delayed) < self._ctx.limits.delayed_max
 
     def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
-        try:
-            return parse_metadata(data)
-        except MalformedFrame:
-            # Whatever was stored is delivered; the client will report it.
-            return NO_METADATA
+        return metadata_of(data)
 
     # -- delayed entries
 

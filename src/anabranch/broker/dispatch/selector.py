@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, Protocol
 
-from anabranch.broker.consumer import Consumer
+from anabranch.broker.consumer import EXCLUSIVE, KEY_SHARED, Consumer
 from anabranch.broker.errors import ConsumerAssignError
 from anabranch.model.keyhash import STICKY_SLOTS, murmur3, sticky_slot
 from anabranch.wire import pulsar_pb2 as pb
@@ -20,6 +21,8 @@ from anabranch.wire.entry import sticky_key
 
 RING_POINTS: Final = 100
 _FAILOVER_POINTS: Final = 100
+# Key ranges of one consumer: they are looked at on the event loop.
+RANGES_MAX: Final = 8_192
 
 
 class Selector(Protocol):
@@ -164,18 +167,15 @@ class KeyRanges:
         return sticky_slot(sticky_key(metadata))
 
     def add(self, consumer: Consumer) -> None:
-        wanted = [] if consumer.key_shared is None else consumer.key_shared.hashRanges
-        ranges = sorted((r.start, r.end) for r in wanted)
-        _check_ranges(ranges)
+        ranges = _ranges_of(consumer)
         for start, end in ranges:
             other = self._overlapping(start, end)
             if other is not None:
                 raise ConsumerAssignError(
                     f"the key range [{start}, {end}] overlaps one of consumer {other.name!r}"
                 )
-        for start, end in ranges:
-            insort(self._starts, start)
-            self._held[start] = (end, consumer)
+        self._held.update((start, (end, consumer)) for start, end in ranges)
+        self._starts = sorted(self._held)
 
     def _overlapping(self, start: int, end: int) -> Consumer | None:
         at = bisect_right(self._starts, end) - 1
@@ -203,9 +203,25 @@ class KeyRanges:
         return found
 
 
-def _check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
-    if not ranges:
+def check_ranges(consumer: Consumer) -> None:
+    """ConsumerAssignError if the consumer names ranges of keys that nobody can have."""
+    meta = consumer.key_shared
+    if consumer.kind == KEY_SHARED:
+        if meta is not None and meta.keySharedMode == pb.STICKY:
+            _ranges_of(consumer)
+    elif consumer.kind == EXCLUSIVE and meta is not None and meta.hashRanges:
+        _ranges_of(consumer)
+
+
+def _ranges_of(consumer: Consumer) -> list[tuple[int, int]]:
+    wanted = [] if consumer.key_shared is None else consumer.key_shared.hashRanges
+    if not wanted:
         raise ConsumerAssignError("a STICKY Key_Shared consumer must name at least one key range")
+    if len(wanted) > RANGES_MAX:
+        raise ConsumerAssignError(
+            f"{len(wanted)} key ranges are too many for one consumer: {RANGES_MAX} at most"
+        )
+    ranges = sorted((r.start, r.end) for r in wanted)
     last = -1
     for start, end in ranges:
         if start > end:
@@ -215,6 +231,7 @@ def _check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
         if start <= last:
             raise ConsumerAssignError(f"the key range [{start}, {end}] overlaps another of the same consumer")
         last = end
+    return ranges
 
 
 def _ring_slot(key: bytes) -> int:
@@ -225,6 +242,12 @@ def _ring_slot(key: bytes) -> int:
 def _ring_points(name: str, number: int) -> Iterable[int]:
     # Between the parts stands NUL, which no name contains.
     return (_ring_slot(f"{name}\0{number}\0{n}".encode()) for n in range(RING_POINTS))
+
+
+@lru_cache(maxsize=1024)
+def _failover_points(name: str) -> tuple[int, ...]:
+    # Asked for each time that any of them comes or goes.
+    return tuple(murmur3(f"{name}{n}".encode()) for n in range(_FAILOVER_POINTS))
 
 
 def pick_failover(consumers: Sequence[Consumer], topic: str, partition: int) -> Consumer:
@@ -238,11 +261,7 @@ def pick_failover(consumers: Sequence[Consumer], topic: str, partition: int) -> 
     if partition >= 0:
         return candidates[partition % len(candidates)]
     # Later consumers win a point that two of them share, as in the reference.
-    ring = {
-        murmur3(f"{consumer.name}{n}".encode()): consumer
-        for consumer in candidates
-        for n in range(_FAILOVER_POINTS)
-    }
+    ring = {point: consumer for consumer in candidates for point in _failover_points(consumer.name)}
     points = sorted(ring)
     at = bisect_left(points, murmur3(topic.encode()))
     return ring[points[at] if at < len(points) else points[0]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from anabranch.broker.consumer import SHARED, Consumer
-from anabranch.broker.dispatch.base import DispatchContext
-from anabranch.broker.dispatch.concurrent import NO_METADATA, ConcurrentDispatcher
+from anabranch.broker.dispatch.base import NO_METADATA, DispatchContext
+from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb

@@ -7,17 +7,26 @@ consumer costs a header and two list appends per entry, and no metadata is parse
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
-from anabranch.broker.dispatch.base import DispatchContext, Dispatcher
+from anabranch.broker.dispatch.base import (
+    BATCH_MESSAGES_MAX,
+    DispatchContext,
+    Dispatcher,
+    messages_of,
+    metadata_of,
+)
 from anabranch.broker.dispatch.selector import KeyRanges, pick_failover
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire.encode import encode_message_header
-from anabranch.wire.entry import parse_metadata
+
+# Places that compaction may have left in one batch; where there are more, all of it is shown.
+_LEFT_MAX: Final = 1 << 16
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -165,6 +174,8 @@ class SingleActiveDispatcher(Dispatcher):
         number = 0
         for number, count, data in entries:
             length = len(data)
+            if not 0 < count <= BATCH_MESSAGES_MAX:
+                count = messages_of(data)
             pieces += (encode_message_header(id, ledger, number, 0, partition, None, epoch, length), data)
             size += length
             messages += count
@@ -186,8 +197,10 @@ class SingleActiveDispatcher(Dispatcher):
             at = (ledger, number)
             if cursor.is_acked(at):
                 continue
-            if only is not None and only.select(only.hash_of(parse_metadata(data))) is not consumer:
+            if only is not None and only.select(only.hash_of(metadata_of(data))) is not consumer:
                 continue
+            if not 0 < count <= BATCH_MESSAGES_MAX:
+                count = messages_of(data)
             unacked = cursor.batches.get(at)
             if self._ctx.is_compacted:
                 unacked = self._left_of(at, count, data, unacked)
@@ -208,10 +221,9 @@ class SingleActiveDispatcher(Dispatcher):
         Not every client looks at their marks; to all of them they can be shown as acknowledged. That they are, too:
         or who acknowledges each message that it got would never be done with the batch.
         """
-        left = parse_metadata(data).compacted_batch_indexes
-        if not left:
+        bits = _bits_of_places(metadata_of(data).compacted_batch_indexes, count)
+        if not bits:
             return unacked
-        bits = sum(1 << place for place in left)
         if self._ctx.is_durable:
             self._cursor.ack_batch(at, bits, count)
             return self._cursor.batches.get(at, bits)
@@ -219,3 +231,14 @@ class SingleActiveDispatcher(Dispatcher):
 
     def stats(self) -> dict[str, Any]:
         return {"activeConsumerName": self.active.name} if self.active is not None else {}
+
+
+def _bits_of_places(places: Sequence[int], size: int) -> int:
+    """Those places of a batch of that many messages. Producers can claim any, and those outside it mean nothing."""
+    if not places or len(places) > _LEFT_MAX:
+        return 0
+    bits = bytearray((size + 7) // 8)
+    for place in places:
+        if 0 <= place < size:
+            bits[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(bits, "little")

@@ -7,7 +7,7 @@ forgotten. What finds no consumer with permits and room in its socket is dropped
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
@@ -267,7 +267,7 @@ class NonPersistentSubscription:
         done(None)
 
     def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None = None
     ) -> None:
         """Nothing is there to be sent again; what is sent from now on carries the new epoch."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):

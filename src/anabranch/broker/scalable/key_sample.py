@@ -3,8 +3,9 @@
 A key belongs to a segment by 16 bits of its hash: the high ones in Pulsar's master and here, the low ones in 5.0.0-M1.
 A topic whose producers agree on either keeps its keys in order. One with both kinds, or with keys that neither
 explains, does not, and that is worth telling, with the name of a producer of each kind. A look costs some microseconds
-(more if a batch must be unpacked), and there are a few for each turn of the rates. Older looks count for less and less,
-so that a topic which was put right is right again in the figures some minutes later.
+(more if a batch must be unpacked; what is large is not looked at), and there are a few for each turn of the rates.
+Older looks count for less and less, so that a topic which was put right is right again in the figures some minutes
+later.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from anabranch.model.key_routing import KeysSeen
 from anabranch.model.keyhash import bucket_hash, segment_hash
 from anabranch.model.segments import HashRange
 from anabranch.wire.batch import decompress, split_batch
-from anabranch.wire.entry import parse_metadata, payload
+from anabranch.wire.entry import metadata_size, parse_metadata, payload
 from anabranch.wire.frames import Buffer
 
 # How many looks are remembered before they count half: a producer that sends one message of a hundred still shows.
 LOOKS_MAX: Final = 512
+# Looks run on the event loop: metadata larger than the first is not parsed, and payloads that unpack to more than the
+# second, which is twice what clients put into a batch by default, are not unpacked.
+METADATA_BYTES_MAX: Final = 16 * 1024
+UNPACKED_BYTES_MAX: Final = 256 * 1024
 
 
 class KeySample:
@@ -44,7 +49,8 @@ class KeySample:
         by_high, by_low = segment_hash(key) in self._range, bucket_hash(key) in self._range
         if by_high and by_low:
             return
-        self._count(by_high, by_low, parse_metadata(entry).producer_name)
+        name: str | bytes = parse_metadata(entry).producer_name
+        self._count(by_high, by_low, name if isinstance(name, str) else name.decode(errors="replace"))
 
     def _count(self, by_high: bool, by_low: bool, producer: str) -> None:
         seen = self.seen
@@ -65,6 +71,8 @@ class KeySample:
 def first_key(entry: Buffer) -> bytes | None:
     """The key of an entry's first message; None if it has none, or if it cannot be read here."""
     try:
+        if metadata_size(entry) > METADATA_BYTES_MAX:
+            return None
         metadata = parse_metadata(entry)
         if metadata.HasField("partition_key"):
             return _decoded(metadata.partition_key, metadata.partition_key_b64_encoded)
@@ -72,7 +80,9 @@ def first_key(entry: Buffer) -> bytes | None:
             return None
         body: Buffer = payload(entry)
         if metadata.compression:
-            body = decompress(metadata.compression, body, metadata.uncompressed_size)
+            body = decompress(
+                metadata.compression, body, metadata.uncompressed_size, size_max=UNPACKED_BYTES_MAX
+            )
         single = split_batch(body, 1)[0][0]
         if not single.HasField("partition_key"):
             return None
@@ -81,5 +91,7 @@ def first_key(entry: Buffer) -> bytes | None:
         return None
 
 
-def _decoded(key: str, is_base64: bool) -> bytes:
-    return b64decode(key) if is_base64 else key.encode()
+def _decoded(key: str | bytes, is_base64: bool) -> bytes:
+    # Protobuf hands a string that is not UTF-8 over as bytes.
+    raw = key.encode() if isinstance(key, str) else key
+    return b64decode(raw) if is_base64 else raw

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from anabranch.broker.scalable.key_sample import KeySample, first_key
+from anabranch.broker.scalable.key_sample import METADATA_BYTES_MAX, UNPACKED_BYTES_MAX, KeySample, first_key
 from anabranch.model.key_routing import together
 from anabranch.model.keyhash import bucket_hash, segment_hash
 from anabranch.model.segments import HashRange
@@ -134,3 +134,36 @@ def test_producers_that_agree_within_each_segment_may_differ_between_segments() 
     assert [sample.seen.routing for sample in samples] == ["high", "low"]
     whole = together(sample.seen for sample in samples)
     assert (whole.routing, whole.high_producer, whole.low_producer) == ("mixed", "ours", "theirs")
+
+
+def entry_of(raw_metadata: bytes, body: bytes = b"x") -> bytes:
+    return len(raw_metadata).to_bytes(4, "big") + raw_metadata + body
+
+
+def test_a_key_or_name_that_is_not_utf_8_is_a_key_like_any_other() -> None:
+    metadata = pb.MessageMetadata(producer_name="name", sequence_id=1, publish_time=1, partition_key="key")
+    raw = metadata.SerializeToString().replace(b"key", b"k\xa4y").replace(b"name", b"n\xa4me")
+    assert first_key(entry_of(raw)) == b"k\xa4y"
+    sample = KeySample(HashRange(0, 0))
+    sample.look(entry_of(raw))
+    assert sample.seen.odd_producer == "n\ufffdme"
+    single = pb.SingleMessageMetadata(partition_key="key", payload_size=1).SerializeToString()
+    single = single.replace(b"key", b"k\xa4y")
+    batched = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=1)
+    body = len(single).to_bytes(4, "big") + single + b"x"
+    assert first_key(entry_of(batched.SerializeToString(), body)) == b"k\xa4y"
+
+
+def test_a_look_unpacks_only_what_is_small() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, compression=pb.ZLIB)
+    single = pb.SingleMessageMetadata(partition_key="k")
+    small, large = bytes(UNPACKED_BYTES_MAX // 2), bytes(UNPACKED_BYTES_MAX)
+    assert first_key(build_batch(metadata, [(single, small)])) == b"k"
+    assert first_key(build_batch(metadata, [(single, large)])) is None
+
+
+def test_a_look_parses_only_what_is_small() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="k")
+    assert first_key(build_message(metadata, b"x")) == b"k"
+    metadata.properties.add(key="p", value="x" * METADATA_BYTES_MAX)
+    assert first_key(build_message(metadata, b"x")) is None
