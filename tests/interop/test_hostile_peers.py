@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
+from crc32c import crc32c
 
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import encode_send
 from anabranch.wire.encode import encode_command
 from harness.broker_process import BrokerProcess, until
 from harness.peer import C, Peer
@@ -120,6 +122,30 @@ def test_metadata_that_is_no_metadata(hardened: BrokerProcess, connect: Connect,
         assert peer.is_closed()
     # The topic goes on.
     connect(hardened).create_producer(topic).send(b"m")
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Key_Shared])
+def test_metadata_that_nobody_can_parse_is_delivered_as_it_is(
+    hardened: BrokerProcess, topic: str, domain: str, kind: int
+) -> None:
+    name = f"{domain}://public/default/{topic}"
+    with Peer(hardened.port) as peer:
+        peer.connect()
+        peer.subscribe_to(name, "s", subType=kind)
+        peer.flow(10)
+        peer.produce_to(name)
+        peer.send_message(b"before", sequence_id=0)
+        head = b"\xff" * 20
+        body = len(head).to_bytes(4, "big") + head + b"payload"
+        entry = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+        peer.send_bytes(encode_send(entry, producer_id=1, sequence_id=1))
+        peer.send_message(b"after", sequence_id=2)
+        for _ in range(3):
+            peer.receive_kind(C.SEND_RECEIPT)
+        got = [peer.receive_kind(C.MESSAGE)[1] for _ in range(3)]
+    for one, end in zip(got, (b"before", b"payload", b"after"), strict=True):
+        assert one.endswith(end)
 
 
 def test_a_half_open_connection_in_mid_frame(hardened: BrokerProcess, topic: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.dedup import PRODUCERS_MAX, Deduplication, last_id
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.frames import Buffer
+from anabranch.wire.frames import SEQUENCE_ID_MAX, Buffer
 
 if TYPE_CHECKING:
     from anabranch.broker.producer import Producer
@@ -34,7 +34,9 @@ class SequenceIds:
     def __init__(self, topic: Topic, table: Deduplication, stored: dict[str, Any], as_of: Position) -> None:
         self._topic = topic
         self._table = table
-        self._last: dict[str, int] = stored.pop(LAST_IDS, {})
+        self._last: dict[str, int] = {
+            name: min(last, SEQUENCE_ID_MAX) for name, last in stored.pop(LAST_IDS, {}).items()
+        }
         # Entries from here on, up to where the log ended when it was opened, are not accounted for. None: all are.
         ledger, entry = stored.pop(UNREAD_FROM, as_of)
         self.unread_from: Position | None = (ledger, entry)

@@ -77,7 +77,9 @@ class RequestRefused(AnabranchError):
     """The broker's error answer; `error` is the protocol's number for it."""
 
     def __init__(self, error: int, message: str) -> None:
-        super().__init__(f"{pb.ServerError.Name(error)}: {message}")
+        # Some refusals begin with it already, for clients that drop the number.
+        name = f"{pb.ServerError.Name(error)}: "
+        super().__init__(name + message.removeprefix(name))
         self.error = error
         self.retryable = error in _PASSING  # type: ignore[misc]  # Of the answer, not of the class.
 

@@ -75,6 +75,14 @@ def parse_metadata(entry: Buffer) -> pb.MessageMetadata:
         raise MalformedFrame(f"metadata cannot be read: {error}") from error
 
 
+def is_encrypted(entry: Buffer) -> bool:
+    """Whether the entry names the keys that its payload is encrypted with. An unreadable one does not."""
+    try:
+        return bool(parse_metadata(entry).encryption_keys)
+    except MalformedFrame:
+        return False
+
+
 def payload(entry: Buffer) -> memoryview:
     """What follows the metadata, still compressed, encrypted or batched."""
     return memoryview(entry)[metadata_span(entry)[1] :]

@@ -260,6 +260,25 @@ async def test_chunks_are_sent_again_from_the_first_one_under_another_name(
     assert found[0].uuid == found[1].uuid != found[2].uuid == found[3].uuid
 
 
+async def test_a_message_of_which_a_sealed_segment_holds_some_chunks_goes_to_its_children_in_full(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with client.producer(TOPIC, chunking=True) as producer:
+        await producer.send(b"x", key=LOW)
+        script.receipts = False
+        receipt = await producer.post(bytes(6 << 20), key=LOW)
+        await script.until(lambda: len(script.entries) == 3)
+        script.receipt(ROOT, 1)
+        script.sealed.add(ROOT)
+        script.last_sequence[ROOT] = 0
+        script.layout = TWO
+        script.receipts = True
+        for link in script.links:
+            link.cut()
+        assert (await receipt).segment == 1
+    assert script.sent[3:] == [(LEFT, 1), (LEFT, 1)]
+
+
 async def test_a_message_without_a_receipt_in_time_fails_and_so_do_those_behind_it(
     script: ScriptedBroker, client: Client
 ) -> None:

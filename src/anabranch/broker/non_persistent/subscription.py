@@ -16,6 +16,7 @@ from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReady
 from anabranch.broker.pace import Pace
 from anabranch.broker.ports import ConsumerLink, Done, LogReader
 from anabranch.broker.subscription import NotConnectedError
+from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -247,7 +248,7 @@ class NonPersistentSubscription:
         assert self._selector is not None
         parts: dict[Consumer, list[Published]] = {}
         for published in entries:
-            chosen = self._selector.select(self._selector.hash_of(parse_metadata(published[1])))
+            chosen = self._selector.select(self._selector.hash_of(_metadata_of(published[1])))
             if chosen is not None:
                 parts.setdefault(chosen, []).append(published)
             elif self.kind == KEY_SHARED:
@@ -328,6 +329,14 @@ class NonPersistentSubscription:
             "isDurable": self.is_durable,
             "subscriptionProperties": self.properties,
         }
+
+
+def _metadata_of(entry: Buffer) -> pb.MessageMetadata:
+    try:
+        return parse_metadata(entry)
+    except MalformedFrame:
+        # Whatever was published is delivered; the client will report it.
+        return pb.MessageMetadata()
 
 
 def _highest(consumers: Collection[Consumer]) -> list[Consumer]:

@@ -29,7 +29,7 @@ from anabranch.broker.topic_stats import NEVER_COMPACTED, NEVER_COUNTED, publish
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_receipts
-from anabranch.wire.entry import parse_metadata
+from anabranch.wire.entry import is_encrypted
 from anabranch.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -140,11 +140,7 @@ class NonPersistentTopic:
         for send in sends:
             _, _, sequence_id, messages, highest_id, flags, entry = send[:7]
             refusal = refusal_of(flags)
-            if (
-                refusal is None
-                and self._limits.is_encryption_required
-                and not parse_metadata(entry).encryption_keys
-            ):
+            if refusal is None and self._limits.is_encryption_required and not is_encrypted(entry):
                 refusal = (pb.MetadataError, "Messages must be encrypted")
             if refusal is not None:
                 frames.append(send_error(producer.id, sequence_id, *refusal))

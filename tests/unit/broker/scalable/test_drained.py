@@ -253,6 +253,28 @@ async def test_a_sealed_segment_still_says_what_it_holds_of_a_producer(deduplica
     assert await last_id(cluster, parent, "p") == 2
 
 
+async def test_a_sealed_segment_does_not_hold_a_message_whose_last_chunk_never_came(
+    deduplicating: Cluster,
+) -> None:
+    cluster = deduplicating
+    (parent,) = await cluster.topic()
+    await cluster.first.publish(name_of(parent), b"0", name="p")
+    made, _ = await asker(cluster, name_of(parent), "p")
+    for chunk in range(2):
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, uuid="u", chunk_id=chunk, num_chunks_from_msg=3
+        )
+        entry = build_entry(metadata, b"x")
+        made.connection.write_now(encode_send(entry, producer_id=made.id, sequence_id=1, is_chunk=True))
+        assert isinstance(await made.answers.get(), pb.CommandSendReceipt)
+    # Its connection is lost, and the segment sealed before it is back.
+    await made.connection.close()
+    await cluster.split()
+    assert await last_id(cluster, parent, "p") == 0
+    await (await cluster.first.broker.topic(name_of(parent))).close()
+    assert await last_id(cluster, parent, "p") == 0
+
+
 async def test_whoever_only_asks_is_refused_when_it_publishes_to_a_sealed_segment(cluster: Cluster) -> None:
     segment = await sealed(cluster, b"one")
     opened = await cluster.first.broker.topic(name_of(segment))
