@@ -104,12 +104,13 @@ class HiddenEntries:
         """Those attempts are open no more. `settle` follows when that is stored."""
         runs: list[Run] = []
         firsts: list[Position] = []
-        for name in (*visible, *dropped):
-            attempt = self.attempts.pop(name)
-            if attempt.first is not None:
-                firsts.append(attempt.first)
-            if name in dropped:
-                runs += attempt.runs
+        for names, is_dropped in ((visible, False), (dropped, True)):
+            for name in names:
+                attempt = self.attempts.pop(name)
+                if attempt.first is not None:
+                    firsts.append(attempt.first)
+                if is_dropped:
+                    runs += attempt.runs
         decision = Decision((*visible, *dropped), tuple(merged(runs)), min(firsts, default=None))
         self._deciding.append(decision)
         return decision
