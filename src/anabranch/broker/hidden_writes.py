@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker import state as topic_state
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotAllowedError, NotReadyError
-from anabranch.broker.hidden import HiddenEntries, Run
+from anabranch.broker.hidden import HiddenEntries
 from anabranch.broker.write_records import Check
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
@@ -29,7 +29,6 @@ from anabranch.model.hidden_writes import (
 )
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.storage.topic_record import Skip
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE, WRITE_ATTEMPT, WRITE_BATCH, WRITE_DECIDED
 
@@ -59,8 +58,6 @@ class HiddenWrites:
         self._topic = topic
         self._hidden = hidden
         self._records = topic.broker.write_records
-        # What was dropped when readers were last shown something, in both its forms.
-        self._shown: tuple[Sequence[Run] | None, Sequence[Skip]] = (None, ())
         # The decision made last: they are stored in order.
         self._storing: asyncio.Future[None] | None = None
         # When a producer of each open attempt was last seen here, for those that nobody finishes.
@@ -121,12 +118,7 @@ class HiddenWrites:
 
     def show(self) -> None:
         """Lets readers see what they may, and nothing else."""
-        runs, skips = self._shown
-        if runs is not self._hidden.dropped:
-            runs = self._hidden.dropped
-            skips = [Skip(*run) for run in runs]
-            self._shown = runs, skips
-        self._topic.log.hide(skips, self._hidden.stop)
+        self._topic.log.hide(self._hidden.dropped, self._hidden.stop)
 
     # -- producers
 
