@@ -172,6 +172,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # -- hidden writes
     # An attempt that has no producer and is not decided for so long is dropped; batches that take longer fail.
     hidden_writes_timeout_seconds: int = 3600
+    # An attempt that has kept a topic's readers waiting for so long is dropped though its producer is there; 0: never.
+    hidden_writes_open_max_seconds: int = 86_400
     # How often an owner looks whether something open was decided without it being told.
     hidden_writes_check_interval_seconds: float = 5.0
     # How long it is known which attempts won: a batch that is run again after that is written again.

@@ -10,38 +10,29 @@ A decision counts for the stored state at once (`decide`, and `image` after it),
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.model.entry_runs import EntryRuns, GrowingRuns
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import Position
-
-# Entries [first, end) of a ledger.
-Run = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at a batch, not decided yet. Its runs are in the order of the log."""
+    """One attempt at a batch, not decided yet."""
 
     batch: WriteBatch
-    runs: list[Run] = field(default_factory=list)
-
-    def note(self, ledger: int, first: int, end: int) -> None:
-        if self.runs and self.runs[-1][0] == ledger and first <= self.runs[-1][2]:
-            _, before, known = self.runs[-1]
-            self.runs[-1] = (ledger, before, max(known, end))
-        else:
-            self.runs.append((ledger, first, end))
+    runs: GrowingRuns = field(default_factory=GrowingRuns)
 
     @property
     def first(self) -> Position | None:
-        return self.runs[0][:2] if self.runs else None
+        return self.runs.first
 
     @property
     def entries(self) -> int:
-        return sum(end - first for _, first, end in self.runs)
+        return self.runs.entries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +40,7 @@ class Decision:
     """What was decided together: the attempts, those of their runs that are dropped, and where all of it begins."""
 
     attempts: tuple[str, ...]
-    dropped: tuple[Run, ...]
+    dropped: EntryRuns
     first: Position | None
 
 
@@ -58,7 +49,7 @@ class HiddenEntries:
 
     def __init__(self) -> None:
         self.attempts: dict[str, Attempt] = {}
-        self._dropped: list[Run] = []
+        self._dropped = EntryRuns()
         self._deciding: list[Decision] = []
 
     # -- what is
@@ -79,8 +70,8 @@ class HiddenEntries:
         return self.stop is not None
 
     @property
-    def dropped(self) -> Sequence[Run]:
-        """In order, and none touches the next. Another object whenever it has changed."""
+    def dropped(self) -> EntryRuns:
+        """Another object whenever it has changed."""
         return self._dropped
 
     def batches(self) -> dict[WriteBatch, list[str]]:
@@ -98,51 +89,51 @@ class HiddenEntries:
 
     def note(self, name: str, ledger: int, first: int, end: int) -> None:
         """The attempt, which is attached, has written those entries. They come in the order of the log."""
-        self.attempts[name].note(ledger, first, end)
+        self.attempts[name].runs.add(ledger, first, end)
 
     def decide(self, visible: Collection[str], dropped: Collection[str]) -> Decision:
         """Those attempts are open no more. `settle` follows when that is stored."""
-        runs: list[Run] = []
+        runs: list[EntryRuns] = []
         firsts: list[Position] = []
-        for name in (*visible, *dropped):
-            attempt = self.attempts.pop(name)
-            if attempt.first is not None:
-                firsts.append(attempt.first)
-            if name in dropped:
-                runs += attempt.runs
-        decision = Decision((*visible, *dropped), tuple(merged(runs)), min(firsts, default=None))
+        for names, is_dropped in ((visible, False), (dropped, True)):
+            for name in names:
+                attempt = self.attempts.pop(name)
+                if attempt.first is not None:
+                    firsts.append(attempt.first)
+                if is_dropped:
+                    runs.append(attempt.runs.value())
+        decision = Decision((*visible, *dropped), EntryRuns().merged(*runs), min(firsts, default=None))
         self._deciding.append(decision)
         return decision
 
     def settle(self, decision: Decision) -> None:
         self._deciding.remove(decision)
         if decision.dropped:
-            self._dropped = list(merged([*self._dropped, *decision.dropped]))
+            self._dropped = self._dropped.merged(decision.dropped)
 
     def trim(self, upto: Position) -> None:
         """Nothing below that is kept."""
-        if self._dropped and (self._dropped[0][0], self._dropped[0][2]) <= upto:
-            self._dropped = [run for run in self._dropped if (run[0], run[2]) > upto]
+        self._dropped = self._dropped.from_(upto)
 
     # -- storing
 
     def image(self) -> Mapping[str, Any]:
         """Plain values for a snapshot; what is decided and not stored yet counts as decided."""
-        dropped = merged([*self._dropped, *(run for one in self._deciding for run in one.dropped)])
+        dropped = self._dropped.merged(*(one.dropped for one in self._deciding))
         return {
             "attempts": [
-                (name, attempt.batch.write, attempt.batch.batch, flat(attempt.runs))
+                (name, attempt.batch.write, attempt.batch.batch, attempt.runs.packed())
                 for name, attempt in self.attempts.items()
             ],
-            "dropped": flat(dropped),
+            "dropped": dropped.packed(),
         }
 
     @classmethod
     def of_image(cls, image: Mapping[str, Any]) -> HiddenEntries:
         hidden = cls()
         for name, write, batch, runs in image["attempts"]:
-            hidden.attempts[name] = Attempt(WriteBatch(write, batch), list(unflat(runs)))
-        hidden._dropped = list(unflat(image["dropped"]))
+            hidden.attempts[name] = Attempt(WriteBatch(write, batch), GrowingRuns.unpacked(runs))
+        hidden._dropped = EntryRuns.unpacked(image["dropped"])
         return hidden
 
     def __eq__(self, other: object) -> bool:
@@ -150,31 +141,8 @@ class HiddenEntries:
 
     __hash__ = None  # type: ignore[assignment]  # It changes in place.
 
-    def replay(self, attempts: Iterable[str], dropped: Iterable[Run]) -> None:
+    def replay(self, attempts: Iterable[str], dropped: EntryRuns) -> None:
         """A decision read back. What a snapshot holds already may come again."""
         for name in attempts:
             self.attempts.pop(name, None)
-        self._dropped = list(merged([*self._dropped, *dropped]))
-
-
-def merged(runs: Iterable[Run]) -> Iterator[Run]:
-    """Sorted, and runs that touch or overlap made one."""
-    last: Run | None = None
-    for run in sorted(runs):
-        if last is not None and run[0] == last[0] and run[1] <= last[2]:
-            last = (last[0], last[1], max(last[2], run[2]))
-            continue
-        if last is not None:
-            yield last
-        last = run
-    if last is not None:
-        yield last
-
-
-def flat(runs: Iterable[Run]) -> list[int]:
-    return [number for run in runs for number in run]
-
-
-def unflat(numbers: Sequence[int]) -> Iterator[Run]:
-    for n in range(0, len(numbers), 3):
-        yield numbers[n], numbers[n + 1], numbers[n + 2]
+        self._dropped = self._dropped.merged(dropped)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker import state as topic_state
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotAllowedError, NotReadyError
-from anabranch.broker.hidden import HiddenEntries, Run
+from anabranch.broker.hidden import HiddenEntries
 from anabranch.broker.write_records import Check
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
@@ -29,7 +29,6 @@ from anabranch.model.hidden_writes import (
 )
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.storage.topic_record import Skip
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE, WRITE_ATTEMPT, WRITE_BATCH, WRITE_DECIDED
 
@@ -59,12 +58,12 @@ class HiddenWrites:
         self._topic = topic
         self._hidden = hidden
         self._records = topic.broker.write_records
-        # What was dropped when readers were last shown something, in both its forms.
-        self._shown: tuple[Sequence[Run] | None, Sequence[Skip]] = (None, ())
         # The decision made last: they are stored in order.
         self._storing: asyncio.Future[None] | None = None
         # When a producer of each open attempt was last seen here, for those that nobody finishes.
         self._seen_ms: dict[str, int] = {}
+        # Since when each of those that have entries is known here to keep readers waiting.
+        self._open_ms: dict[str, int] = {}
 
     @property
     def entries(self) -> HiddenEntries:
@@ -119,12 +118,7 @@ class HiddenWrites:
 
     def show(self) -> None:
         """Lets readers see what they may, and nothing else."""
-        runs, skips = self._shown
-        if runs is not self._hidden.dropped:
-            runs = self._hidden.dropped
-            skips = [Skip(*run) for run in runs]
-            self._shown = runs, skips
-        self._topic.log.hide(skips, self._hidden.stop)
+        self._topic.log.hide(self._hidden.dropped, self._hidden.stop)
 
     # -- producers
 
@@ -222,6 +216,7 @@ class HiddenWrites:
         decision = self._hidden.decide(visible, dropped)
         for name in decision.attempts:
             self._seen_ms.pop(name, None)
+            self._open_ms.pop(name, None)
         storing: asyncio.Future[None] = self._topic.broker.loop.create_future()
 
         def stored(error: Exception | None) -> None:
@@ -271,8 +266,7 @@ class HiddenWrites:
         if record is None or not record.is_about(self._topic.name):
             record = await self._records.attach(batch, whole_topic(self._topic.name))
         if all(fate is Fate.OPEN for fate in record.fates(attempts).values()):
-            timeout_ms = self._topic.broker.config.hidden_writes_timeout_seconds * 1000
-            late = stale(attempts, self._seen_ms, now_ms, timeout_ms)
+            late = self._late(attempts, now_ms)
             if not late:
                 return
             given_up = await self._give_up(batch, late)
@@ -281,12 +275,21 @@ class HiddenWrites:
             record = given_up
         await self._carry_out(batch, record)
 
+    def _late(self, attempts: Sequence[str], now_ms: int) -> list[str]:
+        """Those without a producer for too long, and those that have kept readers waiting for too long all the same."""
+        config = self._topic.broker.config
+        late = stale(attempts, self._seen_ms, now_ms, config.hidden_writes_timeout_seconds * 1000)
+        if config.hidden_writes_open_max_seconds > 0:
+            holding = [name for name in attempts if self._hidden.attempts[name].first is not None]
+            late += stale(holding, self._open_ms, now_ms, config.hidden_writes_open_max_seconds * 1000)
+        return list(dict.fromkeys(late))
+
     async def _give_up(self, batch: WriteBatch, late: Sequence[str]) -> WriteRecord | None:
         # Who has written nothing here is not missed, and may come again.
         known = self._hidden.attempts
-        idle = [name for name in late if name in known and not known[name].runs]
+        idle = {name: None for name in late if name in known and known[name].first is None}
         if idle:
-            self._decide(idle, [])
+            self._decide([*idle], [])
             await self._all_stored()
         late = [name for name in late if name not in idle]
         if not late:
@@ -296,5 +299,5 @@ class HiddenWrites:
 
 
 def stale(attempts: Iterable[str], seen_ms: dict[str, int], now_ms: int, timeout_ms: int) -> list[str]:
-    """The attempts without a producer for so long. One never seen is seen now."""
+    """The attempts that were last seen so long ago. One never seen is seen now."""
     return [name for name in attempts if seen_ms.setdefault(name, now_ms) + timeout_ms <= now_ms]

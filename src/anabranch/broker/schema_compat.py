@@ -9,12 +9,18 @@ judged part by part, native Protobuf ones by their root message, and all others 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 from anabranch.wire import pulsar_pb2 as pb
 
 DEFAULT_STRATEGY: Final = "FULL"
+
+# Comparing a schema with all versions takes so many steps at most, about a second. A thousand fields take thousands.
+STEPS_MAX: Final = 500_000
+# What a refusal shows of a type.
+SHOWN_MAX: Final = 200
 
 # Its name is a word of Python's.
 TYPE_NONE: Final = pb.Schema.Type.Value("None")
@@ -79,7 +85,7 @@ def is_same(one: Definition, other: Definition) -> bool:
         return False
     try:
         return bool(json.loads(one.data) == json.loads(other.data))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -122,13 +128,16 @@ def objection(before: Sequence[Definition], new: Definition, strategy: str) -> s
         return "this namespace allows no change of a schema"
     compared = before if strategy.endswith("_TRANSITIVE") else before[-1:]
     direction = strategy.removesuffix("_TRANSITIVE")
+    steps = count(1)
     for old in compared:
         if old.type != new.type:
             return f"the topic's schema is of type {_name(old.type)}, not {_name(new.type)}"
         try:
-            reason = _compare(old, new, direction)
+            reason = _compare(old, new, direction, steps)
         except Unreadable as error:
             return str(error)
+        except RecursionError:
+            return "the schemas are nested too deeply to be compared"
         if reason is not None:
             return reason
     return None
@@ -145,20 +154,20 @@ def _name(type: int) -> str:
     return pb.Schema.Type.Name(type) if type in pb.Schema.Type.values() else str(type)
 
 
-def _compare(old: Definition, new: Definition, direction: str) -> str | None:
+def _compare(old: Definition, new: Definition, direction: str, steps: Iterator[int]) -> str | None:
     if old.type in _AVRO_TYPES:
         older, newer = _parse(old.data), _parse(new.data)
         reason = None
         if direction in ("BACKWARD", "FULL"):
-            reason = _mismatch(newer, older, "", set())
+            reason = _Comparison(steps).fault(newer, older)
         if reason is None and direction in ("FORWARD", "FULL"):
-            reason = _mismatch(older, newer, "", set())
+            reason = _Comparison(steps).fault(older, newer)
         return reason
     if old.type == pb.Schema.KeyValue:
         for old_part, new_part in zip(_parts(old), _parts(new), strict=True):
             if old_part.type != new_part.type:
                 return f"a part of type {_name(old_part.type)} became {_name(new_part.type)}"
-            reason = _compare(old_part, new_part, direction)
+            reason = _compare(old_part, new_part, direction, steps)
             if reason is not None:
                 return reason
     if old.type == pb.Schema.ProtobufNative:
@@ -187,7 +196,7 @@ def _part_type(schema: Definition, property: str) -> int:
 def _root_message(data: bytes) -> str:
     try:
         return str(json.loads(data)["rootMessageTypeName"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise Unreadable("the schema is no description of a native Protobuf message") from None
 
 
@@ -254,59 +263,143 @@ def _resolve(node: Any, names: dict[str, _Named], space: str) -> Any:
     return named
 
 
-def _mismatch(reader: Any, writer: Any, path: str, seen: set[tuple[int, int]]) -> str | None:
-    """Why `reader` cannot read what `writer` wrote, with the path of the first field that is in the way."""
-    if isinstance(writer, list):
-        for branch in writer:
-            reason = _mismatch(reader, branch, path, seen)
-            if reason is not None:
-                return reason
-        return None
-    if isinstance(reader, list):
-        if any(_mismatch(branch, writer, path, set(seen)) is None for branch in reader):
-            return None
-        return _say(path, reader, writer)
-    if isinstance(reader, tuple):
-        if not isinstance(writer, tuple) or reader[0] != writer[0]:
-            return _say(path, reader, writer)
-        return _mismatch(reader[1], writer[1], f"{path}[]", seen)
-    if isinstance(reader, _Named):
-        if not isinstance(writer, _Named) or reader.kind != writer.kind:
-            return _say(path, reader, writer)
-        return _named_mismatch(reader, writer, path, seen)
-    if isinstance(writer, str) and (reader == writer or writer in _PROMOTIONS.get(reader, ())):
-        return None
-    return _say(path, reader, writer)
+class _Fault(NamedTuple):
+    """Why something cannot be read: the path of the first field in the way, and what to say before and behind it."""
+
+    path: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.path or 'the value'}{self.after}"
+
+    def within(self, field: str) -> _Fault:
+        is_plain = not self.path or self.path.startswith("[")
+        return self._replace(path=f"{field}{self.path}" if is_plain else f"{field}.{self.path}")
 
 
-def _named_mismatch(reader: _Named, writer: _Named, path: str, seen: set[tuple[int, int]]) -> str | None:
-    if reader.kind == "fixed":
-        is_same_size = reader.node.get("size") == writer.node.get("size")
-        return None if is_same_size else f"{path or 'the value'}: fixed sizes differ"
-    if reader.kind == "enum":
-        unknown = set(writer.node["symbols"]) - set(reader.node["symbols"])
-        if unknown and "default" not in reader.node:
-            return f"{path or 'the value'}: the enum lacks {', '.join(sorted(unknown))}"
-        return None
-    if (id(reader), id(writer)) in seen:
-        # Already being compared further up: a recursive record.
-        return None
-    seen.add((id(reader), id(writer)))
-    written = {name: type for name, _, type, _ in writer.fields}
-    for name, aliases, type, has_default in reader.fields:
-        source = next((known for known in (name, *aliases) if known in written), None)
-        where = f"{path}.{name}" if path else name
-        if source is not None:
-            reason = _mismatch(type, written[source], where, seen)
-            if reason is not None:
-                return reason
-        elif not has_default:
-            return f"field {where} is missing on one side and has no default"
-    return None
+# A fault, or None with the outermost comparison under way that it was taken for granted will find none.
+_Verdict = tuple[_Fault | None, int]
+_SURE: Final = 1 << 60
 
 
-def _say(path: str, reader: Any, writer: Any) -> str:
-    return f"{path or 'the value'}: {_show(writer)} cannot be read as {_show(reader)}"
+class _Comparison:
+    """Whether what was written with one schema can be read with another.
+
+    Records refer to each other, and unions have records to choose from: each pair of records is compared once. A pair
+    that is being compared further up is taken to fit. A fault is a fault all the same, so it is remembered for good; a
+    success that rests on such a pair is forgotten if that pair turns out to have a fault.
+    """
+
+    def __init__(self, steps: Iterator[int]) -> None:
+        self._steps = steps
+        self._known: dict[tuple[int, int], _Fault | None] = {}
+        self._under_way: dict[tuple[int, int], int] = {}
+        # Successes that rest on pairs under way, the outermost of which is at that depth; and in which order they came.
+        self._for_now: dict[tuple[int, int], int] = {}
+        self._order: list[tuple[int, int]] = []
+
+    def fault(self, reader: Any, writer: Any) -> str | None:
+        found, _ = self._judge(reader, writer)
+        return None if found is None else str(found)
+
+    def _judge(self, reader: Any, writer: Any) -> _Verdict:
+        if next(self._steps) > STEPS_MAX:
+            raise Unreadable("the schemas are too complex to be compared")
+        if isinstance(writer, list):
+            return self._all((reader, branch) for branch in writer)
+        if isinstance(reader, list):
+            for branch in reader:
+                found, rests_on = self._judge(branch, writer)
+                if found is None:
+                    return None, rests_on
+            return _differ(reader, writer)
+        if isinstance(reader, tuple):
+            if not isinstance(writer, tuple) or reader[0] != writer[0]:
+                return _differ(reader, writer)
+            found, rests_on = self._judge(reader[1], writer[1])
+            return (None if found is None else found.within("[]")), rests_on
+        if isinstance(reader, _Named):
+            if not isinstance(writer, _Named) or reader.kind != writer.kind:
+                return _differ(reader, writer)
+            return self._named(reader, writer)
+        if isinstance(writer, str) and (reader == writer or writer in _PROMOTIONS.get(reader, ())):
+            return None, _SURE
+        return _differ(reader, writer)
+
+    def _all(self, pairs: Iterable[tuple[Any, Any]]) -> _Verdict:
+        least = _SURE
+        for reader, writer in pairs:
+            found, rests_on = self._judge(reader, writer)
+            if found is not None:
+                return found, _SURE
+            least = min(least, rests_on)
+        return None, least
+
+    def _named(self, reader: _Named, writer: _Named) -> _Verdict:
+        if reader.kind == "fixed":
+            is_same_size = reader.node.get("size") == writer.node.get("size")
+            return (None if is_same_size else _Fault("", "", ": fixed sizes differ")), _SURE
+        if reader.kind == "enum":
+            unknown = set(writer.node["symbols"]) - set(reader.node["symbols"])
+            if unknown and "default" not in reader.node:
+                lacks = _short(", ".join(sorted(map(str, unknown))))
+                return _Fault("", "", f": the enum lacks {lacks}"), _SURE
+            return None, _SURE
+        pair = (id(reader), id(writer))
+        if pair in self._known:
+            return self._known[pair], _SURE
+        if (depth := self._under_way.get(pair, self._for_now.get(pair))) is not None:
+            return None, depth
+        return self._records(pair, reader, writer)
+
+    def _records(self, pair: tuple[int, int], reader: _Named, writer: _Named) -> _Verdict:
+        depth, mark = len(self._under_way), len(self._order)
+        self._under_way[pair] = depth
+        found, rests_on = self._fields(reader, writer)
+        del self._under_way[pair]
+        if found is not None:
+            self._known[pair] = found
+            # What was found meanwhile may rest on this pair.
+            for other in self._order[mark:]:
+                del self._for_now[other]
+            del self._order[mark:]
+            return found, _SURE
+        inner = [other for other in self._order[mark:] if self._for_now[other] >= depth]
+        if rests_on < depth:
+            # So do those that rest on this pair.
+            self._for_now |= dict.fromkeys([*inner, pair], rests_on)
+            self._order.append(pair)
+            return None, rests_on
+        # It rests on nothing but itself.
+        self._known |= dict.fromkeys([*inner, pair])
+        outer = [other for other in self._order[mark:] if self._for_now[other] < depth]
+        for other in inner:
+            del self._for_now[other]
+        self._order[mark:] = outer
+        return None, _SURE
+
+    def _fields(self, reader: _Named, writer: _Named) -> _Verdict:
+        least = _SURE
+        written = {name: type for name, _, type, _ in writer.fields}
+        for name, aliases, type, has_default in reader.fields:
+            source = next((known for known in (name, *aliases) if known in written), None)
+            if source is not None:
+                found, rests_on = self._judge(type, written[source])
+                if found is not None:
+                    return found.within(name), _SURE
+                least = min(least, rests_on)
+            elif not has_default:
+                return _Fault(name, "field ", " is missing on one side and has no default"), _SURE
+        return None, least
+
+
+def _differ(reader: Any, writer: Any) -> _Verdict:
+    return _Fault("", "", f": {_short(_show(writer))} cannot be read as {_short(_show(reader))}"), _SURE
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def _show(node: Any) -> str:

@@ -7,6 +7,10 @@ version is a number that no other ever had.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
 import msgspec
 
 from anabranch.broker import schema_compat
@@ -17,6 +21,11 @@ from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
+
+T = TypeVar("T")
+
+# Schemas that are judged in less time than it takes to ask a thread.
+SMALL_BYTES: Final = 1024
 
 # Types a client may name without having a definition of its own; they never make a version.
 _DEFERRED = frozenset({pb.Schema.AutoConsume})
@@ -80,18 +89,17 @@ class Schemas:
         if schema.type in _DEFERRED:
             return None
         policies = policies or Policies()
-        if (defect := schema_compat.defect(schema)) is not None:
+        if (defect := await _aside(len(schema.data), schema_compat.defect, schema)) is not None:
             raise InvalidSchemaError(f"Invalid schema definition data for {topic}: {defect}")
         while True:
             found = await self._metadata.get(_path(topic))
             stored = [] if found is None else _decoded(found.value)
             live = _live(stored)
-            for version, old in live.items():
-                if old.matches(schema):
-                    return version
+            if (version := await _version_of(live, schema)) is not None:
+                return version
             if policies.is_allow_auto_update_schema is False:
                 raise IncompatibleSchemaError(f"{topic}: producers may not add schemas in this namespace")
-            _refuse(topic, schema_compat.objection(list(live.values()), schema, _strategy(policies)))
+            _refuse(topic, await objection(list(live.values()), schema, _strategy(policies)))
             value = msgspec.json.encode([*stored, schema])
             try:
                 if found is None:
@@ -105,8 +113,14 @@ class Schemas:
     async def check_consumer(self, topic: TopicName, schema: StoredSchema, policies: Policies) -> bool:
         """Raises if a consumer with this schema cannot read the topic; False if the topic has none to compare."""
         known = await self.versions(topic)
-        _refuse(topic, schema_compat.consumer_objection(list(known.values()), schema, _strategy(policies)))
+        before, strategy = list(known.values()), _strategy(policies)
+        size = len(schema.data) + sum(len(old.data) for old in before)
+        _refuse(topic, await _aside(size, schema_compat.consumer_objection, before, schema, strategy))
         return bool(known)
+
+    async def version_of(self, topic: TopicName, schema: StoredSchema) -> int | None:
+        """The version of the topic that is this schema."""
+        return await _version_of(await self.versions(topic), schema)
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[int, StoredSchema]:
         """A version of the topic's schema, the latest for None."""
@@ -135,6 +149,30 @@ class Schemas:
     async def delete(self, topic: TopicName) -> None:
         """For good: the topic is gone, and with it every message that names a version."""
         await self._metadata.delete(_path(topic))
+
+
+async def objection(before: Sequence[StoredSchema], new: StoredSchema, strategy: str) -> str | None:
+    """As `schema_compat.objection`."""
+    size = len(new.data) + sum(len(old.data) for old in before)
+    return await _aside(size, schema_compat.objection, before, new, strategy)
+
+
+async def _version_of(known: Mapping[int, StoredSchema], schema: StoredSchema) -> int | None:
+    # Almost always a client has sent, byte for byte, what it has sent before.
+    for version, old in known.items():
+        if old.type == schema.type and old.data == schema.data and old.matches(schema):
+            return version
+    size = len(schema.data) + sum(len(old.data) for old in known.values())
+    return await _aside(size, _first_match, known, schema)
+
+
+def _first_match(known: Mapping[int, StoredSchema], schema: StoredSchema) -> int | None:
+    return next((version for version, old in known.items() if old.matches(schema)), None)
+
+
+async def _aside(size: int, judge: Callable[..., T], *given: object) -> T:
+    """What that says of schemas of so many bytes: of large ones beside the event loop, which they would hold up."""
+    return judge(*given) if size <= SMALL_BYTES else await asyncio.to_thread(judge, *given)
 
 
 def _decoded(value: bytes) -> list[StoredSchema]:

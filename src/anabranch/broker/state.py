@@ -18,8 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from anabranch.broker.cursor import Cursor
-from anabranch.broker.hidden import Decision, HiddenEntries, flat, unflat
+from anabranch.broker.hidden import Decision, HiddenEntries
 from anabranch.errors import AnabranchError
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import BEFORE_ALL, Position
 
@@ -181,7 +182,7 @@ def attempt_attached(name: str, batch: WriteBatch) -> bytes:
 
 
 def attempts_decided(decision: Decision) -> bytes:
-    return _delta(_ATTEMPTS_DECIDED, decision.attempts, flat(decision.dropped))
+    return _delta(_ATTEMPTS_DECIDED, decision.attempts, decision.dropped.packed())
 
 
 def _delta(*value: Any) -> bytes:
@@ -230,7 +231,7 @@ def apply(state: TopicState, delta: bytes | memoryview) -> None:
     elif kind == _ATTEMPT_ATTACHED:
         state.hidden.attach(rest[0], WriteBatch(rest[1], rest[2]))
     elif kind == _ATTEMPTS_DECIDED:
-        state.hidden.replay(rest[0], unflat(rest[1]))
+        state.hidden.replay(rest[0], EntryRuns.unpacked(rest[1]))
     elif _PROPERTIES <= kind <= _RESET:
         _apply_to_subscription(state, kind, rest)
     else:

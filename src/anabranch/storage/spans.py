@@ -7,16 +7,18 @@ it on are for nobody yet.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import itemgetter, sub
+from typing import Final
 
+from anabranch.model.entry_runs import Edges, EntryRuns
 from anabranch.model.position import BEFORE_ALL, Position
 from anabranch.storage.topic_record import Skip, TopicRecord
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # Not frozen: one is made for each read, and that would take twice as long.
 class Span:
     ledger: int
     incarnation: str
@@ -36,18 +38,21 @@ def readable(first: int, end: int, skips: list[Skip]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pieces if a < b]
 
 
+NOTHING_DROPPED: Final = EntryRuns()
+
+
 class Spans:
     """Every kept entry of a topic. The last span is where it ends, and may be empty: unless something stops readers
     before, it belongs to the ledger being written."""
 
-    __slots__ = ("_before", "_is_stopped", "_keys", "_limit", "_spans")
+    __slots__ = ("_before", "_ends", "_incarnations", "_is_stopped", "_keys", "_limit")
 
     def __init__(
         self,
         record: TopicRecord,
         open_end: int = 0,
         *,
-        dropped: Iterable[Skip] = (),
+        dropped: EntryRuns = NOTHING_DROPPED,
         stop: Position | None = None,
     ) -> None:
         """`open_end` is how far the record's last ledger, the one being written, is confirmed.
@@ -55,58 +60,65 @@ class Spans:
         What is dropped is confirmed."""
         trimmed_ledger, trimmed_entry = record.trimmed
         skips_of: dict[int, list[Skip]] = {}
-        for skip in (*record.skips, *dropped):
+        for skip in record.skips:
             skips_of.setdefault(skip.ledger, []).append(skip)
-        spans: list[Span] = []
+        # Where each span begins and ends, in lists: what is dropped may leave a hundred thousand of them.
+        self._keys: list[Position] = []
+        self._ends: list[int] = []
+        self._incarnations = {ledger.id: ledger.incarnation for ledger in record.ledgers}
         for index, ledger in enumerate(record.ledgers):
             is_last = index == len(record.ledgers) - 1
             if ledger.id < trimmed_ledger and not is_last:
                 continue
             first = trimmed_entry if ledger.id == trimmed_ledger else 0
-            skips = skips_of.get(ledger.id, [])
+            skips, gone = skips_of.get(ledger.id, []), dropped.of_ledger(ledger.id)
             end = ledger.end
             if end is None:
-                end = max([first, open_end, *(s.next for s in skips)])
-            spans += [Span(ledger.id, ledger.incarnation, a, b) for a, b in readable(first, end, skips)]
-            if is_last and (not spans or (spans[-1].ledger, spans[-1].end) != (ledger.id, end)):
-                spans.append(Span(ledger.id, ledger.incarnation, end, end))
+                end = max([first, open_end, *(s.next for s in skips), *gone.ends[-1:]])
+            if skips:
+                skips += map(Skip, repeat(ledger.id), *gone)
+                pieces = readable(first, end, skips)
+                firsts, ends = [a for a, _ in pieces], [b for _, b in pieces]
+            else:
+                firsts, ends = _between(first, end, gone)
+            self._keys += zip(repeat(ledger.id), firsts)
+            self._ends += ends
+            if is_last and (not self._keys or (self._keys[-1][0], self._ends[-1]) != (ledger.id, end)):
+                self._keys.append((ledger.id, end))
+                self._ends.append(end)
         # How far the last span may still grow: None is without bounds, and a stopped one does not.
         self._limit: int | None = None
         self._is_stopped = False
         if stop is not None:
-            spans = self._stopped(spans, stop)
-        self._spans = spans
-        self._keys = [(s.ledger, s.first) for s in spans]
+            self._stop(stop)
         # How many entries lie in the spans before each. Only the last one grows.
-        self._before = [0, *accumulate(s.end - s.first for s in spans[:-1])]
+        sizes = map(sub, self._ends[:-1], map(itemgetter(1), self._keys))
+        self._before: list[int] = list(accumulate(sizes, initial=0))
 
-    def _stopped(self, spans: list[Span], stop: Position) -> list[Span]:
-        last = spans[-1]
-        if (last.ledger, last.end) < stop:
+    def _stop(self, stop: Position) -> None:
+        if self.end < stop:
             self._limit = stop[1]  # Not confirmed yet.
-            return spans
+            return
         self._is_stopped = True
-        kept = [span for span in spans if (span.ledger, span.first) < stop]
-        if kept and kept[-1].ledger == stop[0] and kept[-1].end >= stop[1]:
-            kept[-1].end = stop[1]
+        kept = bisect_left(self._keys, stop)
+        del self._keys[kept:], self._ends[kept:]
+        if kept and self._keys[-1][0] == stop[0] and self._ends[-1] >= stop[1]:
+            self._ends[-1] = stop[1]
         else:
             # The end is the very entry, whatever lies before it: it must not fall back when one is hidden.
-            kept.append(Span(stop[0], "", stop[1], stop[1]))
-        return kept
-
-    @property
-    def last_span(self) -> Span:
-        return self._spans[-1]
+            self._keys.append(stop)
+            self._ends.append(stop[1])
+            self._incarnations.setdefault(stop[0], "")
 
     def extend(self, end: int) -> None:
         """The ledger being written is now confirmed up to `end`."""
         if not self._is_stopped:
-            self._spans[-1].end = end if self._limit is None else min(end, self._limit)
+            self._ends[-1] = end if self._limit is None else min(end, self._limit)
 
     def stop_at(self, stop: Position | None, open_end: int) -> bool:
         """Ends before `stop` from now on; False, and nothing is changed, if that takes making them anew."""
-        last = self._spans[-1]
-        if self._is_stopped or (stop is not None and (stop[0] != last.ledger or stop[1] < last.end)):
+        ledger, end = self.end
+        if self._is_stopped or (stop is not None and (stop[0] != ledger or stop[1] < end)):
             return False
         self._limit = None if stop is None else stop[1]
         self.extend(open_end)
@@ -114,15 +126,15 @@ class Spans:
 
     @property
     def first(self) -> Position:
-        for span in self._spans:
-            if span.first < span.end:
-                return span.ledger, span.first
+        keys, ends = self._keys, self._ends
+        for n in range(len(keys)):
+            if keys[n][1] < ends[n]:
+                return keys[n]
         return self.end
 
     @property
     def end(self) -> Position:
-        last = self._spans[-1]
-        return last.ledger, last.end
+        return self._keys[-1][0], self._ends[-1]
 
     @property
     def last(self) -> Position:
@@ -130,18 +142,18 @@ class Spans:
 
     def span_at(self, at: Position) -> Span:
         """The span that holds normalised `at`, or the last one."""
-        return self._spans[max(0, bisect_right(self._keys, at) - 1)]
+        index = max(0, bisect_right(self._keys, at) - 1)
+        ledger, first = self._keys[index]
+        return Span(ledger, self._incarnations[ledger], first, self._ends[index])
 
     def normalise(self, at: Position) -> Position:
-        index = bisect_right(self._keys, at) - 1
-        if index >= 0:
-            span = self._spans[index]
-            if span.ledger == at[0] and at[1] < span.end:
-                return at
-        for n in range(index + 1, len(self._spans)):
-            span = self._spans[n]
-            if span.first < span.end:
-                return span.ledger, span.first
+        keys, ends = self._keys, self._ends
+        index = bisect_right(keys, at) - 1
+        if index >= 0 and keys[index][0] == at[0] and at[1] < ends[index]:
+            return at
+        for n in range(index + 1, len(keys)):
+            if keys[n][1] < ends[n]:
+                return keys[n]
         return self.end
 
     def after(self, at: Position) -> Position:
@@ -150,10 +162,9 @@ class Spans:
     def before(self, at: Position) -> Position:
         index = bisect_right(self._keys, at) - 1
         while index >= 0:
-            span = self._spans[index]
-            if span.first < span.end and (span.ledger, span.first) < at:
-                end = min(span.end, at[1]) if span.ledger == at[0] else span.end
-                return span.ledger, end - 1
+            key, end = self._keys[index], self._ends[index]
+            if key[1] < end and key < at:
+                return key[0], (min(end, at[1]) if key[0] == at[0] else end) - 1
             index -= 1
         return BEFORE_ALL
 
@@ -165,16 +176,27 @@ class Spans:
         index = bisect_right(self._keys, at) - 1
         if index < 0:
             return 0
-        span = self._spans[index]
-        end = min(span.end, at[1]) if span.ledger == at[0] else span.end
-        return self._before[index] + end - span.first
+        ledger, first = self._keys[index]
+        end = min(self._ends[index], at[1]) if ledger == at[0] else self._ends[index]
+        return self._before[index] + end - first
 
     def at_index(self, index: int) -> Position:
         """The position of the index-th kept entry; the end if there are fewer."""
         number = bisect_right(self._before, index) - 1
-        while number >= 0 and self._spans[number].first == self._spans[number].end:
+        while number >= 0 and self._keys[number][1] == self._ends[number]:
             number -= 1  # Only where there is nothing at all.
         if number < 0:
             return self.end
-        span = self._spans[number]
-        return min((span.ledger, span.first + index - self._before[number]), self.end)
+        ledger, first = self._keys[number]
+        return min((ledger, first + index - self._before[number]), self.end)
+
+
+def _between(first: int, end: int, gone: Edges) -> tuple[list[int], list[int]]:
+    """Where the stretches of [first, end) begin and end that are not gone."""
+    low, high = bisect_right(gone.ends, first), bisect_left(gone.firsts, end)
+    firsts, ends = [first, *gone.ends[low:high]], [*gone.firsts[low:high], end]
+    if firsts[0] >= ends[0]:
+        del firsts[0], ends[0]
+    if firsts and firsts[-1] >= ends[-1]:
+        del firsts[-1], ends[-1]
+    return firsts, ends

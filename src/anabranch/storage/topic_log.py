@@ -20,6 +20,7 @@ import msgspec
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.compacted_writer import CompactedWriter
 from anabranch.storage.ledger_ids import LedgerIds
@@ -33,7 +34,7 @@ from anabranch.storage.port import (
     LogStore,
 )
 from anabranch.storage.publish_times import first_published_at
-from anabranch.storage.spans import Span, Spans
+from anabranch.storage.spans import NOTHING_DROPPED, Span, Spans
 from anabranch.storage.topic_record import CompactedLedger, LedgerRecord, Skip, TopicRecord
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class TopicLog:
         self._version = version
         # What is kept, and what of it readers see. The same unless something is hidden.
         self._kept = self._spans = Spans(record)
-        self._dropped: Sequence[Skip] = ()
+        self._dropped = NOTHING_DROPPED
         self._stop: Position | None = None
         self._journal: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
         self._lost: LogError | None = None
@@ -279,7 +280,7 @@ class TopicLog:
 
     # -- hiding
 
-    def hide(self, dropped: Sequence[Skip], stop: Position | None) -> None:
+    def hide(self, dropped: EntryRuns, stop: Position | None) -> None:
         """From now on readers step over what is dropped, which is confirmed, and end before `stop`.
 
         The same object for `dropped` means that it has not changed, which saves making the spans anew."""
@@ -509,7 +510,7 @@ class TopicLog:
 
     def dropped_in(self, ledger: int) -> list[tuple[int, int]]:
         """What readers step over there, in order: [first, end) of each run."""
-        return [(skip.first, skip.next) for skip in self._dropped if skip.ledger == ledger]
+        return list(zip(*self._dropped.of_ledger(ledger), strict=True))
 
 
 def _answer(done: Callable[[Exception | None], None], error: Exception | None) -> None:

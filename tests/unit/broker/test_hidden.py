@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker import state
-from anabranch.broker.hidden import Decision, HiddenEntries, merged
+from anabranch.broker.hidden import Decision, HiddenEntries
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import Position
 from anabranch.storage.spans import Spans
-from anabranch.storage.topic_record import LedgerRecord, Skip, TopicRecord
+from anabranch.storage.topic_record import LedgerRecord, TopicRecord
 
 BATCH = WriteBatch("w", 0)
 
@@ -109,8 +108,7 @@ class Topic:
         record = TopicRecord(
             ledgers=tuple(LedgerRecord(id, "i", end) for id, end in self.ledgers), trimmed=self.trimmed
         )
-        dropped = [Skip(*run) for run in self.hidden.dropped]
-        return Spans(record, self.next, dropped=dropped, stop=self.hidden.stop)
+        return Spans(record, self.next, dropped=self.hidden.dropped, stop=self.hidden.stop)
 
     def check(self) -> None:
         first_open = next((entry.at for entry in self.log if entry.is_visible is None), None)
@@ -161,22 +159,6 @@ def test_readers_see_what_is_decided_for_them_in_order_and_never_less(
         topic.check()
 
 
-RUNS = st.lists(
-    st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(1, 4)).map(
-        lambda r: (r[0], r[1], r[1] + r[2])
-    )
-)
-
-
-@given(RUNS)
-def test_merged_runs_hold_the_same_entries_and_do_not_touch(runs: list[tuple[int, int, int]]) -> None:
-    found = list(merged(runs))
-    assert {(r[0], n) for r in found for n in range(r[1], r[2])} == {
-        (r[0], n) for r in runs for n in range(r[1], r[2])
-    }
-    assert all(one[0] < other[0] or one[2] < other[1] for one, other in pairwise(found))
-
-
 def test_state_without_anything_hidden_is_as_it_was() -> None:
     assert b"hidden" not in state.TopicState().encode()
 
@@ -190,3 +172,28 @@ def test_a_decision_that_is_not_stored_yet_keeps_readers_waiting() -> None:
     assert HiddenEntries.of_image(hidden.image()).stop is None, "what is stored has it decided"
     hidden.settle(decision)
     assert (hidden.stop, list(hidden.dropped)) == (None, [(1, 4, 6)])
+
+
+def test_attempts_that_take_turns_are_stored_in_little_space_and_come_back() -> None:
+    hidden = HiddenEntries()
+    for name in "ab":
+        hidden.attach(name * 32, BATCH)
+    for entry in range(100_000):
+        hidden.note("ab"[entry % 2] * 32, 7, entry, entry + 1)
+    stored = state.TopicState(hidden=hidden).encode()
+    assert len(stored) < 250_000, "two bytes for an entry that is a run of its own"
+    assert state.fold(stored, []).hidden == hidden
+    decision = hidden.decide(["a" * 32], ["b" * 32])
+    delta = state.attempts_decided(decision)
+    assert len(delta) < 125_000
+    hidden.settle(decision)
+    assert state.fold(stored, [delta]).hidden == hidden
+    assert hidden.dropped.entries == 50_000
+
+
+def test_what_earlier_releases_have_stored_is_read() -> None:
+    image = {"attempts": [("a" * 32, "w", 0, [7, 0, 2, 7, 4, 5])], "dropped": [6, 0, 3]}
+    hidden = HiddenEntries.of_image(image)
+    assert hidden.attempts["a" * 32].entries == 3
+    assert list(hidden.dropped) == [(6, 0, 3)]
+    assert hidden.stop == (7, 0)

@@ -135,3 +135,94 @@ def test_spacing_and_member_order_make_no_new_version() -> None:
 def test_a_definition_that_cannot_be_read_is_refused_not_fatal(data: bytes) -> None:
     broken = StoredSchema(type=pb.Schema.Avro, name="", data=data)
     assert objection([record(A_INT)], broken, "FULL") is not None
+
+
+# -- what a hostile schema costs
+
+
+def union_of_records(depth: int, ending: Any) -> list[Any]:
+    """Each record has a union of two records, and so on: as many ways through it as 2 to the power of the depth."""
+    if depth == 0:
+        return [{"type": "record", "name": name, "fields": [field("x", ending)]} for name in ("A0", "B0")]
+    inner = union_of_records(depth - 1, ending)
+    again = [one["name"] for one in inner]
+    return [
+        {"type": "record", "name": f"A{depth}", "fields": [field("f", inner)]},
+        {"type": "record", "name": f"B{depth}", "fields": [field("f", again)]},
+    ]
+
+
+def chain_of_records(depth: int) -> Any:
+    inner: Any = {"type": "record", "name": "W0", "fields": [field("x", "int")]}
+    for number in range(1, depth + 1):
+        inner = {"type": "record", "name": f"W{number}", "fields": [field("f", inner)]}
+    return inner
+
+
+@pytest.mark.parametrize(("ending", "fits"), [("string", False), ("int", True)])
+def test_unions_of_records_within_each_other_are_compared_once(ending: str, fits: bool) -> None:
+    old = record(field("f", chain_of_records(100)))
+    new = record(field("f", union_of_records(100, ending)))
+    assert (objection([old], new, "BACKWARD") is None) is fits
+
+
+def mutual(count: int, ending: str) -> StoredSchema:
+    """Records that all refer to all others."""
+    names = [f"R{number}" for number in range(count)]
+    inner: Any = "int"
+    for name in reversed(names):
+        fields = [field(f"to{other}", ["null", other]) for other in names[: names.index(name) + 1]]
+        inner = {"type": "record", "name": name, "fields": [*fields, field("next", inner)]}
+    return record(field("all", inner), field("x", ending))
+
+
+def test_records_that_all_refer_to_each_other_are_compared_once() -> None:
+    assert allowed(mutual(60, "int"), mutual(60, "int"), "FULL")
+    assert not allowed(mutual(60, "int"), mutual(60, "string"), "FULL")
+
+
+def test_a_success_that_rests_on_a_comparison_which_fails_does_not_count() -> None:
+    """`inner` fits only as long as `outer` does, and `outer` does not: the second branch must look again."""
+
+    def outer(name: str, bad: str) -> dict[str, Any]:
+        inner = {"type": "record", "name": f"{name}Inner", "fields": [field("back", ["null", name])]}
+        return {"type": "record", "name": name, "fields": [field("inner", inner), field("bad", bad)]}
+
+    old = record(field("u", outer("W", "int")))
+    holder = {"type": "record", "name": "H", "fields": [field("inner", "AInner"), field("bad", "int")]}
+    new = record(field("u", [outer("A", "string"), holder]))
+    # W can be read as H only if its inner part can be read as AInner, which refers back to A.
+    assert not allowed(old, new, "BACKWARD")
+
+
+def test_schemas_that_take_too_long_to_compare_are_refused() -> None:
+    """Each record of one fits the last record of the other only, so that all are tried."""
+
+    def many(prefix: str, count: int, endings: str) -> StoredSchema:
+        names = [f"{prefix}{n}" for n in range(count)]
+        branches = [
+            {"type": "record", "name": name, "fields": [field("y", endings if name != names[-1] else "int")]}
+            for name in names
+        ]
+        return record(field("u", branches))
+
+    assert allowed(many("W", 50, "int"), many("R", 50, "string"), "BACKWARD")
+    reason = objection([many("W", 800, "int")], many("R", 800, "string"), "BACKWARD")
+    assert reason is not None
+    assert "too complex" in reason
+
+
+@pytest.mark.parametrize("depth", [200, 5000])
+def test_schemas_that_are_nested_too_deeply_are_refused_not_fatal(depth: int) -> None:
+    nested = '{"type": "array", "items": ' * depth + '"int"' + "}" * depth
+    schema = StoredSchema(type=pb.Schema.Avro, name="", data=nested.encode())
+    other = StoredSchema(type=pb.Schema.Avro, name="", data=nested.replace('"int"', '"string"').encode())
+    assert objection([schema], other, "FULL") is not None
+    assert not is_same(schema, other)
+
+
+def test_a_refusal_does_not_show_all_of_a_large_type() -> None:
+    many = [{"type": "record", "name": f"LongName{n}", "fields": []} for n in range(1000)]
+    reason = objection([record(A_INT)], record(field("a", many)), "BACKWARD")
+    assert reason is not None
+    assert len(reason) < 600

@@ -140,6 +140,29 @@ async def test_an_attempt_is_given_up_once_its_producer_is_gone_for_long(rest: R
     assert await rest.broker.write_records.get(WriteBatch("job", 0)) == record, "it had written nothing"
 
 
+async def test_an_attempt_that_keeps_readers_waiting_for_a_day_is_dropped_though_its_producer_stays(
+    rest: Rest, clock: Clock
+) -> None:
+    consumer = await rest.client.consumer(TOPIC, "s", earliest=True)
+    staying = await rest.client.producer(TOPIC, hidden=Hidden("job", 0, A))
+    idle = await rest.client.producer(TOPIC, hidden=Hidden("job", 0, B))
+    topic = await rest.broker.topic(NAME)
+    clock.ms += 2 * DAY_MS
+    await topic.hidden.look()
+    await (await staying.send(b"held"))
+    await rest.publish(TOPIC, b"after")
+    await topic.hidden.look()
+    clock.ms += DAY_MS - 1
+    await topic.hidden.look()
+    assert set(topic.hidden.entries.attempts) == {A, B}, "it holds readers for less than a day"
+    clock.ms += 1
+    await topic.hidden.look()
+    assert set(topic.hidden.entries.attempts) == {B}, "one without entries holds nobody"
+    async with asyncio.timeout(5):
+        assert (await consumer.receive()).payload == b"after"
+    await idle.close()
+
+
 def test_stale_is_who_was_last_seen_so_long_ago() -> None:
     seen = {"a": 100, "b": 101}
     assert stale(["a", "b", "c"], seen, 200, 100) == ["a"]

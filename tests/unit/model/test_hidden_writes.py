@@ -82,3 +82,26 @@ def test_what_is_no_name_of_a_write(write: str, batch: str) -> None:
 def test_what_is_no_attempt(attempt: str) -> None:
     with pytest.raises(InvalidWrite, match="32 hexadecimal digits"):
         checked_attempt(attempt)
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_thousands_of_attempts_are_judged_without_comparing_each_with_all(is_decided: bool) -> None:
+    names = [f"{n:032x}" for n in range(3000)]
+    record = WriteRecord(tuple(names)) if is_decided else WriteRecord(dropped=tuple(names))
+    Counted.compared = 0
+    fates = record.fates([Counted(name) for name in reversed(names)])
+    assert set(fates.values()) == {Fate.VISIBLE if is_decided else Fate.DROPPED}
+    assert Counted.compared < 10 * len(names)

@@ -78,7 +78,8 @@ def create_app(broker: Broker) -> FastAPI:
         version=anabranch.__version__,
         description="Pulsar's v2 admin REST, as far as this broker serves it.",
         redirect_slashes=False,
-        # FastAPI's own pages load their scripts from elsewhere.
+        # FastAPI's own pages load their scripts from elsewhere, and its description holds up the event loop.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
@@ -160,6 +161,7 @@ def _declared() -> tuple[BaseRoute, ...]:
     include(writes.router, prefix="/admin/v2/anabranch", tags=["hidden writes"])
     include(lookup.router, prefix="/lookup/v2", tags=["lookup"])
     include(probes, prefix="", tags=["brokers"])
+    include(openapi.router, prefix="", tags=[], in_schema=False)
     return tuple(app.routes)
 
 

@@ -26,8 +26,6 @@ from anabranch.broker.authorization import Rights
 
 # Of routes that have no path of their own: they are always asked.
 _ANY: Final = "/{any:path}"
-# The one route that the framework declares by itself.
-_DESCRIPTION: Final = "/openapi.json"
 
 
 class NeedyRoute(APIRoute):
@@ -79,11 +77,7 @@ def include(
 
 
 def needs_of(route: BaseRoute) -> Needs:
-    if isinstance(route, NeedyRoute):
-        return route.needs
-    # What the REST looks like is no secret: the same is in every release.
-    is_description = getattr(route, "path", None) == _DESCRIPTION
-    return Needs.NOTHING if is_description else Needs.SUPER_USER
+    return route.needs if isinstance(route, NeedyRoute) else Needs.SUPER_USER
 
 
 class RouteTable:

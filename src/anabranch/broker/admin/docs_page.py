@@ -55,10 +55,8 @@ def install(app: FastAPI) -> None:
 @router.get("/docs")
 @needs(Needs.NOTHING)
 async def docs(request: Request) -> Response:
-    app: FastAPI = request.app
-    if not hasattr(app.state, "docs_page"):
-        app.state.docs_page = page(app.openapi())
-    return Response(app.state.docs_page, media_type="text/html", headers=HEADERS)
+    made = await request.app.state.description.form("page", lambda described: page(described).encode())
+    return Response(made, media_type="text/html", headers=HEADERS)
 
 
 def page(described: Mapping[str, Any]) -> str:

@@ -5,12 +5,16 @@ Bodies are read by `params.body`, which FastAPI cannot see into; each route says
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
+
+from anabranch.broker.admin.needs import Needs, needs
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
@@ -52,8 +56,34 @@ def _name_all(path: str, operation: dict[str, Any]) -> None:
     ]
 
 
+router = APIRouter()
+
+
+class Description:
+    """The description in both its forms. Each is made at its first request, beside the event loop, and kept."""
+
+    def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
+        self._describe = describe
+        self._made: dict[str, bytes] = {}
+        self._making = asyncio.Lock()
+
+    async def form(self, name: str, made_of: Callable[[dict[str, Any]], bytes]) -> bytes:
+        async with self._making:
+            if name not in self._made:
+                # Hundreds of routes take a fifth of a second.
+                self._made[name] = await asyncio.to_thread(lambda: made_of(self._describe()))
+            return self._made[name]
+
+
+@router.get("/openapi.json")
+@needs(Needs.NOTHING)
+async def description(request: Request) -> Response:
+    data = await request.app.state.description.form("json", msgspec.json.encode)
+    return Response(data, media_type="application/json")
+
+
 def install(app: FastAPI) -> None:
-    """Serves the description with the bodies' types in it. It is made at its first request, and kept."""
+    """Serves the description with the bodies' types in it."""
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -73,3 +103,4 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]  # FastAPI's own way to replace it.
+    app.state.description = Description(describe)

@@ -97,7 +97,7 @@ async def body_of(request: Request, kind: Any, default: Any = None, *, is_nothin
     try:
         value = _without_nulls(msgspec.json.decode(data))
         return msgspec.convert(value, kind, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RestError(400, f"Invalid request body: {error}") from None
 
 

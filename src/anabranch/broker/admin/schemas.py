@@ -13,7 +13,7 @@ from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, TopicDep, body
-from anabranch.broker.schemas import StoredSchema, version_bytes
+from anabranch.broker.schemas import StoredSchema, objection, version_bytes
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -78,8 +78,8 @@ async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) ->
     posted = await _posted(request, 0, topic)
     strategy = (await broker.policies(topic)).schema_compatibility_strategy
     known = list((await broker.schemas.versions(topic)).values())
-    objection = schema_compat.objection(known, posted, strategy)
-    return {"compatibility": objection is None, "schemaCompatibilityStrategy": strategy}
+    fault = await objection(known, posted, strategy)
+    return {"compatibility": fault is None, "schemaCompatibilityStrategy": strategy}
 
 
 @router.post(_PATH + "/version", openapi_extra=takes(Posted))
@@ -87,10 +87,8 @@ async def is_compatible(broker: BrokerDep, topic: TopicDep, request: Request) ->
 async def version_of(broker: BrokerDep, topic: TopicDep, request: Request) -> dict[str, int]:
     """-1 if no version of the topic is that schema."""
     posted = await _posted(request, 0, topic)
-    for number, schema in (await broker.schemas.versions(topic)).items():
-        if schema.matches(posted):
-            return {"version": number}
-    return {"version": -1}
+    version = await broker.schemas.version_of(topic, posted)
+    return {"version": -1 if version is None else version}
 
 
 @router.delete(_PATH + "/schema")

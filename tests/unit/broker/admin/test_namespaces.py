@@ -243,3 +243,9 @@ async def test_every_mistake_gets_a_reason_and_a_4xx(
 
 async def test_doubled_and_trailing_slashes_do_no_harm(rest: Rest) -> None:
     assert await rest.get("/admin/v2//tenants/") == ["public", "pulsar"]
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000 + "1" + "}" * 100_000, "[" * 400_000])
+async def test_a_body_that_is_nested_too_deeply_is_refused(rest: Rest, text: str) -> None:
+    reason = await rest.refused("PUT", "/admin/v2/namespaces/public/default/properties", 400, content=text)
+    assert "Invalid request body" in reason

@@ -17,11 +17,11 @@ from anabranch.broker.admin import create_app
 from anabranch.broker.admin.read_plans import without
 from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.hidden import merged
 from anabranch.broker.owners import Owner
 from anabranch.broker.server import running
 from anabranch.columns import Pool
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -290,7 +290,7 @@ def test_runs_without_dropped_entries_hold_the_others_at_their_places(
         offsets = [10 * n for n in range(at, at + size)]
         runs.append(FileRun("f", at, offsets, [n + 1 for n in offsets]))
         at += size
-    dropped = [(run[1], run[2]) for run in merged((0, n, n + 1) for n in gone)]
+    dropped = [(run[1], run[2]) for run in EntryRuns.of((0, n, n + 1) for n in gone)]
     found = [
         (run.first + n, offset, length)
         for run in without(runs, dropped)

@@ -1,0 +1,276 @@
+"""Many stretches of entries of a log, [first, end) of a ledger each, in little memory and time. Pure values.
+
+Attempts that take turns leave one stretch for each entry, hundreds of thousands of them. So numbers lie in arrays, and
+whatever is done to all of them at once is done by built-in functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice, pairwise
+from operator import attrgetter, sub
+from typing import Any, Final, NamedTuple
+
+from anabranch.model.position import Position
+
+# Entries [first, end) of a ledger.
+Run = tuple[int, int, int]
+
+# So many are stored one by one, as every release reads them.
+_PLAIN_MAX: Final = 1000
+_SIZES: Final = ((1 << 8, "B"), (1 << 16, "H"), (1 << 32, "I"), (1 << 63, "Q"))
+
+
+class Edges(NamedTuple):
+    """Of one ledger's runs, which are in order and do not touch: where each begins, and where each ends."""
+
+    firsts: Sequence[int]
+    ends: Sequence[int]
+
+
+_NONE: Final = Edges((), ())
+
+
+class EntryRuns:
+    """Runs in order, and none touches the next. Never changed: what is added makes another one."""
+
+    __slots__ = ("_ledgers", "_packed")
+
+    def __init__(self, ledgers: dict[int, Edges] | None = None) -> None:
+        """By ledger, in order of their ids."""
+        self._ledgers: dict[int, Edges] = ledgers or {}
+        self._packed: list[Any] | None = None
+
+    @staticmethod
+    def of(runs: Iterable[Run]) -> EntryRuns:
+        """Of any runs in any order; those that touch or overlap become one."""
+        growing = GrowingRuns()
+        for ledger, first, end in sorted(runs):
+            growing.add(ledger, first, end)
+        return growing.value()
+
+    def __len__(self) -> int:
+        return sum(len(edges.firsts) for edges in self._ledgers.values())
+
+    def __iter__(self) -> Iterator[Run]:
+        for ledger, edges in self._ledgers.items():
+            for first, end in zip(edges.firsts, edges.ends, strict=True):
+                yield ledger, first, end
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, EntryRuns) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # Nobody looks them up.
+
+    @property
+    def entries(self) -> int:
+        return sum(sum(map(sub, edges.ends, edges.firsts)) for edges in self._ledgers.values())
+
+    @property
+    def first(self) -> Position:
+        """Where they begin; there are some."""
+        ledger, edges = next(iter(self._ledgers.items()))
+        return ledger, edges.firsts[0]
+
+    @property
+    def last_end(self) -> Position:
+        """Where they end; there are some."""
+        ledger = next(reversed(self._ledgers))
+        return ledger, self._ledgers[ledger].ends[-1]
+
+    @property
+    def ledgers(self) -> dict[int, Edges]:
+        return self._ledgers
+
+    def of_ledger(self, ledger: int) -> Edges:
+        return self._ledgers.get(ledger, _NONE)
+
+    def merged(self, *others: EntryRuns) -> EntryRuns:
+        """These and those of others."""
+        added = [other for other in others if other]
+        if not added:
+            return self
+        parts = sorted([self, *added] if self else added, key=_place)
+        if all(one.last_end < other.first for one, other in pairwise(parts)):
+            return _joined(parts)
+        return EntryRuns.of(chain.from_iterable(parts))
+
+    def from_(self, upto: Position) -> EntryRuns:
+        """Without the runs that lie below that position; itself if there are none."""
+        ledger, entry = upto
+        kept = {one: edges for one, edges in self._ledgers.items() if one >= ledger}
+        if (edges := kept.get(ledger)) is not None and (gone := bisect_right(edges.ends, entry)):
+            if gone == len(edges.ends):
+                del kept[ledger]
+            else:
+                kept[ledger] = Edges(edges.firsts[gone:], edges.ends[gone:])
+        return self if len(kept) == len(self._ledgers) and _is_same(kept, self._ledgers) else EntryRuns(kept)
+
+    # -- storing
+
+    def packed(self) -> list[Any]:
+        """Plain values: few of them number by number, many as gaps and lengths of as few bytes as they need."""
+        if self._packed is None:
+            if len(self) <= _PLAIN_MAX:
+                self._packed = _plain(self)
+            else:
+                self._packed = [_Track.of(edges).packed(ledger) for ledger, edges in self._ledgers.items()]
+        return self._packed
+
+    @staticmethod
+    def unpacked(packed: Sequence[Any]) -> EntryRuns:
+        return GrowingRuns.unpacked(packed).value()
+
+
+class GrowingRuns:
+    """Runs that are added in order."""
+
+    __slots__ = ("_tracks",)
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, _Track] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tracks)
+
+    @property
+    def first(self) -> Position | None:
+        return next(((ledger, track.first) for ledger, track in self._tracks.items()), None)
+
+    @property
+    def entries(self) -> int:
+        return sum(sum(track.lengths) for track in self._tracks.values())
+
+    def add(self, ledger: int, first: int, end: int) -> None:
+        """It begins at or behind where the last one begins."""
+        track = self._tracks.get(ledger)
+        if track is None:
+            track = self._tracks[ledger] = _Track(first)
+        track.add(first, end)
+
+    def value(self) -> EntryRuns:
+        """As they are now. What is added later is not in it."""
+        return EntryRuns({ledger: track.edges() for ledger, track in self._tracks.items()})
+
+    def packed(self) -> list[Any]:
+        """As `EntryRuns.packed`."""
+        if sum(len(track.lengths) for track in self._tracks.values()) <= _PLAIN_MAX:
+            return _plain(self.value())
+        return [track.packed(ledger) for ledger, track in self._tracks.items()]
+
+    @staticmethod
+    def unpacked(packed: Sequence[Any]) -> GrowingRuns:
+        found = GrowingRuns()
+        if packed and not isinstance(packed[0], int):
+            found._tracks = {ledger: _Track.unpacked(*rest) for ledger, *rest in packed}
+            return found
+        numbers = iter(packed)
+        for ledger, first, end in sorted(zip(numbers, numbers, numbers, strict=True)):
+            found.add(ledger, first, end)
+        return found
+
+
+class _Track:
+    """The runs of one ledger: where they begin, the length of each, and the gap before each but the first."""
+
+    __slots__ = ("end", "first", "gaps", "lengths")
+
+    def __init__(self, first: int) -> None:
+        self.first = self.end = first
+        self.gaps, self.lengths = array("B"), array("B")
+
+    @staticmethod
+    def of(edges: Edges) -> _Track:
+        track = _Track(edges.firsts[0])
+        track.end = edges.ends[-1]
+        track.gaps = _narrow(list(map(sub, islice(edges.firsts, 1, None), edges.ends)))
+        track.lengths = _narrow(list(map(sub, edges.ends, edges.firsts)))
+        return track
+
+    def add(self, first: int, end: int) -> None:
+        if not self.lengths:
+            self.lengths = _with(self.lengths, end - first)
+        elif first <= self.end:
+            if end <= self.end:
+                return
+            length = self.lengths.pop() + end - self.end
+            self.lengths = _with(self.lengths, length)
+        else:
+            self.gaps = _with(self.gaps, first - self.end)
+            self.lengths = _with(self.lengths, end - first)
+        self.end = end
+
+    def edges(self) -> Edges:
+        steps = chain.from_iterable(zip(self.lengths, chain(self.gaps, (0,)), strict=True))
+        both = array("q", accumulate(steps, initial=self.first))
+        return Edges(both[:-1:2], both[1::2])
+
+    def packed(self, ledger: int) -> list[Any]:
+        return [ledger, self.first, *_bytes(self.gaps), *_bytes(self.lengths)]
+
+    @staticmethod
+    def unpacked(first: int, gap_code: str, gaps: bytes, length_code: str, lengths: bytes) -> _Track:
+        track = _Track(first)
+        track.gaps, track.lengths = _numbers(gap_code, gaps), _numbers(length_code, lengths)
+        track.end = first + sum(track.gaps) + sum(track.lengths)
+        return track
+
+
+def _plain(runs: Iterable[Run]) -> list[int]:
+    return [number for run in runs for number in run]
+
+
+def _narrow(numbers: Sequence[int]) -> array[int]:
+    largest = max(numbers, default=0)
+    return array(next(code for limit, code in _SIZES if largest < limit), numbers)
+
+
+def _with(numbers: array[int], number: int) -> array[int]:
+    """The numbers and one more: wider ones, if it does not fit."""
+    try:
+        numbers.append(number)
+    except OverflowError:
+        numbers = _narrow([*numbers, number])
+    return numbers
+
+
+def _bytes(numbers: array[int]) -> tuple[str, bytes]:
+    """With the lowest byte first, whatever the machine."""
+    if sys.byteorder != "little":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.typecode, numbers.tobytes()
+
+
+def _numbers(code: str, data: bytes) -> array[int]:
+    found = array(code)
+    found.frombytes(data)
+    if sys.byteorder != "little":
+        found.byteswap()
+    return found
+
+
+_place: Final = attrgetter("first")
+
+
+def _joined(parts: Iterable[EntryRuns]) -> EntryRuns:
+    """Each lies behind the one before it."""
+    found: dict[int, Edges] = {}
+    for part in parts:
+        for ledger, edges in part.ledgers.items():
+            known = found.get(ledger)
+            found[ledger] = edges if known is None else Edges(*map(_chained, known, edges))
+    return EntryRuns(found)
+
+
+def _chained(one: Sequence[int], other: Sequence[int]) -> array[int]:
+    chained = array("q", one)
+    chained.extend(other)
+    return chained
+
+
+def _is_same(one: dict[int, Edges], other: dict[int, Edges]) -> bool:
+    return all(edges is other[ledger] for ledger, edges in one.items())
