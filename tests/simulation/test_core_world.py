@@ -13,7 +13,7 @@ from anabranch.simulation.core_world import Broken, Sabotage
 SEEDS = 200
 SEEDS_PER_TEST = 20
 # How many seeds a fault may hide for.
-SABOTAGE_SEEDS = 60
+SABOTAGE_SEEDS = 100
 FOUND: dict[Sabotage, str] = {
     Sabotage.PUBLISH_UNSEALED: "takes messages",
     Sabotage.FORGET_CURSORS: "cursor",
@@ -35,7 +35,7 @@ def play_many(sabotage: frozenset[Sabotage]) -> None:
 
 
 @pytest.mark.parametrize("sabotage", list(FOUND), ids=lambda s: s.name.lower())
-def test_a_fault_put_in_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) -> None:
+def test_a_fault_put_in_is_found_within_a_hundred_seeds(sabotage: Sabotage) -> None:
     with pytest.raises(Broken, match=FOUND[sabotage]):
         play_many(frozenset({sabotage}))
 

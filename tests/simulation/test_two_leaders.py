@@ -119,6 +119,7 @@ def test_segments_are_not_collected_while_a_plan_of_another_leader_is_pending() 
     """Its layout, worked out before, would bring back a segment whose storage is gone."""
     sealed = split(TOPIC, 0).published()
     state, effects = step(TopicState(sealed, 2), e.SegmentsExpired((SegmentId(0),)))
+    state, effects = step(state, e.Unneeded((SegmentId(0),)))
     assert isinstance(effects[0], e.StoreTopic)
     state, effects = step(state, e.TopicRead(split(sealed, 1), 3))
     assert effects == [e.ReadSubscriptions()]

@@ -243,6 +243,7 @@ class Requests:
             check_given("consumer", request.consumer_name)
             _check_metadata(request.metadata, broker.config.max_consumer_metadata_size)
             check_properties((item.key, item.value) for item in request.subscription_properties)
+            self.scalable.sessions.departures.attaching(session, name, request.consumer_name)
             await broker.rights.consume(session.role, name, request.subscription)
             topic = await broker.attachable(name, create=request.force_topic_creation)
             if request.HasField("schema"):
@@ -253,6 +254,7 @@ class Requests:
                 consumer.subscription.remove_consumer(consumer)
                 return
             session.consumers[request.consumer_id] = consumer
+            self.scalable.sessions.departures.consumer_attached(consumer)
             session.send_success(request.request_id)
             for ack in session.early_acks.pop(request.consumer_id, ()):
                 self._ack(session, ack)
@@ -278,7 +280,7 @@ class Requests:
             session.send_success(request.request_id)
             return
         consumer.subscription.remove_consumer(consumer)
-        self.scalable.sessions.departures.consumer_closed(session, consumer)
+        self.scalable.sessions.departures.consumer_closed(consumer)
         # Whoever is told that its consumer is closed may rely on what it acknowledged.
         consumer.subscription.when_stored(lambda _: session.send_success(request.request_id))
 

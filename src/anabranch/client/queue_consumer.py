@@ -44,6 +44,7 @@ class QueueConsumer(Consumer):
         self._redeliveries = Redeliveries(negative_ack or NackDelay(), processing_timeout_s)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0  # When it ends. Not every loop's handles tell.
         self._is_left = False
         self._dead_letters: DeadLetters | None = None
         if dead_letter is not None and make_sender is not None:
@@ -179,10 +180,13 @@ class QueueConsumer(Consumer):
             return
         due = self._redeliveries.next_due
         if self._timer is not None:
-            if due is not None and self._timer.when() <= due:
+            if due is not None and self._timer_s <= due:
                 return
             self._timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self._look)
+        self._timer = None
+        if due is not None:
+            self._timer_s = due
+            self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
         """Asks for what is due."""

@@ -7,7 +7,7 @@ sealed segment which of their messages it holds, and one that is gone can only b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -29,7 +29,11 @@ Expired = Mapping[SegmentId, tuple[int, int] | None]
 
 class Collection:
     def __init__(
-        self, segments: Segments, records: Records, settings: ControllerSettings, now_ms: Callable[[], int]
+        self,
+        segments: Segments,
+        records: Records,
+        settings: ControllerSettings,
+        now_ms: Callable[[], Awaitable[int]],
     ) -> None:
         self._segments = segments
         self._records = records
@@ -46,7 +50,8 @@ class Collection:
         keep_ms = await self._settings.retention_ms(controller.topic.namespace)
         if keep_ms is None:
             return {}
-        now_ms = self._now_ms()
+        # The store's time, as that of the layouts: the clocks of brokers differ.
+        now_ms = await self._now_ms()
         seen_ms = self._seen_sealed(controller, layout, now_ms)
         records = await self._records.subscriptions(controller.topic, state.topic.generation)
         found: dict[SegmentId, tuple[int, int] | None] = {}

@@ -102,7 +102,6 @@ class ScalableTopics:
         segments: Segments,
         *,
         service_url: str,
-        now_ms: Callable[[], int],
         settings: ControllerSettings | None = None,
         classic: Classic | None = None,
     ) -> None:
@@ -113,8 +112,7 @@ class ScalableTopics:
         self.records = Records(metadata)
         self.feed = TopicFeed(metadata)
         self._classic = classic or NoClassic()
-        self._collection = Collection(segments, self.records, self.settings, now_ms)
-        self._now_ms = now_ms
+        self._collection = Collection(segments, self.records, self.settings, metadata.now_ms)
         self._controllers: dict[TopicName, TopicController] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_watching_session: Callable[[], None] = lambda: None
@@ -189,7 +187,7 @@ class ScalableTopics:
                 f"a regular topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
             )
         generation = await self.records.new_generation()
-        layout = SegmentLayout.initial(segments, self._now_ms())
+        layout = SegmentLayout.initial(segments, await self.metadata.now_ms())
         record = ScalableTopic(layout, generation, dict(properties or {}))
         await self.records.create_topic(topic, record)
         # Metadata first. If we die here, the next controller makes what is missing.
@@ -211,7 +209,8 @@ class ScalableTopics:
         classic = await self._classic.topics(topic)
         if not classic:
             raise TopicMissing(f"{scalable_name(topic)} does not exist")
-        return ScalableTopic(SegmentLayout.synthetic([str(t) for t in classic], self._now_ms()), 0)
+        now_ms = await self.metadata.now_ms()
+        return ScalableTopic(SegmentLayout.synthetic([str(t) for t in classic], now_ms), 0)
 
     async def topics(
         self, namespace: NamespaceName, properties: Mapping[str, str] | None = None
@@ -359,7 +358,7 @@ class ScalableTopics:
                     raise OperationRefused(
                         f"{name} has {attached} producers and consumers connected; close them or use force"
                     )
-        names, now_ms = [str(t) for t in classic], self._now_ms()
+        names, now_ms = [str(t) for t in classic], await self.metadata.now_ms()
         before = SegmentLayout.synthetic(names, now_ms)
         plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms))
         generation = await self.records.new_generation()
@@ -488,8 +487,14 @@ class ScalableTopics:
         if state is not None and state.is_classic:
             await self._look_at_classic(controller, state.topic.layout)
         elif expired := await self._collection.unneeded(controller):
-            ends = tuple((number, end) for number, end in expired.items() if end is not None)
-            controller.remind(e.SegmentsExpired(tuple(expired), ends=ends))
+            controller.remind(e.SegmentsExpired(tuple(expired)))
+
+    async def still_unneeded(self, controller: TopicController, numbers: Sequence[SegmentId]) -> e.Unneeded:
+        """Asked when the removal has its turn: a seek that was answered before it keeps its segments."""
+        found = await self._collection.unneeded(controller)
+        ends = {number: end for number, end in found.items() if number in numbers}
+        known = tuple((number, end) for number, end in ends.items() if end is not None)
+        return e.Unneeded(tuple(ends), known)
 
     async def _look_at_classic(self, controller: TopicController, known: SegmentLayout) -> None:
         """Nothing below `/topics` tells that a classic topic has got more partitions, or is gone."""

@@ -405,6 +405,8 @@ class TopicController:
                 finally:
                     if (coordinator := self._coordinators.get(name)) is not None:
                         coordinator.cursors_moved()
+            case e.CheckUnneeded(numbers):
+                return await self._service.still_unneeded(self, numbers)
             case e.CheckDrained(name):
                 if (coordinator := self._coordinators.get(name)) is not None:
                     await coordinator.check_drained()

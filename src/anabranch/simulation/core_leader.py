@@ -176,6 +176,10 @@ class Leader:
                 found = tuple(r for r, _ in world.subscriptions.values() if r.generation == generation)
                 yield
                 return e.SubscriptionsRead(found)
+            case e.CheckUnneeded(numbers):
+                unneeded = tuple(number for number in numbers if world.is_unneeded(number))
+                yield
+                return e.Unneeded(unneeded)
             case e.CreateSegments(_, segments, subscriptions):
                 for segment in segments:
                     yield from world.create_segment(segment, subscriptions)

@@ -149,13 +149,7 @@ class Play:
     def _expired(self, topic: ScalableTopic, leader: Leader) -> e.SegmentsExpired | None:
         """Sealed roots that every subscription has drained, as the leader finds by asking."""
         world = self.world
-        found = []
-        for segment in topic.layout.sealed:
-            is_read = all(
-                world.drained(segment.id, name) for name in world.subscriptions if world.subscription(name)
-            )
-            if not segment.parents and (is_read or Sabotage.COLLECT_UNREAD in world.sabotage):
-                found.append(segment.id)
+        found = [s.id for s in topic.layout.sealed if not s.parents and world.is_unneeded(s.id)]
         return e.SegmentsExpired(tuple(found)) if found else None
 
     # -- and then peace

@@ -307,6 +307,12 @@ class CoreWorld:
             return log.is_sealed and record is not None and record.initial is InitialPosition.LATEST
         return log.is_drained(name)
 
+    def is_unneeded(self, number: SegmentId) -> bool:
+        """Whether every subscription has drained it, as a controller learns it from the owner."""
+        return Sabotage.COLLECT_UNREAD in self.sabotage or all(
+            self.drained(number, name) for name in self.subscriptions if self.subscription(name)
+        )
+
     def _log(self, number: SegmentId) -> Log:
         log = self.logs.get(number)
         if log is None or self.topic is None or log.generation != self.topic.generation:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from anabranch.client import Client, ConnectionLost, Message
 from anabranch.client.connections import Backoff, Connections
@@ -16,6 +17,7 @@ from anabranch.client.consumer import Setup
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.redelivery import DeadLetter, NackDelay
+from anabranch.model.layout import SegmentLayout
 from unit.client.scripted import ScriptedBroker
 
 TOPIC = "topic://public/default/t"
@@ -255,3 +257,24 @@ async def test_a_receive_with_nothing_to_receive_times_out(script: ScriptedBroke
     async with client.queue_consumer(TOPIC, "q") as consumer:
         with pytest.raises(TimeoutError):
             await consumer.receive(timeout_s=0.01)
+
+
+def test_messages_are_handed_back_at_once_on_a_loop_whose_handles_do_not_tell_their_time() -> None:
+    async def main() -> None:
+        script = ScriptedBroker(SegmentLayout.initial(1, 0))
+        server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+        url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        script.url = url
+        async with (
+            Client(url, chance=random.Random(1), now_ms=lambda: 1) as client,
+            client.queue_consumer(TOPIC, "s", negative_ack=AT_ONCE) as consumer,
+        ):
+            await script.until(lambda: ROOT in script.consumers)
+            for entry in (7, 8):
+                script.deliver(ROOT, entry)
+            for message in await take(consumer, 2):
+                await consumer.nack(message)
+            await script.until(lambda: len(script.redelivered) == 2)
+        server.close()
+
+    uvloop.run(asyncio.wait_for(main(), 30))

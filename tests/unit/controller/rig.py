@@ -180,7 +180,6 @@ class Rig:
             cast(MetadataStore, self.held[-1]),
             self.owners,
             service_url=f"pulsar://broker-{len(self.services)}:6650",
-            now_ms=self.loop.now_ms,
             settings=replace(self.settings, **changed),
             classic=classic,
         )

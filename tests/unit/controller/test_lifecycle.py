@@ -374,6 +374,64 @@ async def test_a_segment_is_kept_for_producers_in_doubt_however_long_its_split_w
 
 
 @simulated
+async def test_a_seek_back_that_was_answered_before_the_removal_had_its_turn_keeps_its_segment(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker(collect_every_s=1e9)
+    await broker.create(TOPIC)
+    await broker.create_subscription(TOPIC, "a")
+    root = (await broker.view(TOPIC)).layout.active[0]
+    log = rig.owners.log(root)
+    log.messages = 10
+    await broker.split(TOPIC, 0)
+    log.cursors["a"] = 10
+    controller = broker.controllers[TOPIC]
+    seeking: list[asyncio.Task[None]] = []
+
+    async def seek_meanwhile(what: str, segment: Segment) -> None:
+        # It is decided that the segment can go; before that has its turn, a seek has.
+        if what == "status" and not seeking:
+            seeking.append(asyncio.create_task(broker.seek(TOPIC, "a", 0)))
+            await asyncio.sleep(0)
+
+    rig.owners.before = seek_meanwhile
+    await broker.collect(controller)
+    await seeking[0]
+    await rig.until(lambda: not controller.is_busy)
+    assert SegmentId(0) in (await broker.view(TOPIC)).layout.segments
+    assert log.cursors["a"] == 0
+    # And once it is read again, it goes.
+    log.cursors["a"] = 10
+    await broker.collect(controller)
+    await rig.until(lambda: not controller.is_busy)
+    assert SegmentId(0) not in (await broker.view(TOPIC)).layout.segments
+
+
+@simulated
+async def test_a_segment_whose_owner_is_away_is_collected_later_and_holds_nothing_up(rig: Rig) -> None:
+    broker = await rig.broker(collect_every_s=1e9)
+    await broker.create(TOPIC)
+    await broker.split(TOPIC, 0)
+    controller = broker.controllers[TOPIC]
+    asked = 0
+
+    async def leave(what: str, segment: Segment) -> None:
+        nonlocal asked
+        asked += what == "status"
+        if what == "status" and asked == 2:
+            raise SegmentUnavailable("its owner is away")
+
+    rig.owners.before = leave
+    await broker.collect(controller)
+    await broker.split(TOPIC, 1)
+    assert asked == 2
+    assert SegmentId(0) in (await broker.view(TOPIC)).layout.segments
+    await broker.collect(controller)
+    await rig.until(lambda: not controller.is_busy)
+    assert SegmentId(0) not in (await broker.view(TOPIC)).layout.segments
+
+
+@simulated
 async def test_parents_are_collected_before_their_children_so_that_lineage_has_no_holes(rig: Rig) -> None:
     broker = await rig.broker()
     await broker.create(TOPIC)

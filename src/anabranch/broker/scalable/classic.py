@@ -69,7 +69,6 @@ def scalable_topics(broker: Broker) -> ScalableTopics:
         broker.metadata,
         broker.segments,
         service_url=broker.service_url,
-        now_ms=broker.now_ms,
         settings=controller_settings(broker),
         classic=ClassicTopics(broker),
     )

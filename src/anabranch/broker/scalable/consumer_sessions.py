@@ -72,9 +72,10 @@ class ConsumerSession:
     is_in_doubt: bool = False
     is_returning: bool = False
     stop_listening: Callable[[], None] = lambda: None
-    # The last assignment that the client was sent, and how many it was sent.
+    # Called whenever the client has been sent an assignment.
+    told: Callable[[], None] = lambda: None
+    # The last assignment that the client was sent.
     assigned: Assignment | None = None
-    assignments: int = 0
     _waiting: Assignment | None = None
 
     @property
@@ -92,6 +93,7 @@ class ConsumerSession:
         command.scalableTopicAssignmentUpdate.consumer_id = self.id
         self._fill(command.scalableTopicAssignmentUpdate.assignment, assignment)
         self.send(command)
+        self.told()
 
     def answer(self, request_id: int, assignment: Assignment) -> None:
         """The answer to the registration, and whatever has waited for it."""
@@ -100,12 +102,13 @@ class ConsumerSession:
         self._fill(command.scalableTopicSubscribeResponse.assignment, assignment)
         self.send(command)
         self.is_answered = True
+        self.told()
         if (waiting := self._waiting) is not None:
             self._waiting = None
             self.send_assignment(self.topic, self.id, waiting)
 
     def _fill(self, message: pb.ScalableConsumerAssignment, assignment: Assignment) -> None:
-        self.assigned, self.assignments = assignment, self.assignments + 1
+        self.assigned = assignment
         message.layout_epoch = assignment.epoch
         for segment in assignment.segments:
             message.segments.add(
@@ -126,7 +129,7 @@ class ConsumerSessions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.per_connection_max = SESSIONS_MAX
-        self.departures = Departures(self._has_left)
+        self.departures = Departures(broker, self._has_left)
         self.lost_acks = LostAcks(broker)
         # Registrations under way, also of connections that are gone: each must end in a session or in none. And looks
         # after consumers that came back.
@@ -195,9 +198,19 @@ class ConsumerSessions:
             former.end()
         sessions[number] = consumer
         # Before it registers, so that no change of the controller falls between the two.
-        consumer.stop_listening = topics.feed.listen(
+        stop = topics.feed.listen(
             consumer.topic, lambda part: self._controller_changed(session, consumer, part)
         )
+        consumer.stop_listening = stop
+        if not session.connection.peer_features.supports_scalable_topics:
+            # A client that knows how to leave says so.
+            consumer.told = self.departures.observe(session, consumer)
+
+            def stop_all() -> None:
+                stop()
+                self.departures.end(consumer)
+
+            consumer.stop_listening = stop_all
         return consumer
 
     async def _register(self, session: Session, consumer: ConsumerSession, request_id: int) -> None:
@@ -306,7 +319,7 @@ class ConsumerSessions:
 
     def connection_lost(self, session: Session) -> None:
         for consumer in list(session.sessions.values()):
-            if self.departures.has_left(session, consumer):
+            if self.departures.has_left(consumer):
                 self._has_left(session, consumer)
                 continue
             consumer.end()

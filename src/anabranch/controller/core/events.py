@@ -70,7 +70,7 @@ class SeekRequested:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsExpired:
-    """Retention has passed and every subscription has drained these sealed segments."""
+    """Retention had passed and every subscription had drained these sealed segments. Looked at again at its turn."""
 
     segments: tuple[SegmentId, ...]
     ticket: Ticket = 0
@@ -124,6 +124,14 @@ class SubscriptionsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Unneeded:
+    """Of the sealed segments that were asked about, those that nobody needs, and where they end if that is known."""
+
+    segments: tuple[SegmentId, ...]
+    ends: tuple[tuple[SegmentId, tuple[int, int]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The effect took place."""
 
@@ -136,7 +144,7 @@ class EffectFailed:
     error: AnabranchError
 
 
-Event = Request | TopicStored | TopicRead | SubscriptionsRead | Done | EffectFailed
+Event = Request | TopicStored | TopicRead | SubscriptionsRead | Unneeded | Done | EffectFailed
 
 # -- effects
 
@@ -218,6 +226,13 @@ class MoveCursors:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckUnneeded:
+    """Look which of those sealed segments nobody needs now. The answer is Unneeded."""
+
+    segments: tuple[SegmentId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckDrained:
     """Look again which sealed segments the subscription has drained, and hand out what that allows."""
 
@@ -284,6 +299,7 @@ Effect = (
     | DeleteCursors
     | WithdrawDescendants
     | MoveCursors
+    | CheckUnneeded
     | CheckDrained
     | DropSessions
     | RemoveSubscription
@@ -308,6 +324,7 @@ ANSWERED = (
     DeleteCursors,
     WithdrawDescendants,
     MoveCursors,
+    CheckUnneeded,
     CheckDrained,
     DropSessions,
     RemoveSubscription,

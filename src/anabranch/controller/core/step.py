@@ -78,6 +78,9 @@ class Collecting:
 
     request: e.SegmentsExpired
     stage: int = 0  # marked, deleted, pruned
+    is_checked: bool = (
+        False  # Nobody needs them: what was decided before its turn came may have changed by a seek.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,8 @@ def step(state: TopicState, event: Event) -> Result:
             return _stored(replace(state, version=version, failures=0))
         case e.SubscriptionsRead(records):
             return _subscriptions_read(replace(state, failures=0), records)
+        case e.Unneeded():
+            return _checked(replace(state, failures=0), event)
         case e.Done():
             return _effect_done(replace(state, failures=0))
         case e.EffectFailed():
@@ -333,6 +338,8 @@ def _collect(state: TopicState, doing: Collecting) -> Result:
     match doing.stage:
         case _ if not numbers:
             return _finish(state)
+        case 0 if not doing.is_checked:
+            return state, [e.CheckUnneeded(numbers)]
         case 0:
             marked = layout.mark_deleting(numbers, dict(doing.request.ends))
             return state, [e.StoreTopic(replace(state.topic, layout=marked), state.version)]
@@ -442,6 +449,16 @@ def _other_kind(found: SubscriptionRecord) -> OperationRefused:
     )
 
 
+def _checked(state: TopicState, found: e.Unneeded) -> Result:
+    match state.doing:
+        case Collecting(request, 0):
+            left = tuple(n for n in request.segments if n in found.segments)
+            doing = Collecting(e.SegmentsExpired(left, request.ticket, found.ends), is_checked=True)
+            return _go_on(replace(state, doing=doing))
+        case _:
+            raise AssertionError(f"segments were looked at that {state.doing} did not ask for")
+
+
 def _effect_done(state: TopicState) -> Result:
     match state.doing:
         case Reshaping(has_children=False) as doing:
@@ -505,6 +522,9 @@ def _failed(state: TopicState, event: e.EffectFailed) -> Result:
     ):
         # Nothing has begun, and trying again cannot help: what would, such as deleting a subscription that keeps sealed
         # segments, waits behind it.
+        return _give_up(replace(state, failures=0), event.error)
+    if isinstance(event.effect, e.CheckUnneeded):
+        # Nothing has begun, and the next look at sealed segments finds them again.
         return _give_up(replace(state, failures=0), event.error)
     is_refused = isinstance(event.error, SegmentRefused)
     if not is_refused and not _must_finish(state):
@@ -584,7 +604,9 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             layout = state.topic.layout
             left = tuple(n for n in request.segments if n in layout.segments)
             marked = all(layout.segments[n].is_deleting for n in left)
-            return _go_on(replace(state, doing=replace(doing, stage=max(stage, 1) if marked else 0)))
+            if marked:
+                return _go_on(replace(state, doing=replace(doing, stage=max(stage, 1))))
+            return _go_on(replace(state, doing=replace(doing, stage=0, is_checked=False)))
         case Deleting(_, stage):
             return _go_on(
                 replace(state, doing=replace(doing, stage=max(stage, 1) if state.topic.is_deleting else 0))
@@ -619,7 +641,7 @@ def _refusal(request: Request, error: AnabranchError) -> list[Effect]:
 def _refuse_all(state: TopicState, event: Event) -> Result:
     if isinstance(
         event,
-        e.TopicStored | e.TopicRead | e.SubscriptionsRead | e.Done | e.EffectFailed,
+        e.TopicStored | e.TopicRead | e.SubscriptionsRead | e.Unneeded | e.Done | e.EffectFailed,
     ):
         return state, []
     if isinstance(event, e.DeletionRequested):

@@ -76,6 +76,8 @@ class Script:
                 return e.RepairRequested()
             case "stored":
                 return e.TopicStored(self.state.version + 1)
+            case "unneeded":
+                return e.Unneeded(tuple(SegmentId(int(n)) for n in rest))
             case "done":
                 return e.Done()
             case "subscriptions":
@@ -158,6 +160,8 @@ def render(effect: e.Effect) -> str:
         case e.MoveCursors(name, segments, timestamp_ms):
             where = "the end" if timestamp_ms is None else f"{timestamp_ms} ms"
             return f"move-cursors {name} {_segments(segments)} to {where}"
+        case e.CheckUnneeded(segments):
+            return f"check-unneeded {','.join(map(str, segments))}"
         case e.CheckDrained(name):
             return f"check-drained {name}"
         case e.DropSessions(name):

@@ -113,6 +113,8 @@ class World:
                     if self.topic is not None and not self.topic.may_delete(segment.id):
                         return e.EffectFailed(effect, SegmentRefused("not called for"))
                     self.segments.pop(segment.id, None)
+            case e.CheckUnneeded(numbers):
+                return e.Unneeded(numbers)
             case e.RemoveTopic():
                 self.topic = None
                 self.subscriptions.clear()
@@ -171,7 +173,7 @@ OPERATIONS: dict[str, tuple[Callable[..., World], tuple[int, ...], e.Request | N
     "split": (world, (2,), e.SplitRequested(1, 0, NOW_MS), 6),
     "merge": (world, (2,), e.MergeRequested(1, 1, 0, NOW_MS), 7),
     "migrate": (migrating, (), None, 6),
-    "collect": (split_once, (), e.SegmentsExpired((SegmentId(0),), 1), 3),
+    "collect": (split_once, (), e.SegmentsExpired((SegmentId(0),), 1), 4),
     "delete": (world, (2,), e.DeletionRequested(1), 4),
     "unsubscribe": (world, (2,), e.SubscriptionDeletionRequested(1, "billing"), 6),
 }

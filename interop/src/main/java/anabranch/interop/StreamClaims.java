@@ -36,6 +36,9 @@ final class StreamClaims {
         claims.put("two consumers share a changing topic", this::shared);
         claims.put("a joining consumer gets its share", this::joins);
         claims.put("the segments of a consumer that left move", this::leaves);
+        claims.put("the segments of a closed consumer move though its client stays", this::closes);
+        claims.put("also if the topic splits meanwhile", this::closesAndSplits);
+        claims.put("also if it had none when it was closed", this::closesIdle);
         claims.put("more consumers than segments", this::idle);
         claims.put("the same name takes over", this::takesOver);
         claims.put("a consumer goes on where it stopped", this::resumes);
@@ -152,6 +155,53 @@ final class StreamClaims {
             until("the first has every key again", () -> one.keys.size() == 100);
             sender.finish();
             history.awaitAll("everything arrives");
+        }
+        history.checkOrder();
+    }
+
+    private void closes(String name) throws Exception {
+        closes(lab.create(name, 4), () -> { });
+    }
+
+    private void closesAndSplits(String name) throws Exception {
+        String topic = lab.create(name, 4);
+        closes(topic, () -> {
+            for (int n = 0; n < 4; n++) {
+                Words.pause(1000);
+                lab.split(topic, n);
+            }
+        });
+    }
+
+    private void closes(String topic, Words.Action meanwhile) throws Exception {
+        History history = new History();
+        try (Producer<String> producer = lab.producer(topic);
+                Receiver one = Receiver.of(lab.stream(topic, "s").consumerName("one").subscribe(), history)) {
+            Receiver two = Receiver.of(lab.stream(topic, "s").consumerName("two").subscribe(), history);
+            Sender sender = new Sender(producer, history, 100).start(500);
+            until("the second has its share", () -> two.keys.size() > 20);
+            two.close();
+            meanwhile.run();
+            one.forgetKeys();
+            until("the first has every key again", () -> one.keys.size() == 100);
+            sender.finish();
+            history.awaitAll("everything arrives");
+        }
+        history.checkOrder();
+    }
+
+    private void closesIdle(String name) throws Exception {
+        String topic = lab.create(name, 1);
+        History history = new History();
+        try (Producer<String> producer = lab.producer(topic);
+                Receiver one = Receiver.of(lab.stream(topic, "s").consumerName("one").subscribe(), history)) {
+            lab.stream(topic, "s").consumerName("two").subscribe().close();
+            Sender sender = new Sender(producer, history, 100).send(100);
+            history.awaitAll("what was sent before arrives");
+            lab.split(topic, 0);
+            sender.send(100);
+            history.awaitAll("and what was sent to the children, one of which was the second's");
+            check(one.count.get() > 100, "all of it came to the first");
         }
         history.checkOrder();
     }
