@@ -2,8 +2,9 @@
 
 Only where such a policy is set: without one a topic stays until somebody deletes it. A topic is in use while it has
 producers or consumers, while a durable subscription (or, by the policy's mode, one with a backlog) needs it, and
-while retention keeps something in it, or compaction has left something. How long it has been unused is counted from
-when this broker first saw it so.
+while a retention policy keeps something in it, or compaction has left something. What only the broker's default
+retention keeps does not hold it: to delete unused topics was asked for, that default was not. How long it has been
+unused is counted from when this broker first saw it so.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def is_unused(topic: Topic, policy: InactiveTopics) -> bool:
         is_needed = bool(durable)
     else:
         is_needed = any(s.backlog() for s in durable)
+    is_kept = topic.log.entries > 0 and not topic.upkeep.is_retained_by_default
     left = topic.log.topic_record.compacted
-    return not is_needed and topic.log.entries == 0 and (left is None or left.entries == 0)
+    return not is_needed and not is_kept and (left is None or left.entries == 0)
 
 
 class InactiveTopicSweep:
