@@ -103,7 +103,8 @@ class Anabranch(System):
     name = "anabranch"
     title = "Anabranch"
     syncs = "yes"
-    extra_arguments: tuple[str, ...] = ()
+    # As Pulsar is shipped: what was consumed is not kept, and a run does not fill half of the disk.
+    extra_arguments: tuple[str, ...] = ("--set", "defaultRetentionTimeInMinutes=0")
 
     @property
     def data(self) -> Path:

@@ -30,6 +30,7 @@ SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": 8 << 20,
+    "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
 }
 REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)

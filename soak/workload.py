@@ -19,6 +19,7 @@ BROKER_SETTINGS = {
     "maxMessageSize": 256 * 1024,
     "logFileBytes": 8 << 20,
     "logCacheBytes": 8 << 20,
+    "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
     "logLingerBytes": 0,
     "retentionCheckIntervalInSeconds": 1,

@@ -27,6 +27,7 @@ SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": int(GRACE_S),
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": 8 << 20,
+    "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
     # Small, so that a large message is one of some hundred KB; larger than a batch.
     "maxMessageSize": MESSAGE_BYTES_MAX,

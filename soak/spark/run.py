@@ -31,7 +31,12 @@ MASTER = "local[2,8]"
 PER_SECOND = 200.0
 ROWS_MAX = 400
 PARTIES = ("driver", "executor", "broker")
-SETTINGS = {"logFileBytes": 8 << 20, "retentionCheckIntervalInSeconds": 1, "logLingerSeconds": 0}
+SETTINGS = {
+    "logFileBytes": 8 << 20,
+    "retentionCheckIntervalInSeconds": 1,
+    "defaultRetentionTimeInMinutes": 0,
+    "logLingerSeconds": 0,
+}
 # How far the table may be behind before the producer waits for it: what is left in the end has to be read, too.
 BEHIND_MAX = 4_000
 # Without a batch for so long, a query counts as one that does not get anywhere. A start takes 15 s on two quiet cores.

@@ -21,7 +21,12 @@ Found = tuple[tuple[int, int], str, bytes]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    settings = {"logFileBytes": 1 << 20, "logLingerSeconds": 0, "retentionCheckIntervalInSeconds": 1}
+    settings = {
+        "logFileBytes": 1 << 20,
+        "defaultRetentionTimeInMinutes": 0,
+        "logLingerSeconds": 0,
+        "retentionCheckIntervalInSeconds": 1,
+    }
     with BrokerProcess(tmp_path, settings) as process:
         yield process
 

@@ -28,6 +28,7 @@ SETTINGS = {
     "logDiskBytesMax": 24 * MIB,
     "logDiskReserveBytes": 6 * MIB,
     "logCacheBytes": 2 * MIB,
+    "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
     "logLingerBytes": 0,
     "retentionCheckIntervalInSeconds": 1,
@@ -226,3 +227,29 @@ def test_the_commands_tell_of_the_full_disk(tmp_path: Path) -> None:
 def anabranch(*words: str) -> tuple[int, str]:
     done = subprocess.run([sys.executable, "-m", "anabranch.cli", *words], capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
+
+
+def test_what_nobody_subscribes_to_never_fills_the_disk_and_the_newest_stays(tmp_path: Path) -> None:
+    """By default it is kept for a week, but within its share of the disk: five times as much is sent as fits."""
+    settings = {**SETTINGS, "defaultRetentionTimeInMinutes": 7 * 24 * 60}
+    count, more = 1500, 40
+    with BrokerProcess(tmp_path, settings) as broker, blocking.connect(broker.url) as client:
+        with client.producer(TOPIC, send_timeout_s=100) as producer:
+            for n in range(count):
+                producer.post(b"%d %b" % (n, FILLER))
+            producer.flush()
+            # A disk that was full may have cost all of them. What comes now fits, beside what it may have left.
+            until(lambda: stored_bytes(broker) <= 13 * MIB, within_s=60)
+            for n in range(count, count + more):
+                producer.send(b"%d %b" % (n, FILLER))
+        with client.checkpoint_consumer(TOPIC, start="earliest") as consumer:
+            numbers = [int(consumer.receive(timeout_s=30).value.split()[0])]
+            while numbers[-1] < count + more - 1:
+                numbers.append(int(consumer.receive(timeout_s=30).value.split()[0]))
+    assert numbers == list(range(numbers[0], count + more))
+    assert more <= len(numbers) < count
+
+
+def stored_bytes(broker: BrokerProcess) -> int:
+    stats = broker.get(f"{TOPIC.replace('://', '/')}/stats")
+    return int(stats["storageSize"])

@@ -162,6 +162,7 @@ class Producer:
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         delay_ms: int | None = None,
+        published_ms: int | None = None,
     ) -> asyncio.Future[tuple[int, int]]:
         """Sends one message, waiting while too many have no receipt. The future is its (ledger, entry)."""
         await self._room.acquire()
@@ -173,7 +174,7 @@ class Producer:
         metadata = pb.MessageMetadata(
             producer_name=self.name,
             sequence_id=sequence,
-            publish_time=time.time_ns() // 1_000_000,
+            publish_time=time.time_ns() // 1_000_000 if published_ms is None else published_ms,
             partition_key=key,
         )
         if delay_ms is not None:

@@ -32,7 +32,12 @@ WITHIN_S = 20.0
 
 @pytest.fixture(scope="module")
 def keeping_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"logLingerSeconds": 0, "logLingerBytes": 0, "retentionCheckIntervalInSeconds": 1}
+    settings = {
+        "defaultRetentionTimeInMinutes": 0,
+        "logLingerSeconds": 0,
+        "logLingerBytes": 0,
+        "retentionCheckIntervalInSeconds": 1,
+    }
     with BrokerProcess(tmp_path_factory.mktemp("keeping_nothing"), settings) as process:
         yield process
 

@@ -261,6 +261,7 @@ def rewriting(tmp_path: Path, connect: Connect) -> Iterator[BrokerProcess]:
     """A broker that soon rewrites what is mostly dead; topics of public/kept stay whole."""
     settings = {
         "logFileBytes": 1024 * KB,
+        "defaultRetentionTimeInMinutes": 0,
         "logLingerSeconds": 0,
         "logLingerBytes": 0,
         "retentionCheckIntervalInSeconds": 1,

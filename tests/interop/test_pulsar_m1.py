@@ -19,8 +19,11 @@ from soak.client import run as soak
 from soak.client.conductor import Pace
 from soak.client.target import Target
 
+from anabranch import blocking
+from anabranch.cli.rest import call
 from anabranch.client import Routing
 from harness import m1_limits, pulsar_peer
+from harness.broker_process import until
 from harness.pulsar_peer import PulsarPeer
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -60,6 +63,25 @@ def test_the_tests_of_our_client_pass_less_what_m1_cannot_do(peer: PulsarPeer, m
     )
     print(ran.stdout[-6000:])
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+
+
+def test_pulsar_splits_by_itself_for_a_consumer_that_joins(peer: PulsarPeer) -> None:
+    """What the README says of it beside ours."""
+    path = "scalable/public/default/joined"
+    call(peer.admin, "PUT", f"/admin/v2/{path}?numInitialSegments=1")
+
+    def active() -> int:
+        found = call(peer.admin, "GET", f"/admin/v2/{path}")["segments"].values()
+        return sum(one["state"] == "ACTIVE" for one in found)
+
+    with blocking.connect(peer.url) as client:
+        topic = "topic://public/default/joined"
+        first = client.stream_consumer(topic, "team", consumer_name="first")
+        assert active() == 1
+        second = client.stream_consumer(topic, "team", consumer_name="second")
+        until(lambda: active() == 2, within_s=30)
+        first.close()
+        second.close()
 
 
 def test_every_limit_is_described_and_is_about_a_test_that_exists() -> None:

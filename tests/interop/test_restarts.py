@@ -115,7 +115,7 @@ def test_sequence_ids_are_remembered_over_a_kill(mortal: BrokerProcess, connect:
 def test_sequence_ids_are_known_also_of_what_was_trimmed_after_a_kill(
     tmp_path: Path, connect: Connect
 ) -> None:
-    settings = {"logLingerSeconds": 0, "logLingerBytes": 0}
+    settings = {"defaultRetentionTimeInMinutes": 0, "logLingerSeconds": 0, "logLingerBytes": 0}
     with BrokerProcess(tmp_path, settings) as broker:
         client = connect(broker)
         producer = client.create_producer("t", producer_name="p", batching_enabled=False)

@@ -198,7 +198,12 @@ def test_a_slice_whose_segment_is_gone_fails_or_is_empty_as_the_user_wants(
 
 
 def test_messages_that_were_trimmed_fail_the_slice_unless_the_user_goes_on(tmp_path: Path) -> None:
-    settings = {"logLingerSeconds": 0, "logLingerBytes": 0, "retentionCheckIntervalInSeconds": 1}
+    settings = {
+        "defaultRetentionTimeInMinutes": 0,
+        "logLingerSeconds": 0,
+        "logLingerBytes": 0,
+        "retentionCheckIntervalInSeconds": 1,
+    }
     with BrokerProcess(tmp_path, settings) as process:
         river = River(process, "trimmed")
         with blocking.connect(process.url) as client:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def keeping_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"logLingerSeconds": 0, "logLingerBytes": 0, "retentionCheckIntervalInSeconds": 1}
+    settings = {
+        "defaultRetentionTimeInMinutes": 0,
+        "logLingerSeconds": 0,
+        "logLingerBytes": 0,
+        "retentionCheckIntervalInSeconds": 1,
+    }
     with BrokerProcess(tmp_path_factory.mktemp("keeping_nothing"), settings) as process:
         yield process
 

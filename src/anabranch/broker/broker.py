@@ -18,6 +18,7 @@ from anabranch.broker.authorization import AllowAll, Authorizer, Rights
 from anabranch.broker.background import Background, Work
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.connection_limits import ConnectionLimits
+from anabranch.broker.disk_share import DiskShare
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.inactive_topics import InactiveTopicSweep
@@ -145,6 +146,7 @@ class Broker:
         self.topic_policies = TopicPolicyStore(metadata)
         self.dynamic_config = DynamicConfig(metadata, config, self._reconfigure)
         self.inactive_topics = InactiveTopicSweep(self)
+        self.disk_share = DiskShare(self)
         self.open_topics = OpenTopics(self)
         self.new_topics = NewTopics(self)
         self.ledger_ids = LedgerIds(metadata)
@@ -453,6 +455,7 @@ class Broker:
             for topic in topics:
                 if not topic.is_bare:
                     await self._guarded(topic, topic.maintain)
+        await self.disk_share.give_back()
 
     async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
         """One topic's upkeep: what goes wrong with it is no other topic's business."""

@@ -180,8 +180,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     hidden_writes_retention_seconds: int = 7 * 86_400
 
     # -- keeping and expiring
-    default_retention_time_in_minutes: int = 0
-    default_retention_size_in_mb: int = 0
+    # What is kept of messages that every subscription has acknowledged, or that nobody has subscribed to, where
+    # neither the topic nor its namespace has a retention policy. -1: no bound; 0 in either: messages only linger.
+    default_retention_time_in_minutes: int = 7 * 24 * 60
+    default_retention_size_in_mb: int = -1
     ttl_duration_default_in_seconds: int = 0
     # How often each open topic expires and trims. Pulsar waits 120 s; giving disk back sooner costs little here.
     retention_check_interval_in_seconds: int = 10
@@ -246,6 +248,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # that seeks back a moment, or subscribes a moment late, still finds them. A full disk ends this at once.
     log_linger_seconds: int = 60
     log_linger_bytes: int = 64 * MIB
+    # What the default retention keeps is given back, the oldest of all topics first, while messages take more than
+    # this share of what the log may take: of logDiskBytesMax, or of what it takes and what is free.
+    log_retained_disk_share: float = 0.5
     # Publishing stops while less than this is free, so that acks, deletes and rewriting can still free space.
     log_disk_reserve_bytes: int = 256 * MIB
     # What the log may take of the disk, reserve included; 0: all of it.
@@ -350,7 +355,8 @@ _AT_LEAST: Mapping[str, float] = {
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
 }
-_AT_MOST: Mapping[str, int] = {
+_AT_MOST: Mapping[str, float] = {
+    "logRetainedDiskShare": 1,
     "brokerServicePort": 65_535,
     "webServicePort": 65_535,
     "brokerServicePortTls": 65_535,

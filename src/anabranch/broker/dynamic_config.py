@@ -45,6 +45,7 @@ DYNAMIC: Final = (
     "isSchemaValidationEnforced",
     "logLingerBytes",
     "logLingerSeconds",
+    "logRetainedDiskShare",
     "maxConsumersPerSubscription",
     "maxConsumersPerTopic",
     "maxNumPartitionsPerPartitionedTopic",

@@ -2,8 +2,9 @@
 
 Only where such a policy is set: without one a topic stays until somebody deletes it. A topic is in use while it has
 producers or consumers, while a durable subscription (or, by the policy's mode, one with a backlog) needs it, and
-while its log keeps anything, seen by readers or hidden from them, or compaction has left something. How long it has
-been unused is counted from when this broker first saw it so.
+while hidden entries wait for a decision, a retention policy keeps something in it, or compaction has left something.
+What only the broker's default retention keeps does not hold it: to delete unused topics was asked for, that default was
+not. How long it has been unused is counted from when this broker first saw it so.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ def is_unused(topic: Topic, policy: InactiveTopics) -> bool:
         is_needed = bool(durable)
     else:
         is_needed = any(s.backlog() for s in durable)
+    is_retained = topic.log.kept_first != topic.log.kept_end and not topic.upkeep.is_retained_by_default
     # Entries that nobody sees yet are kept, too: the rows of a job that has not decided about them.
-    holds_entries = topic.hidden.has_open or topic.log.kept_first != topic.log.kept_end
+    is_kept = topic.hidden.has_open or is_retained
     left = topic.log.topic_record.compacted
-    return not is_needed and not holds_entries and (left is None or left.entries == 0)
+    return not is_needed and not is_kept and (left is None or left.entries == 0)
 
 
 class InactiveTopicSweep:

@@ -1,9 +1,10 @@
 """Which entries of a topic may go: a decision over figures, and the little reading it needs. No clock of its own.
 
 An entry goes when every durable subscription has acknowledged it (or there is none) and retention does not keep it.
-Retention keeps the newest entries: those younger than its time and within its size, -1 being no bound. Without
-retention, consumed entries still linger for a while, so that a seek back or a reader that comes a moment later finds
-them; when too many bytes linger, or the disk is low, they do not.
+Retention keeps the newest entries: those younger than its time and within its size, -1 being no bound. With a
+retention of nothing, consumed entries still linger for a while, so that a seek back or a reader that comes a moment
+later finds them; when too many bytes linger, or the disk is low, they do not. What only the broker's default keeps
+goes when the disk is low, too, and the oldest of it when the log takes too much (`disk_share.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.model.position import Position
+from anabranch.storage.port import LogDamagedError
 from anabranch.storage.topic_log import TopicLog
+from anabranch.wire.entry import publish_time
 
 MEGABYTE = 1024 * 1024
 
@@ -37,8 +40,36 @@ def keep_of(minutes: int, megabytes: int, linger: Keep) -> Keep:
     )
 
 
-async def trim_target(log: TopicLog, consumed: Position, keep: Keep, now_ms: int) -> Position:
-    """The position below which everything may go; `log.first` or less if nothing may."""
+class Oldest:
+    """When the first kept entry of a log was published. Read once for each entry that is the first."""
+
+    def __init__(self) -> None:
+        self._of: Position | None = None
+        self._ms = 0
+
+    async def ms(self, log: TopicLog) -> int | None:
+        """None of an empty log."""
+        first = log.kept_first
+        if first >= log.kept_end:
+            return None
+        if first != self._of:
+            try:
+                _, entries = await log.read(first, 1, 1)
+            except LogDamagedError:
+                return None  # As if it were not known: a search may find its way around the damage.
+            if not entries:
+                return None
+            self._of, self._ms = first, publish_time(entries[0][2])
+        return self._ms
+
+
+async def trim_target(
+    log: TopicLog, consumed: Position, keep: Keep, now_ms: int, oldest: Oldest | None = None
+) -> Position:
+    """The position below which everything may go; `log.first` or less if nothing may.
+
+    With `oldest`, a log whose first entry is not old enough is not searched: most logs, most of the time.
+    """
     consumed = min(log.normalise(consumed), log.end)
     if consumed <= log.kept_first or (keep.seconds is None and keep.bytes is None):
         return log.first
@@ -49,5 +80,8 @@ async def trim_target(log: TopicLog, consumed: Position, keep: Keep, now_ms: int
         share = 1 - keep.bytes / log.size_bytes
         by_size = log.position_at(int(log.entries * share))
     if keep.seconds is not None:
-        by_age = await log.find_by_publish_time(int(now_ms - keep.seconds * 1000))
+        before_ms = int(now_ms - keep.seconds * 1000)
+        first_ms = await oldest.ms(log) if oldest is not None else None
+        if first_ms is None or first_ms < before_ms:
+            by_age = await log.find_by_publish_time(before_ms)
     return min(consumed, max(by_age, by_size))

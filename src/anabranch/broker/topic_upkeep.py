@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from anabranch.broker import owed
 from anabranch.broker.backlog_quota import BacklogQuotas, quotas_of
 from anabranch.broker.policies import Policies
-from anabranch.broker.retention import NOTHING, Keep, keep_of, trim_target
+from anabranch.broker.retention import NOTHING, Keep, Oldest, keep_of, trim_target
 from anabranch.broker.topic_limits import TopicLimits, limits_of
+from anabranch.model.position import Position
 
 if TYPE_CHECKING:
     from anabranch.broker.topic import Topic
@@ -26,6 +27,7 @@ class TopicUpkeep:
         self._bare_at = -1
         # What stays of a topic of the broker's own, whatever policies say and subscriptions hold.
         self.own_keep: Keep | None = None
+        self.oldest = Oldest()
 
     def apply_policies(self, policies: Policies) -> None:
         """The namespace's, from now on; the topic's own are over them."""
@@ -85,19 +87,49 @@ class TopicUpkeep:
             for subscription in topic.subscriptions.values():
                 if subscription.is_durable:
                     await subscription.skip_below(least)
-        consumed = min(
-            (s.next for s in topic.subscriptions.values() if s.is_durable),
-            default=topic_log.end,
-        )
-        if consumed <= topic_log.kept_first:
-            return
-        retention = policies.retention_policies
-        minutes = config.default_retention_time_in_minutes if retention is None else retention.minutes
-        megabytes = config.default_retention_size_in_mb if retention is None else retention.megabytes
-        is_low = not topic.broker.log.is_accepting
+        if self.consumed > topic_log.kept_first:
+            await self._trim(self._keep())
+
+    @property
+    def consumed(self) -> Position:
+        """Every durable subscription has acknowledged what lies before it."""
+        durable = (s.next for s in self._topic.subscriptions.values() if s.is_durable)
+        return min(durable, default=self._topic.log.end)
+
+    @property
+    def is_retained_by_default(self) -> bool:
+        """Whether nobody has said what is to be kept here: then the broker's default does."""
+        return self.policies.retention_policies is None and self.own_keep is None
+
+    def _keep(self) -> Keep:
+        config = self._topic.broker.config
+        is_low = not self._topic.broker.log.is_accepting
         linger = NOTHING if is_low else Keep(config.log_linger_seconds, config.log_linger_bytes)
-        keep = self.own_keep or keep_of(minutes, megabytes, linger)
-        target = await trim_target(topic_log, consumed, keep, topic.broker.now_ms())
+        if self.own_keep is not None:
+            return self.own_keep
+        retention = self.policies.retention_policies
+        if retention is not None:
+            return keep_of(retention.minutes, retention.megabytes, linger)
+        if is_low:
+            return NOTHING
+        minutes, megabytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
+        return keep_of(minutes, megabytes, linger)
+
+    async def give_back(self, before_ms: int) -> int:
+        """Gives up what was published before and only the default retention keeps; how many bytes that were."""
+        topic_log = self._topic.log
+        if self._topic.is_closed or not self.is_retained_by_default or self.consumed <= topic_log.kept_first:
+            return 0
+        had = topic_log.size_bytes
+        now_ms = self._topic.broker.now_ms()
+        await self._trim(Keep(max(0.0, (now_ms - before_ms) / 1000), None))
+        return had - topic_log.size_bytes
+
+    async def _trim(self, keep: Keep) -> None:
+        topic, topic_log = self._topic, self._topic.log
+        target = await trim_target(topic_log, self.consumed, keep, topic.broker.now_ms(), self.oldest)
+        if target <= topic_log.kept_first:
+            return
         await topic.sequence_ids.read_below(target)
         late = owed.behind(topic.subscriptions.values(), target)
         await topic_log.trim(target)

@@ -10,13 +10,14 @@ from typing import Final
 from anabranch.cli.access import connect_options, security_of
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.progress import Bar, is_terminal, plural, summary
-from anabranch.cli.reach import find
+from anabranch.cli.reach import Found, find
 from anabranch.cli.running import Stopping
 from anabranch.cli.running import run as run_loop
 from anabranch.cli.sending import Sending
 from anabranch.cli.sources import Source, Text, opened
 from anabranch.cli.tables import can_make_tables
 from anabranch.client import Batching, connect
+from anabranch.client.security import Security
 
 # Lines of files from this size on are sent as tables: it takes half a second to get ready for that.
 TABLES_FROM_BYTES: Final = 32 << 20
@@ -61,9 +62,8 @@ async def _produce(arguments: argparse.Namespace) -> int:
         "send_timeout_s": arguments.timeout or None,
     }
     with opened(arguments) as source, Stopping() as stopping:
-        await find(
-            arguments.service_url, arguments.topic, for_producing=True, security=security_of(arguments)
-        )
+        security = security_of(arguments)
+        found = await find(arguments.service_url, arguments.topic, for_producing=True, security=security)
         async with connect(arguments.service_url, **connect_options(arguments)) as client:
             producer = await client.producer(arguments.topic, **options)
             sending = Sending(producer, source, properties or None, arguments.rate, stopping)
@@ -79,7 +79,18 @@ async def _produce(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         told = summary(sending.tally, "stored", bar.seconds)
         print(f"{'interrupted: ' if stopping else ''}{told}", file=sys.stderr)
+        if sending.tally.messages and not stopping:
+            await _tell_unheard(found, security)
     return stopping.exit_code if stopping else 0
+
+
+async def _tell_unheard(found: Found, security: Security | None) -> None:
+    """Whoever sends before anybody listens wants to know for how long that is no mistake."""
+    from anabranch.cli.unheard import unheard  # It takes as long to import as most messages to send.
+
+    hint = await asyncio.to_thread(unheard, found, security)
+    if hint is not None:
+        print(hint, file=sys.stderr)
 
 
 def _batching(arguments: argparse.Namespace) -> bool | Batching:

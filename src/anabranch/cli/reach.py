@@ -28,6 +28,7 @@ class Found:
 
     name: TopicName  # With the domain it really has.
     segments: int  # Those of the latest generation, or the partitions.
+    admin_url: str = ""  # Of the broker that was asked, if it says so.
 
     @property
     def is_classic(self) -> bool:
@@ -52,17 +53,17 @@ async def find(
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
     with troubles() as trouble:
         try:
-            await _service(connections, service_url)
+            admin_url = (await _service(connections, service_url)).http_url
             async with asyncio.timeout(ANSWER_MAX_S):
                 await watch.open()
                 active = watch.layout.active
                 legacy = active[0].legacy_topic
                 if not legacy:
-                    return Found(watch.topic, len(active))
+                    return Found(watch.topic, len(active), admin_url)
                 if for_producing:
                     await _check_open(connections, legacy)
                 name = TopicName.parse(legacy)
-                return Found(name if asked.partition_index >= 0 else name.base, len(active))
+                return Found(name if asked.partition_index >= 0 else name.base, len(active), admin_url)
         except TimeoutError:
             why = trouble.last or "is the broker in trouble?"
             raise TimedOut(f"no answer about {topic} within {ANSWER_MAX_S:.0f} s: {why}") from trouble.last

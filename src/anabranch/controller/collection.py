@@ -1,8 +1,9 @@
 """Sealed segments that nobody needs any more: found by the topic's leader, which then has them removed.
 
-One goes when retention has passed, it hides nothing that readers may yet be shown, every subscription has read it to
-its end, and no producer can be in doubt any more about what it sent there: after a lost connection producers ask a
-sealed segment which of their messages it holds, and one that is gone can only be taken to hold none.
+One goes when retention has passed or has left nothing in it, it hides nothing that readers may yet be shown, every
+subscription has read it to its end, and no producer can be in doubt any more about what it sent there: after a lost
+connection producers ask a sealed segment which of their messages it holds, and one that is gone can only be taken to
+hold none.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Collection:
             return {}
         layout = state.topic.layout
         keep_ms = await self._settings.retention_ms(controller.topic.namespace)
-        if keep_ms is None:
+        emptied_ms = keep_ms if self._settings.emptied_ms is None else self._settings.emptied_ms
+        if emptied_ms is None:
             return {}
         # The store's time, as that of the layouts: the clocks of brokers differ.
         now_ms = await self._now_ms()
@@ -56,12 +58,16 @@ class Collection:
         records = await self._records.subscriptions(controller.topic, state.topic.generation)
         found: dict[SegmentId, tuple[int, int] | None] = {}
         for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
-            if segment.is_deleting or segment.sealed_ms + keep_ms > now_ms:
+            least_ms = emptied_ms if keep_ms is None else min(emptied_ms, keep_ms)
+            if segment.is_deleting or segment.sealed_ms + least_ms > now_ms:
                 continue
-            if seen_ms[segment.id] + min(keep_ms, DOUBT_MS) > now_ms:
+            if seen_ms[segment.id] + min(least_ms, DOUBT_MS) > now_ms:
                 continue
             if all(parent in found for parent in segment.parents):
                 status = await self._status(controller.topic, segment)
+                is_over = keep_ms is not None and segment.sealed_ms + keep_ms <= now_ms
+                if status is not None and status.storage_bytes > 0 and not is_over:
+                    continue
                 if status is None or _is_unneeded(status, segment, records):
                     found[segment.id] = None if status is None else status.end
         return found

@@ -24,6 +24,8 @@ class ControllerSettings:
     collect_every_s: float = 60.0
     # For how long a sealed segment is kept at least, in milliseconds; None for ever.
     retention_ms: Callable[[NamespaceName], Awaitable[int | None]] = _keep_nothing
+    # For how long one that holds nothing any more, as there is nothing in it to retain; None: as any other.
+    emptied_ms: int | None = None
     drain_poll_first_s: float = 0.25
     drain_poll_max_s: float = 5.0
     retry_first_s: float = 0.02

@@ -35,6 +35,8 @@ SESSION_TIMEOUT_S: Final = 4.0
 CONFIG: Final = BrokerConfig(
     broker_deduplication_enabled=True,
     scalable_topic_consumer_session_grace_period_seconds=3,
+    # Of a week's retention a run of minutes would see nothing.
+    default_retention_time_in_minutes=0,
     retention_check_interval_in_seconds=7,
     connection_write_buffer_bytes=16 * 1024,
     max_message_size=64 * 1024,

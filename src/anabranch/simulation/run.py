@@ -89,7 +89,7 @@ class World:
         self.is_traced = is_traced
         self.loop = SimLoop()
         self.network = self.loop.network = Network(self.loop, random.Random(self.chance.random()))
-        # Half of the runs keep sealed segments as long as brokers do by themselves, which is longer than the trouble
+        # Half of the runs keep sealed segments as long as consumed messages linger, which is longer than the trouble
         # lasts. The others delete them in the middle of it, and promise less to producers in doubt.
         self.keeps_sealed = self.chance.random() < 0.5
         self.history = History(is_gone_early=self._is_gone_early)

@@ -95,6 +95,7 @@ class FileLogStore:
         self._cache_hits = 0
         self._cache_misses = 0
         self._free_bytes = 0  # As of the last look.
+        self._is_space_known = False
         self._live = Liveness(self._incarnation)
         self._reader = Reader(self._files, self._catalog)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
@@ -153,6 +154,12 @@ class FileLogStore:
     @property
     def is_accepting(self) -> bool:
         return not self._wal.is_refusing
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        if not self._is_space_known:
+            return None
+        return self._space.capacity(free=self._free_bytes, used=self._disk_bytes())
 
     def told_space(self) -> str:
         return self._space.told(free=self._free_bytes, used=self._disk_bytes())
@@ -266,6 +273,7 @@ class FileLogStore:
 
     async def _check_space(self) -> None:
         free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
+        self._is_space_known = True
         was = self.is_accepting
         now = self._space.is_accepting(free=free, used=self._disk_bytes(), was_accepting=was)
         if now != was:

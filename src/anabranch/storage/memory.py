@@ -222,6 +222,7 @@ class MemoryLogStore:
         self._confirming: asyncio.Event | None = None
         self._unconfirmed_bytes = 0
         self._is_accepting = True
+        self._capacity_bytes: int | None = None
         self._accepting_callbacks: list[Callable[[bool], None]] = []
         self._error: LogError | None = None
         self._commits = 0
@@ -240,6 +241,14 @@ class MemoryLogStore:
     @property
     def is_accepting(self) -> bool:
         return self._is_accepting
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self._capacity_bytes
+
+    def set_capacity(self, count: int | None) -> None:
+        """Plays a disk of that size."""
+        self._capacity_bytes = count
 
     def told_space(self) -> str:
         return "the log is in memory"

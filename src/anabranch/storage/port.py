@@ -187,6 +187,10 @@ class LogStore(Protocol):
     def is_accepting(self) -> bool:
         """False while only the reserve of disk is left. `append` then raises `LogFullError`; everything else works."""
 
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What the log may take in all: its own limit, or what it takes and what is free. None where nobody knows."""
+
     def told_space(self) -> str:
         """How much room there is and what bounds it, in words, as of the last look at the disk."""
 

@@ -18,6 +18,10 @@ class SpacePolicy:
         room = free if self.quota_bytes is None else min(free, self.quota_bytes - used)
         return room >= self.reserve_bytes + (0 if was_accepting else self.step_bytes)
 
+    def capacity(self, *, free: int, used: int) -> int:
+        """What the log may take in all."""
+        return used + free if self.quota_bytes is None else min(self.quota_bytes, used + free)
+
     def told(self, *, free: int, used: int) -> str:
         """How it stands with the room, and which setting says so; for people."""
         reserve = f"the last {_mb(self.reserve_bytes)} are a reserve (logDiskReserveBytes)"

@@ -26,7 +26,7 @@ A, B, C = "a" * 32, "b" * 32, "c" * 32
 
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
-    config = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+    config = BrokerConfig(default_retention_time_in_minutes=0, log_linger_seconds=0, log_linger_bytes=0)
     async with serving(MemoryMetadata(lambda: NOW_MS), config) as made:
         yield made
 

@@ -19,7 +19,7 @@ from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, po
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
-CONFIG = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+CONFIG = BrokerConfig(default_retention_time_in_minutes=0, log_linger_seconds=0, log_linger_bytes=0)
 
 
 @pytest.fixture

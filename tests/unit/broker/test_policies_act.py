@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def rest(clock: Clock) -> AsyncIterator[Rest]:
-    config = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+    config = BrokerConfig(default_retention_time_in_minutes=0, log_linger_seconds=0, log_linger_bytes=0)
     async with serving(MemoryMetadata(clock), config, now_ms=clock) as made:
         yield made
 

@@ -15,7 +15,7 @@ from anabranch.model.names import NamespaceName, TopicName
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
-CONFIG = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+CONFIG = BrokerConfig(default_retention_time_in_minutes=0, log_linger_seconds=0, log_linger_bytes=0)
 
 
 @pytest.fixture

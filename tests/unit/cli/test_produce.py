@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from anabranch.cli import unheard
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.main import main
 from harness.broker_process import until
@@ -35,17 +36,48 @@ def mortal() -> Iterator[BrokerProcess]:
 
 def test_what_is_produced_is_counted(broker: BrokerProcess, capfd: Capture) -> None:
     assert produce(broker, "counted", "-m", "a", "-m", "b", "--num", "2") == 0
-    assert capfd.readouterr().err == "4 messages stored\n"
+    assert capfd.readouterr().err.splitlines()[0] == "4 messages stored"
     assert produce(broker, "counted", "-m", "a", "-q") == 0
     assert capfd.readouterr() == ("", "")
     assert consume(broker, "counted", "-s", "s", "-n", "5", *EARLIEST) == 0
     assert capfd.readouterr().out.split() == ["a", "b", "a", "b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "kept"), [("alone", "for 7 days"), ("topic://public/default/alone-too", "for as")]
+)
+def test_who_sends_to_nobody_is_told_how_long_messages_stay(
+    broker: BrokerProcess, capfd: Capture, topic: str, kept: str
+) -> None:
+    assert produce(broker, topic, "-m", "a") == 0
+    _, told = capfd.readouterr().err.splitlines()
+    name = topic.rpartition("/")[2]
+    assert told.startswith(f"nobody subscribes to {name}: who comes later finds its messages {kept}")
+    assert consume(broker, topic, "-s", "s", "-n", "1", *EARLIEST) == 0
+    assert capfd.readouterr().out == "a\n"
+    assert produce(broker, topic, "-m", "b") == 0
+    assert capfd.readouterr().err == "1 message stored\n"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "told"),
+    [
+        (10080, -1, "for 7 days, and"),
+        (90, 512, "for 90 minutes, the last 512 MB of them, and"),
+        (120, -1, "for 2 hours, and"),
+        (-1, -1, "for ever, and"),
+        (0, -1, "keeps nothing"),
+        (5, 0, "keeps nothing"),
+    ],
+)
+def test_a_retention_in_words(minutes: int, megabytes: int, told: str) -> None:
+    assert told in unheard.told({"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
+
+
 def test_lines_of_standard_input_are_messages(broker: BrokerProcess, capfd: Capture) -> None:
     with spawn(broker, "produce", "lines") as process:
         _, error = process.communicate(b"one\r\n\ntwo", timeout=30)
-    assert (process.returncode, error) == (0, b"3 messages stored\n")
+    assert (process.returncode, error.splitlines()[0]) == (0, b"3 messages stored")
     assert consume(broker, "lines", "-s", "s", "-n", "3", *EARLIEST) == 0
     assert capfd.readouterr().out == "one\n\ntwo\n"
 

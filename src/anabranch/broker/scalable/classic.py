@@ -88,7 +88,10 @@ def controller_settings(broker: Broker) -> ControllerSettings:
     config = broker.config
 
     async def retention_ms(namespace: NamespaceName) -> int | None:
-        """As long as retention keeps consumed entries, and never less than they linger anyway."""
+        """As long as retention keeps consumed entries, and never less than they linger anyway; None for ever.
+
+        What the disk's share, or a retention by size, takes of them earlier leaves nothing to keep: `emptied_ms`.
+        """
         found = (await broker.resources.policies(namespace)).retention_policies
         minutes = config.default_retention_time_in_minutes if found is None else found.minutes
         megabytes = config.default_retention_size_in_mb if found is None else found.megabytes
@@ -101,4 +104,5 @@ def controller_settings(broker: Broker) -> ControllerSettings:
         session_grace_s=config.scalable_topic_consumer_session_grace_period_seconds,
         collect_every_s=config.retention_check_interval_in_seconds,
         retention_ms=retention_ms,
+        emptied_ms=1000 * config.log_linger_seconds,
     )

@@ -208,7 +208,7 @@ async def test_what_is_no_schema_is_refused_as_such(rest: Rest, kind: str, defin
 
 async def test_what_is_in_force_is_the_configurations_where_nothing_is_set(topic: Rest) -> None:
     for setting, value in (
-        ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        ("retention", {"retentionTimeInMinutes": 10080, "retentionSizeInMB": -1}),
         ("messageTTL", 0),
         ("maxUnackedMessagesOnConsumer", 50_000),
         ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": True}),

@@ -19,7 +19,7 @@ from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 TOPIC = "persistent://public/default/t"
 PATH = "/admin/v2/persistent/public/default/t"
-CONFIG = BrokerConfig(log_linger_seconds=0, log_linger_bytes=0)
+CONFIG = BrokerConfig(default_retention_time_in_minutes=0, log_linger_seconds=0, log_linger_bytes=0)
 
 
 @pytest.fixture

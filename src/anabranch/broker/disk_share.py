@@ -1,0 +1,106 @@
+"""Gives back the oldest of what only the default retention keeps, while the log takes more than its share of the disk.
+
+A retention that somebody has set is kept, whatever it takes, and so is everything that a subscription has yet to
+acknowledge. Topics are gone through by age: all give up what is older than a moment, then than a later one, until
+enough is free. The steps are a small part of the whole time, so that what is given up is the oldest of all topics to
+within that part, at the cost of a search in each topic that has something so old.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from anabranch.broker.resources import MANAGED_LEDGERS
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# Of the time from the oldest message until now.
+STEPS: Final = 50
+STEP_MIN_MS: Final = 100
+
+
+class DiskShare:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def excess_bytes(self) -> int:
+        """How much more messages take than they are to; below zero while there is room."""
+        capacity = self._broker.log.capacity_bytes
+        if capacity is None:
+            return 0
+        taken = self._broker.log.stats()["live_bytes"]
+        return int(taken - capacity * self._broker.config.log_retained_disk_share)
+
+    async def give_back(self) -> None:
+        excess = self.excess_bytes()
+        if excess <= 0:
+            return
+        await self._open_all()
+        ages = await self._ages()
+        if not ages:
+            return
+        now_ms = self._broker.now_ms()
+        before_ms = min(ages.values())
+        step_ms = max(STEP_MIN_MS, (now_ms - before_ms) // STEPS)
+        given = 0
+        while given < excess and before_ms <= now_ms:
+            before_ms += step_ms
+            for topic in [one for one, oldest_ms in ages.items() if oldest_ms < before_ms]:
+                given += await self._give_back(topic, before_ms)
+                oldest_ms = await self._age(topic)
+                if oldest_ms is None:
+                    del ages[topic]
+                else:
+                    ages[topic] = oldest_ms
+        if given:
+            log.info(
+                "the log took %d bytes more than its share of the disk (logRetainedDiskShare): %d bytes of the oldest "
+                "messages that only the default retention kept were given back",
+                excess,
+                given,
+            )
+
+    async def _ages(self) -> dict[Topic, int]:
+        """When the oldest message was published, of each topic that has something to give back."""
+        found: dict[Topic, int] = {}
+        async for topics in self._broker.open_topics.in_turns():
+            for topic in topics:
+                if (oldest_ms := await self._age(topic)) is not None:
+                    found[topic] = oldest_ms
+        return found
+
+    async def _age(self, topic: Topic) -> int | None:
+        upkeep = topic.upkeep
+        if topic.is_closed or not upkeep.is_retained_by_default or upkeep.consumed <= topic.log.kept_first:
+            return None
+        try:
+            return await upkeep.oldest.ms(topic.log)
+        except (AnabranchError, OSError) as error:
+            log.warning("%s: its oldest message cannot be read: %s", topic.name, error)
+            return None
+
+    async def _give_back(self, topic: Topic, before_ms: int) -> int:
+        try:
+            return await topic.upkeep.give_back(before_ms)
+        except (AnabranchError, OSError):
+            if not topic.is_closed:
+                log.exception("giving back what %s retains failed", topic.name)
+            return 0
+
+    async def _open_all(self) -> None:
+        """The oldest messages may well lie in topics that nobody has used since the broker started."""
+        broker = self._broker
+        for path, _ in await broker.metadata.scan(MANAGED_LEDGERS):
+            name = TopicName.from_storage_path(path.removeprefix(f"{MANAGED_LEDGERS}/"))
+            if not broker.open_topics.is_opening(name):
+                try:
+                    await broker.topic(name)
+                except AnabranchError as error:
+                    log.info("%s was not opened, and gives nothing back: %s", name, error)
