@@ -26,13 +26,16 @@ ROUND_S = 150.0
 QUIET_S = 5.0
 
 
-def planned(seed: int, pattern: str) -> Iterator[Case]:
+def planned(seed: int, pattern: str, without: str = "") -> Iterator[Case]:
     """Every case once, then edges drawn together, without end."""
-    cases = [case for case in every() if pattern in case.name]
+    cases = [case for case in every() if pattern in case.name and not (without and without in case.name)]
     random.Random(seed).shuffle(cases)
     yield from cases
     if not pattern:
-        yield from (drawn(number) for number in count(seed * 1_000_000))
+        more = (drawn(number) for number in count(seed * 1_000_000))
+        yield from (
+            case for case in more if not (without and any(without in edit.edge for edit in case.changes))
+        )
 
 
 def p99(values: list[float]) -> float:
@@ -115,6 +118,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", action="append", default=[], metavar="CASE", help="a case, by its name")
     options.add_argument("--matching", default="", metavar="TEXT", help="cases with this in their names")
+    options.add_argument("--without", default="", metavar="TEXT", help="no cases with this in their names")
     options.add_argument("--folder", type=Path, help="where the broker's data and log stay")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -126,7 +130,11 @@ def main() -> int:
             if given.only:
                 only(attack, given.only)
             else:
-                sweep(attack, planned(given.seed, given.matching), time.monotonic() + given.seconds)
+                sweep(
+                    attack,
+                    planned(given.seed, given.matching, given.without),
+                    time.monotonic() + given.seconds,
+                )
             for loss in list(rig.losses(latest_only=False))[:10]:
                 print(f"FAILED at the end: {loss}")
             return verdict(attack, quiet_ms)

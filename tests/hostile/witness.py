@@ -77,20 +77,23 @@ class Witness:
 
     def check(self, *, reads: bool = True) -> None:
         """Starved if a message published now does not get through."""
-        if not self._stays:
-            self._produce()
         try:
+            if not self._stays:
+                self._produce()
             self._check(reads)
-        except (OSError, TimeoutError) as error:
+            if not self._stays:
+                self._link.must(self._link.ask(C.CLOSE_PRODUCER, "close_producer", producer_id=1))
+        except OSError as error:
             raise Starved(f"{type(error).__name__}: {error}") from error
-        if not self._stays:
-            self._link.must(self._link.ask(C.CLOSE_PRODUCER, "close_producer", producer_id=1))
 
     def leave_one(self) -> None:
         """Publishes a message that this witness does not acknowledge before its next check: it stays until then."""
         if self._stays:
-            self._publish()
-            self._link.wait_for(self._is_receipt, self._patience_s)
+            try:
+                self._publish()
+                self._link.wait_for(self._is_receipt, self._patience_s)
+            except OSError as error:
+                raise Starved(f"{type(error).__name__}: {error}") from error
 
     def _publish(self) -> bytes:
         self._sent += 1
