@@ -85,7 +85,8 @@ def quiet_p99(rig: Rig) -> float:
     return p99(told["latencies_ms"])
 
 
-def verdict(attack: Attack, quiet_ms: float) -> int:
+def verdict(attack: Attack, quiet_ms: float, *, is_whole: bool) -> int:
+    """`is_whole`: all that was acknowledged to bystanders of all rounds is there at the end."""
     attacked_ms = p99(attack.latencies_ms)
     bound_ms = max(PUBLISH_P99_MS_MAX, 2 * quiet_ms)
     wall, cpu = attack.longest_turn_ms
@@ -96,7 +97,7 @@ def verdict(attack: Attack, quiet_ms: float) -> int:
     print(
         f"the loop's longest turn: {cpu} ms of processor time, {wall} ms in all"
         if cpu
-        else "no turn was over 50 ms"
+        else f"the loop's longest turn: {attack.turn_ms:.0f} ms of processor time"
     )
     print(f"memory: {attack.peak_bytes // MIB} MiB at most, the budget is {BROKER_BYTES_MAX // MIB} MiB")
     for text, times in attack.unconfirmed.most_common():
@@ -107,7 +108,7 @@ def verdict(attack: Attack, quiet_ms: float) -> int:
         print(f"FAILED {failure}")
     for (kind, place), times in attack.count().most_common():
         print(f"  {times:6} {kind}: {place}")
-    is_good = not attack.failures and attacked_ms <= bound_ms
+    is_good = is_whole and not attack.failures and attacked_ms <= bound_ms
     print("passed" if is_good else "failed")
     return 0 if is_good else 1
 
@@ -135,9 +136,10 @@ def main() -> int:
                     planned(given.seed, given.matching, given.without),
                     time.monotonic() + given.seconds,
                 )
-            for loss in list(rig.losses(latest_only=False))[:10]:
+            lost = list(rig.losses(latest_only=False))
+            for loss in lost[:10]:
                 print(f"FAILED at the end: {loss}")
-            return verdict(attack, quiet_ms)
+            return verdict(attack, max(quiet_ms, quiet_p99(rig)), is_whole=not lost)
 
 
 if __name__ == "__main__":
