@@ -57,7 +57,8 @@ spark: setup  ## only the tests of Spark, on a real session
 	@bin/jre
 	@$(BIN)/pytest -q tests/spark -m spark
 
-fuzz: setup  ## made-up bytes and requests for the decoders and the REST (10 minutes each; FUZZ_SECONDS)
+fuzz: setup  ## a hostile client (30 minutes), made-up bytes for the decoders, requests for the REST (10 each; FUZZ_SECONDS)
+	@PYTHONPATH=tests $(BIN)/python -m hostile $(HOSTILE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/decoders.py
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/rest.py

@@ -26,13 +26,16 @@ ROUND_S = 150.0
 QUIET_S = 5.0
 
 
-def planned(seed: int, pattern: str) -> Iterator[Case]:
+def planned(seed: int, pattern: str, without: str = "") -> Iterator[Case]:
     """Every case once, then edges drawn together, without end."""
-    cases = [case for case in every() if pattern in case.name]
+    cases = [case for case in every() if pattern in case.name and not (without and without in case.name)]
     random.Random(seed).shuffle(cases)
     yield from cases
     if not pattern:
-        yield from (drawn(number) for number in count(seed * 1_000_000))
+        more = (drawn(number) for number in count(seed * 1_000_000))
+        yield from (
+            case for case in more if not (without and any(without in edit.edge for edit in case.changes))
+        )
 
 
 def p99(values: list[float]) -> float:
@@ -82,7 +85,8 @@ def quiet_p99(rig: Rig) -> float:
     return p99(told["latencies_ms"])
 
 
-def verdict(attack: Attack, quiet_ms: float) -> int:
+def verdict(attack: Attack, quiet_ms: float, *, is_whole: bool) -> int:
+    """`is_whole`: all that was acknowledged to bystanders of all rounds is there at the end."""
     attacked_ms = p99(attack.latencies_ms)
     bound_ms = max(PUBLISH_P99_MS_MAX, 2 * quiet_ms)
     wall, cpu = attack.longest_turn_ms
@@ -93,7 +97,7 @@ def verdict(attack: Attack, quiet_ms: float) -> int:
     print(
         f"the loop's longest turn: {cpu} ms of processor time, {wall} ms in all"
         if cpu
-        else "no turn was over 50 ms"
+        else f"the loop's longest turn: {attack.turn_ms:.0f} ms of processor time"
     )
     print(f"memory: {attack.peak_bytes // MIB} MiB at most, the budget is {BROKER_BYTES_MAX // MIB} MiB")
     for text, times in attack.unconfirmed.most_common():
@@ -104,7 +108,7 @@ def verdict(attack: Attack, quiet_ms: float) -> int:
         print(f"FAILED {failure}")
     for (kind, place), times in attack.count().most_common():
         print(f"  {times:6} {kind}: {place}")
-    is_good = not attack.failures and attacked_ms <= bound_ms
+    is_good = is_whole and not attack.failures and attacked_ms <= bound_ms
     print("passed" if is_good else "failed")
     return 0 if is_good else 1
 
@@ -115,6 +119,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", action="append", default=[], metavar="CASE", help="a case, by its name")
     options.add_argument("--matching", default="", metavar="TEXT", help="cases with this in their names")
+    options.add_argument("--without", default="", metavar="TEXT", help="no cases with this in their names")
     options.add_argument("--folder", type=Path, help="where the broker's data and log stay")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -126,10 +131,15 @@ def main() -> int:
             if given.only:
                 only(attack, given.only)
             else:
-                sweep(attack, planned(given.seed, given.matching), time.monotonic() + given.seconds)
-            for loss in list(rig.losses(latest_only=False))[:10]:
+                sweep(
+                    attack,
+                    planned(given.seed, given.matching, given.without),
+                    time.monotonic() + given.seconds,
+                )
+            lost = list(rig.losses(latest_only=False))
+            for loss in lost[:10]:
                 print(f"FAILED at the end: {loss}")
-            return verdict(attack, quiet_ms)
+            return verdict(attack, max(quiet_ms, quiet_p99(rig)), is_whole=not lost)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Finding:
     kind: str
     place: str
     detail: str = ""
+    cpu_ms: int = 0  # Of a slow turn.
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.place}" + (f" ({self.detail})" if self.detail else "")
@@ -67,9 +68,8 @@ class LogTail:
                     max(self.longest_ms, wall),
                     max(self.longest_cpu_ms, cpu),
                 )
-                yield Finding(
-                    "slow turn", _inner(place), f"{cpu} ms of processor time, {wall} ms in all; {place}"
-                )
+                told = f"{cpu} ms of processor time, {wall} ms in all; {place}"
+                yield Finding("slow turn", _inner(place), told, cpu)
             elif found := _HELD.search(line):
                 yield Finding("held", _inner(found[1]), found[1])
             elif line.startswith("Traceback (most recent call last)"):
@@ -78,10 +78,10 @@ class LogTail:
                     end += 1
                 yield _traceback(lines[at - 2] if at > 1 else "", lines[at:end])
                 at = end
-            elif (told := _LINE.match(line)) and told[1] in ("ERROR", "CRITICAL"):
+            elif (event := _LINE.match(line)) and event[1] in ("ERROR", "CRITICAL"):
                 if at < len(lines) and lines[at].startswith("Traceback"):
                     continue
-                yield Finding("error", told[2], told[3][:200])
+                yield Finding("error", event[2], event[3][:200])
 
 
 def _inner(place: str) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +79,15 @@ class Rig:
         post(f"namespaces/{DEDUP}/deduplication", True)
         post(f"namespaces/{EXPIRING}/messageTTL", 1)
         put(f"namespaces/{PLAIN}/compactionThreshold", 20_000)
+
+    def longest_turn_ms(self) -> float:
+        """The most processor time that one turn of the event loop used in the last minute."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.broker.http_port}/metrics", timeout=30
+        ) as answer:
+            lines = answer.read().decode().splitlines()
+        name = "anabranch_event_loop_turn_cpu_max_seconds"
+        return max(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) * 1000
 
     # -- bystanders
 

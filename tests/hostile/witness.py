@@ -16,7 +16,7 @@ from hostile.states import BOTH
 PERMITS: Final = 1_000
 AGAIN_S: Final = 0.5
 NAME: Final = "peer"  # As the metadata of its messages says.
-_SHARED, _COMPACTED = 1, 2
+_SHARED, _COMPACTED, _IDLE = 1, 2, 3
 
 
 class Starved(Exception):
@@ -41,17 +41,21 @@ class Witness:
             self._subscribe(_SHARED, "witness", subType=pb.CommandSubscribe.Shared)
             if reads_compacted:
                 self._subscribe(_COMPACTED, "witness-compacted", read_compacted=True)
+            if topic.startswith("segment"):
+                # It reads nothing, so nothing is trimmed before the broker has looked at the keys of segments.
+                self._subscribe(_IDLE, "witness-idle", permits=0)
             if stays:
                 self._produce()
         except BaseException:
             self._link.__exit__(None, None, None)
             raise
 
-    def _subscribe(self, number: int, name: str, **values: object) -> None:
+    def _subscribe(self, number: int, name: str, permits: int = PERMITS, **values: object) -> None:
         earliest = pb.CommandSubscribe.Earliest
         answer = self._link.subscribe_to(self.topic, name, number, initialPosition=earliest, **values)  # type: ignore[arg-type]
         self._link.must(answer)
-        self._link.flow(PERMITS, number)
+        if permits:
+            self._link.flow(permits, number)
 
     def _produce(self) -> None:
         """Where somebody else has the topic for itself, its connection is being closed."""
@@ -77,20 +81,23 @@ class Witness:
 
     def check(self, *, reads: bool = True) -> None:
         """Starved if a message published now does not get through."""
-        if not self._stays:
-            self._produce()
         try:
+            if not self._stays:
+                self._produce()
             self._check(reads)
-        except (OSError, TimeoutError) as error:
+            if not self._stays:
+                self._link.must(self._link.ask(C.CLOSE_PRODUCER, "close_producer", producer_id=1))
+        except OSError as error:
             raise Starved(f"{type(error).__name__}: {error}") from error
-        if not self._stays:
-            self._link.must(self._link.ask(C.CLOSE_PRODUCER, "close_producer", producer_id=1))
 
     def leave_one(self) -> None:
         """Publishes a message that this witness does not acknowledge before its next check: it stays until then."""
         if self._stays:
-            self._publish()
-            self._link.wait_for(self._is_receipt, self._patience_s)
+            try:
+                self._publish()
+                self._link.wait_for(self._is_receipt, self._patience_s)
+            except OSError as error:
+                raise Starved(f"{type(error).__name__}: {error}") from error
 
     def _publish(self) -> bytes:
         self._sent += 1
