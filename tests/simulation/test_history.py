@@ -134,3 +134,97 @@ def test_a_subscription_that_is_being_deleted_is_owed_nothing_and_another_life_s
     history.sent("p", 5, "k")
     history.receipt("p", 5)
     assert history.owed("queue") == {Sent("p", 5)}
+
+
+# -- what the kinds of `anabranch.simulation.kinds` look for
+
+
+def test_a_message_reported_as_stored_of_which_one_chunk_is_there_is_missed(history: History) -> None:
+    """C5: the segment was sealed behind the first chunk, its producer was told that it has the message, and no child
+    was ever sent it."""
+    history.sent("chunker", 0, "k")
+    history.receipt("chunker", 0)
+    take(history, "stream", 0, 1, 2, 3, 4)
+    take(history, "queue", 0, 1, 2, 3, 4)
+    assert history.check() == [
+        f"{name}: Sent(producer='chunker', number=0) and 0 more have receipts and never came"
+        for name in ("stream", "queue")
+    ]
+
+
+def test_a_message_that_is_not_whole_is_found(history: History) -> None:
+    history.received("queue", "q1", Sent("p", 0), "k", Place(0, 1, 0), keeps_order=False, is_whole=False)
+    [found] = history.violations
+    assert "other bytes than were sent" in found
+
+
+def test_a_batch_taken_for_a_duplicate_of_another_keys_is_missed() -> None:
+    """F1: keys A (0, 2) and B (1, 3); both batches have receipts and only the first is there."""
+    history = History()
+    history.subscribed("stream", keeps_order=True)
+    history.opened("s1")
+    for number, key in ((0, "A"), (1, "B"), (2, "A"), (3, "B")):
+        history.sent("p", number, key)
+        history.receipt("p", number)
+    for number in (0, 2):
+        history.received(
+            "stream", "s1", Sent("p", number), "A", Place(0, 1, 0, number // 2), keeps_order=True
+        )
+    assert history.owed("stream") == {Sent("p", 1), Sent("p", 3)}
+    [found] = history.check()
+    assert "number=1) and 1 more have receipts and never came" in found
+
+
+def test_a_key_batch_that_comes_behind_later_ids_of_other_keys_is_in_order() -> None:
+    history = History()
+    history.subscribed("stream", keeps_order=True)
+    history.opened("s1")
+    for number, key in ((0, "A"), (1, "B"), (2, "A"), (3, "B")):
+        history.sent("p", number, key)
+        history.receipt("p", number)
+    for entry, (key, numbers) in enumerate((("A", (0, 2)), ("B", (1, 3)))):
+        for number in numbers:
+            history.received("stream", "s1", Sent("p", number), key, Place(0, 1, entry), keeps_order=True)
+    assert history.check() == []
+
+
+def test_a_receipt_of_ids_that_the_entry_does_not_hold_is_found(history: History) -> None:
+    history.receipt_beyond("p", 5, 4)
+    assert history.violations == ["p was given a receipt up to 5 for an entry that ends at 4"]
+
+
+def test_a_topic_that_is_gone_with_hidden_entries_that_have_won_is_found(history: History) -> None:
+    history.vanished("persistent://a/b/c", "batch 0 of write 'w'")
+    [found] = history.violations
+    assert found.startswith("persistent://a/b/c is gone, with the hidden entries of batch 0")
+
+
+def test_a_subscription_that_was_reported_as_made_and_does_not_exist_is_found(history: History) -> None:
+    history.missing("t", "queue")
+    [found] = history.violations
+    assert found == "subscription queue of t was reported as made, and does not exist"
+
+
+def test_a_subscription_that_nobody_was_told_of_may_be_missing(history: History) -> None:
+    history.missing("t", "another")
+    history.doomed("queue")
+    history.missing("t", "queue")
+    assert history.violations == []
+
+
+def test_messages_published_behind_a_lost_subscription_are_missed() -> None:
+    """C13: told before it was durable; made again later, it starts behind what was published meanwhile."""
+    history = History()
+    history.sent("p", 0, "k")
+    history.receipt("p", 0)
+    history.subscribed("late", keeps_order=False)
+    history.sent("p", 1, "k")
+    history.receipt("p", 1)
+    history.opened("c")
+    assert history.owed("late") == {Sent("p", 1)}
+
+
+def test_a_topic_that_cannot_be_closed_is_found(history: History) -> None:
+    history.stays_open("persistent://a/b/c")
+    [found] = history.violations
+    assert "was to be closed" in found

@@ -21,12 +21,13 @@ from anabranch.broker.session import Session
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
+from anabranch.simulation.disk import DiskWeather, SlowLog
 from anabranch.simulation.loop import Host, SimLoop, context_of
 from anabranch.simulation.network import Network
 from anabranch.simulation.owners import RegisteredOwners, RemoteSegments
 from anabranch.simulation.sabotage import Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.store import Store, StoreWeather, WatchedMetadata
-from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.memory import MemoryMedium
 
 T = TypeVar("T")
 
@@ -38,8 +39,9 @@ CONFIG: Final = BrokerConfig(
     # Of a week's retention a run of minutes would see nothing.
     default_retention_time_in_minutes=0,
     retention_check_interval_in_seconds=7,
-    connection_write_buffer_bytes=16 * 1024,
-    max_message_size=64 * 1024,
+    broker_delete_inactive_topics_frequency_seconds=1,
+    connection_write_buffer_bytes=64 * 1024,
+    max_message_size=16 * 1024,
 )
 
 
@@ -53,6 +55,7 @@ class Node:
         self.host = Host(name)
         self.host.is_dead = True
         self.store: Store
+        self.log: SlowLog
         self.broker: Broker
         self.is_up = False
 
@@ -82,6 +85,7 @@ class Cluster:
         self.metadata = WatchedMetadata(loop.now_ms, look)
         self.medium = MemoryMedium()
         self.weather = StoreWeather()
+        self.disks = DiskWeather()
         # The chance that a call from broker to broker is lost, on its way there or back.
         self.call_loss = 0.0
 
@@ -125,8 +129,9 @@ class Cluster:
         await resources.start()
         http_url = f"http://{node.name}:8080"
         await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
-        make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else MemoryLogStore
-        log = make_log(self.medium, incarnation=Incarnation(f"{node.name}-{node.lives}"))
+        make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
+        incarnation = Incarnation(f"{node.name}-{node.lives}")
+        log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
         owners = RegisteredOwners(metadata, Owner(node.url, http_url))
         broker = Broker(
             self._config,

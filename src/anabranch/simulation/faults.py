@@ -7,6 +7,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from anabranch.simulation.cluster import SESSION_TIMEOUT_S, Node
+from anabranch.simulation.kinds import Kind
+from anabranch.simulation.loop import context_of
 from anabranch.simulation.network import CALM, Weather
 from anabranch.simulation.store import StoreWeather
 
@@ -25,25 +27,25 @@ class Faults:
 
     async def run(self) -> None:
         world, chance = self._world, self._world.chance
+        weights = {
+            self._kill: 3,
+            self._pause: 4,
+            self._cut_off: 4,
+            self._expire: 2,
+            self._part: 2,
+            self._cut: 4,
+            self._store: 2,
+            self._calls: 2,
+            self._disks: 2,
+        }
+        if Kind.LOG_ENDS in world.kinds:
+            weights[self._end_log] = 3
         while not world.is_calm:
             await asyncio.sleep(chance.expovariate(1 / world.fault_every_s))
             if world.is_calm:
                 return
             self.count += 1
-            kind = chance.choices(
-                (
-                    self._kill,
-                    self._pause,
-                    self._cut_off,
-                    self._expire,
-                    self._part,
-                    self._cut,
-                    self._store,
-                    self._calls,
-                ),
-                (3, 4, 4, 2, 2, 4, 2, 2),
-            )[0]
-            self._spawn(kind())
+            self._spawn(chance.choices(list(weights), list(weights.values()))[0]())
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)  # Awaited by `end`.
@@ -65,6 +67,30 @@ class Faults:
             await asyncio.sleep(self._world.chance.uniform(0.05, 1.5 * SESSION_TIMEOUT_S))
             await self._world.cluster.start(node)
             self._busy.discard(node)
+
+    def crash(self, node: Node) -> None:
+        """Kills that broker now, unless something is being done to it, and starts it again soon."""
+        if node.is_up and node not in self._busy:
+            self._busy.add(node)
+            self._world.note(f"{node} is killed at the worst moment")
+            self._world.cluster.kill(node)
+            self._spawn(self._come_back(node))
+
+    async def _come_back(self, node: Node) -> None:
+        await asyncio.sleep(self._world.chance.uniform(0.05, SESSION_TIMEOUT_S))
+        await self._world.cluster.start(node)
+        self._busy.discard(node)
+
+    async def _end_log(self) -> None:
+        """The log is over, and the broker with it; what runs it starts another."""
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            self._world.note(f"{node}'s log ends")
+            self._world.loop.call_soon(node.log.fail, context=context_of(node.host))
+            await asyncio.sleep(self._world.chance.uniform(0.02, 1.0))
+            self._world.cluster.kill(node)
+            await self._come_back(node)
 
     async def _pause(self) -> None:
         await self._away(self._world.cluster.pause)
@@ -105,7 +131,14 @@ class Faults:
         world.note(f"{len(chosen)} connections are cut")
         world.network.cut(chosen)
 
-    # -- the store, and calls between brokers
+    # -- the stores, and calls between brokers
+
+    async def _disks(self) -> None:
+        world = self._world
+        world.cluster.disks.sync_max_s = world.chance.choice((0.005, 0.1, 1.0))
+        world.note(f"syncs take up to {world.cluster.disks.sync_max_s} s")
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        world.cluster.disks.sync_max_s = 0.0
 
     async def _store(self) -> None:
         world = self._world
@@ -132,12 +165,14 @@ class Faults:
         world.network.join_all()
         world.network.weather = CALM
         world.cluster.call_loss = 0.0
+        world.cluster.disks.sync_max_s = 0.0
         _mend(world.cluster.weather)
         while self._under_way:
             await asyncio.wait(self._under_way)
         world.network.join_all()
         world.network.weather = CALM
         world.cluster.call_loss = 0.0
+        world.cluster.disks.sync_max_s = 0.0
         _mend(world.cluster.weather)
 
 

@@ -8,7 +8,9 @@ Nothing here comes from a broker's own account of itself. The rules:
 * With deduplication, a message lies at one place only, however often its receipt was lost; unless the first place was
   deleted sooner than producers in doubt are promised.
 * A message whose acknowledgement was answered does not come to a consumer that was opened after that.
-* Nothing is delivered that was never sent.
+* A subscription that somebody was told is made exists until its deletion is asked for.
+* A topic with entries of a hidden write that has won exists until they are shown.
+* Nothing is delivered that was never sent, and nothing in other bytes.
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ class History:
     def receipt(self, producer: str, number: int) -> None:
         self._receipts.add(Sent(producer, number))
 
+    def receipt_beyond(self, producer: str, named: int, last: int) -> None:
+        """A receipt names an id behind the last of the entry that it is for; some clients disconnect then."""
+        self._fail(f"{producer} was given a receipt up to {named} for an entry that ends at {last}")
+
     # -- subscriptions
 
     def subscribed(self, name: str, *, keeps_order: bool) -> None:
@@ -107,6 +113,21 @@ class History:
             self._lives[name] = Subscribed(name, keeps_order)
         return self._lives[name]
 
+    # -- topics and subscriptions that were promised
+
+    def vanished(self, topic: str, batch: str) -> None:
+        """A topic that holds a decided batch of hidden entries does not exist when they are to be shown."""
+        self._fail(f"{topic} is gone, with the hidden entries of {batch}, which has won")
+
+    def missing(self, topic: str, subscription: str) -> None:
+        """In the end a topic does not have that subscription. It must, if somebody was told that it is made."""
+        if subscription in self.subscriptions:
+            self._fail(f"subscription {subscription} of {topic} was reported as made, and does not exist")
+
+    def stays_open(self, topic: str) -> None:
+        """A topic that was to be closed is not, so that nobody can use it or open it again."""
+        self._fail(f"{topic} was to be closed, and is neither closed nor of use to anybody")
+
     # -- consumers
 
     def opened(self, consumer: str) -> None:
@@ -114,9 +135,20 @@ class History:
         self._opened[consumer] = self._clock
 
     def received(
-        self, subscription: str, consumer: str, message: Sent, key: str, place: Place, *, keeps_order: bool
+        self,
+        subscription: str,
+        consumer: str,
+        message: Sent,
+        key: str,
+        place: Place,
+        *,
+        keeps_order: bool,
+        is_whole: bool = True,
     ) -> None:
+        """`is_whole`: every byte of it is as it was sent, and none is missing."""
         life = self._life(subscription, keeps_order)
+        if not is_whole:
+            self._fail(f"{subscription}: {message} came with other bytes than were sent")
         if self._keys.get(message) != key:
             self._fail(f"{subscription}: {message} with key {key!r} came and was never sent")
             return

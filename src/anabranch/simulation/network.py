@@ -221,7 +221,8 @@ class End(asyncio.Transport):
         self._outgoing_bytes += len(data)
         if not self._is_full and self.get_write_buffer_size() > self._high:
             self._is_full = True
-            self._loop.call_soon(self._tell_full, context=self._context)
+            if self._protocol is not None:
+                self._protocol.pause_writing()  # Within the call, as asyncio's own transports do.
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
@@ -278,10 +279,6 @@ class End(asyncio.Transport):
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None
         return self._protocol
-
-    def _tell_full(self) -> None:
-        if self._is_full and self._protocol is not None and not self.is_over:
-            self._protocol.pause_writing()
 
     def _drained(self) -> None:
         if self._is_full and not self.is_over and self.get_write_buffer_size() <= self._low:

@@ -32,19 +32,36 @@ from anabranch.model.scalable import (
     topic_path,
 )
 from anabranch.model.segments import Segment, SegmentId
-from anabranch.simulation import workload, writers
+from anabranch.simulation import leaks, workload, writers
+from anabranch.simulation.brief_topics import BriefTopics
+from anabranch.simulation.chunked import Chunked
 from anabranch.simulation.cluster import CONFIG, Cluster
 from anabranch.simulation.faults import Faults
+from anabranch.simulation.groups import Group
 from anabranch.simulation.history import History
+from anabranch.simulation.key_batches import KeyBatches
+from anabranch.simulation.kinds import Kind, drawn
 from anabranch.simulation.laws import Laws
 from anabranch.simulation.loop import Deadlock, Host, Livelock, SimLoop, context_of
 from anabranch.simulation.network import Network
+from anabranch.simulation.plays import Play
 from anabranch.simulation.sabotage import Sabotage
+from anabranch.simulation.spoilt import Planted, Spoilt
+from anabranch.simulation.waiting import Waiting
 from anabranch.simulation.workload import NAME, Reader
+from anabranch.simulation.writers import Job
 
 # Virtual seconds that a calm cluster gets to finish everything.
 CALM_MAX_S: Final = 240.0
 TRACE_LINES: Final = 120
+PLAYS: Final[tuple[type[Play], ...]] = (
+    Chunked,
+    KeyBatches,
+    BriefTopics,
+    Waiting,
+    Group,
+    Spoilt,
+)
 
 
 class Stuck(AssertionError):
@@ -82,9 +99,16 @@ class World:
     """What the parts of a run share."""
 
     def __init__(
-        self, seed: int, brokers: int, *, is_traced: bool = False, sabotage: frozenset[Sabotage] = frozenset()
+        self,
+        seed: int,
+        brokers: int,
+        *,
+        is_traced: bool = False,
+        sabotage: frozenset[Sabotage] = frozenset(),
+        kinds: frozenset[Kind] | None = None,
     ) -> None:
         self.seed = seed
+        self.kinds = drawn(seed) if kinds is None else kinds
         self.chance = random.Random(seed)
         self.is_traced = is_traced
         self.loop = SimLoop()
@@ -99,6 +123,7 @@ class World:
         self.cluster = Cluster(
             self.loop, self.network, self.chance, names, self._look, self.note, sabotage, config
         )
+        self.faults = Faults(self)
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.is_calm = False
         self.reshapings = 0
@@ -106,10 +131,12 @@ class World:
         self.doubtful: set[str] = set()
         self.gone: set[str] = set()
         self.client_hosts: dict[str, str] = {}  # The machine on which each client runs now.
+        self._hosts: dict[str, Host] = {}  # All machines of clients that have not left.
         self.pace_s = self.chance.uniform(0.02, 0.3)
         self.fault_every_s = self.chance.uniform(0.2, 1.5)
         # In half of the runs somebody writes hidden, too.
         self.hides = self.chance.random() < 0.5
+        self.plays = [play(self) for play in PLAYS if play.kind in self.kinds]
 
     def note(self, text: str) -> None:
         self.report.trace.append(f"{self.loop.time() - 1000:8.3f} {text}")
@@ -154,7 +181,21 @@ class World:
 
     def on_host(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self.client_hosts[name] = name
-        return self.loop.create_task(work, name=name, context=context_of(Host(name)))
+        return self.loop.create_task(work, name=name, context=context_of(self.host(name)))
+
+    def host(self, name: str) -> Host:
+        """A new machine for a client."""
+        host = self._hosts[name] = Host(name)
+        return host
+
+    def leave(self, name: str) -> None:
+        """That machine is switched off."""
+        self._hosts.pop(name).is_dead = True
+        self.network.host_died(name)
+
+    def everybody_leaves(self) -> None:
+        for name in list(self._hosts):
+            self.leave(name)
 
     # -- the run
 
@@ -163,20 +204,25 @@ class World:
         for node in self.cluster.nodes:
             await self.cluster.start(node)
         await workload.ask(self, lambda b: self.service(b).create(NAME, chance.choice((1, 2, 3))))
-        await self._subscribe("stream", SubscriptionKind.STREAM)
-        await self._subscribe("queue", SubscriptionKind.QUEUE)
+        await self.subscribe("stream", SubscriptionKind.STREAM)
+        await self.subscribe("queue", SubscriptionKind.QUEUE)
+        for play in self.plays:
+            await play.prepare()
         producers = [
             self.on_host(f"producer-{n}", workload.produce(self, f"producer-{n}", chance.randint(15, 40)))
             for n in range(2)
         ]
         if self.hides:
-            producers.append(self.on_host("job", writers.write_batches(self, "job", chance.randint(3, 8))))
+            job = Job("job", workload.TOPIC, self.history)
+            producers.append(self.on_host("job", writers.write_batches(self, job, chance.randint(3, 8))))
         readers = [
             self.loop.create_task(Reader(self, kind, name, is_stream=kind == "stream").live(), name=name)
             for kind in ("stream", "queue")
             for name in (f"{kind}-{n}" for n in range(2))
         ]
-        faults = Faults(self)
+        for play in self.plays:
+            play.start()
+        faults = self.faults
         busy = [
             self.loop.create_task(work)
             for work in (faults.run(), workload.reshape(self), workload.make_subscriptions(self))
@@ -188,7 +234,7 @@ class World:
         self.report.faults = faults.count
         await self._finish(busy, producers, readers)
 
-    async def _subscribe(self, name: str, kind: SubscriptionKind) -> None:
+    async def subscribe(self, name: str, kind: SubscriptionKind) -> None:
         for _ in range(100):
             if await workload.make_subscription(self, name, kind):
                 return
@@ -220,8 +266,19 @@ class World:
                 if task.done():
                     task.result()
         await self._check_end()
-        for problem in self.history.check():
-            self.wrong(problem)
+        for play in self.plays:
+            await play.check()
+        self.judge()
+        if Kind.LEAKS in self.kinds:
+            for task in readers:
+                task.cancel()
+            await leaks.check(self)
+
+    def judge(self) -> None:
+        """What the histories say, once everything has come that will."""
+        for history in dict.fromkeys([self.history, *(play.history for play in self.plays)]):
+            for problem in history.check():
+                self.wrong(problem)
 
     def _left(self, producers: list[asyncio.Task[None]]) -> str | None:
         """What is still to be done; None when all is."""
@@ -229,6 +286,9 @@ class World:
             if not task.done():
                 return f"{task.get_name()} is not done"
             task.result()
+        for play in self.plays:
+            if (left := play.left()) is not None:
+                return left
         record = self.record
         if record is None or record.plan is not None:
             return f"the record is {record}"
@@ -299,7 +359,7 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, AnabranchError):
+        if error is not None and not isinstance(error, AnabranchError | Planted):
             self._world.wrong(f"{record.getMessage()}: {error!r}")
         elif self._world.is_traced:
             self._world.note(f"log: {record.getMessage()}")
@@ -325,15 +385,24 @@ def _surroundings(world: World) -> Iterator[None]:
 
 
 def run(
-    seed: int, *, brokers: int = 3, is_traced: bool = False, sabotage: frozenset[Sabotage] = frozenset()
+    seed: int,
+    *,
+    brokers: int = 3,
+    is_traced: bool = False,
+    sabotage: frozenset[Sabotage] = frozenset(),
+    kinds: frozenset[Kind] | None = None,
 ) -> Report:
-    """`is_traced` puts every delivery and log line into the report's trace; it changes nothing else."""
-    world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage)
+    """`is_traced` puts every delivery and log line into the report's trace; it changes nothing else.
+
+    `kinds` are those that the run has beside its main load; those that the seed draws, if none are given."""
+    world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage, kinds=kinds)
     report = world.report
     with _surroundings(world):
         try:
             world.loop.run_until_complete(world.main())
         except (Stuck, Deadlock, Livelock) as error:
+            # What the histories say of it first: that is what a client would complain of.
+            world.judge()
             world.wrong(str(error))
         except (Exception, asyncio.CancelledError):
             world.wrong(f"the run itself failed: {traceback.format_exc()}")

@@ -14,7 +14,7 @@ from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.model.segments import Segment
-from anabranch.storage.memory import MemoryLogStore
+from anabranch.simulation.disk import SlowLog
 from anabranch.storage.port import LedgerState
 
 
@@ -62,7 +62,7 @@ class GenerousRecords(WriteRecords):
         return None if found is None else Generous(found.winners, found.topics, found.dropped, found.about)
 
 
-class UnfencedLog(MemoryLogStore):
+class UnfencedLog(SlowLog):
     """A log whose former writers never learn that they were replaced."""
 
     async def take(

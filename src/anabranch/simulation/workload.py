@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,8 +23,10 @@ from anabranch.controller.ports import NotLeader
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
-from anabranch.simulation.history import Place, Sent
-from anabranch.simulation.loop import Host, context_of
+from anabranch.model.segments import SegmentId
+from anabranch.simulation.history import History, Place, Sent
+from anabranch.simulation.loop import context_of
+from anabranch.simulation.store import void
 
 if TYPE_CHECKING:
     from anabranch.simulation.run import World
@@ -40,8 +43,30 @@ CLOSING_MAX_S: Final = 60.0
 EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
 
 
-async def produce(world: World, name: str, count: int) -> None:
-    """Sends `count` messages, several at a time, and waits for all receipts."""
+# -- messages: their content follows from producer and number, so that what comes can be compared
+
+CHUNKING: Final = "chunker"
+# Some are as small as others' messages are, some need several chunks.
+CHUNKED_BYTES: Final = (0, 12_000, 20_000, 40_000, 60_000)
+
+
+def payload_of(producer: str, number: int) -> bytes:
+    head = f"{producer}:{number}:".encode()
+    if not producer.startswith(CHUNKING):
+        return head
+    mixed = zlib.crc32(head)
+    return head + mixed.to_bytes(4, "big") * (CHUNKED_BYTES[mixed % len(CHUNKED_BYTES)] // 4)
+
+
+def sent_of(payload: bytes) -> tuple[Sent, bool]:
+    """Which message it is, and whether that is all of it and nothing else."""
+    producer, number, _ = payload.split(b":", 2)
+    sent = Sent(producer.decode(), int(number))
+    return sent, payload == payload_of(*sent)
+
+
+async def produce(world: World, name: str, count: int, *, on_post: Callable[[str], None] = void) -> None:
+    """Sends `count` messages, several at a time, and waits for all receipts. `on_post` is told each one's key."""
     chance, history = world.chance, world.history
     client = world.client()
     # Batches of several kinds, so that runs of every length are cut again.
@@ -49,7 +74,12 @@ async def produce(world: World, name: str, count: int) -> None:
     while True:
         try:
             producer = await client.producer(
-                TOPIC, name=name, create=False, batching=batching, send_timeout_s=None
+                TOPIC,
+                name=name,
+                create=False,
+                batching=batching,
+                chunking=name.startswith(CHUNKING),
+                send_timeout_s=None,
             )
             break
         except EXPECTED as error:
@@ -59,8 +89,9 @@ async def produce(world: World, name: str, count: int) -> None:
     for number in range(count):
         key = chance.choice(KEYS)
         history.sent(name, number, key)
-        receipt = await producer.post(f"{name}:{number}".encode(), key=key)
+        receipt = await producer.post(payload_of(name, number), key=key)
         receipt.add_done_callback(functools.partial(_receipt, world, name, number))
+        on_post(key)
         waiting.append(receipt)
         waiting = [one for one in waiting if not one.done()]
         if len(waiting) >= IN_FLIGHT:
@@ -84,8 +115,19 @@ class Reader:
     `is_stream`: in order, acknowledged cumulatively; else one by one.
     """
 
-    def __init__(self, world: World, subscription: str, name: str, *, is_stream: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        subscription: str,
+        name: str,
+        *,
+        is_stream: bool,
+        topic: str = TOPIC,
+        history: History | None = None,
+    ) -> None:
         self._world = world
+        self._topic = topic
+        self._history = history or world.history
         self._subscription = subscription
         self._name = name
         self._is_stream = is_stream
@@ -96,15 +138,14 @@ class Reader:
         world = self._world
         while True:
             self._lives += 1
-            host = Host(f"{self._name}.{self._lives}")
+            host = world.host(f"{self._name}.{self._lives}")
             world.client_hosts[self._name] = host.name
             life = world.loop.create_task(self._one_life(), name=host.name, context=context_of(host))
             try:
                 await life
             except EXPECTED as error:
                 world.note(f"{host.name} gives up: {error!r}")
-            host.is_dead = True
-            world.network.host_died(host.name)
+            world.leave(host.name)
             await asyncio.sleep(world.chance.uniform(0.02, 0.4))
 
     async def _one_life(self) -> None:
@@ -113,10 +154,18 @@ class Reader:
         name = self._name if chance.random() < 0.6 else f"{self._name}-{self._lives}"
         self._id = f"{name}#{self._lives}"
         self._held = []
-        world.history.opened(self._id)
+        self._history.opened(self._id)
         consumer = await self._open(name)
-        ends = world.loop.time() + chance.uniform(1.0, 8.0)
-        while world.is_calm or world.loop.time() < ends:
+        await self._read(consumer, world.loop.time() + chance.uniform(1.0, 8.0))
+        if chance.random() < 0.5:
+            world.note(f"{self._id} crashes")
+            return
+        world.note(f"{self._id} leaves")
+        async with asyncio.timeout(CLOSING_MAX_S):
+            await self._client.close()
+
+    async def _read(self, consumer: StreamConsumer | QueueConsumer, ends: float) -> None:
+        while self._world.is_calm or self._world.loop.time() < ends:
             try:
                 async with asyncio.timeout(0.25):
                     message = await consumer.receive()
@@ -125,29 +174,31 @@ class Reader:
                 await self._acknowledge(consumer)
                 continue
             await self._take(consumer, message)
-        if chance.random() < 0.5:
-            world.note(f"{self._id} crashes")
-            return
-        world.note(f"{self._id} leaves")
-        async with asyncio.timeout(CLOSING_MAX_S):
-            await self._client.close()
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
         client = self._client = self._world.client()
         open_ = client.stream_consumer if self._is_stream else client.queue_consumer
         async with asyncio.timeout(20):
-            return await open_(TOPIC, self._subscription, consumer_name=name, start="earliest", create=False)
+            return await open_(
+                self._topic, self._subscription, consumer_name=name, start="earliest", create=False
+            )
 
     async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
         world = self._world
-        producer, number = message.payload.decode().split(":")
-        sent = Sent(producer, int(number))
+        sent, is_whole = sent_of(message.payload)
         place = Place(message.segment, message.ledger, message.entry)
-        world.history.received(
-            self._subscription, self._id, sent, message.key or "", place, keeps_order=self._is_stream
+        self._history.received(
+            self._subscription,
+            self._id,
+            sent,
+            message.key or "",
+            place,
+            keeps_order=self._is_stream,
+            is_whole=is_whole,
         )
         if world.is_traced:
-            world.note(f"{self._id} got {producer}:{number} {message.key} from segment {message.segment}")
+            got = f"{sent.producer}:{sent.number} {message.key}"
+            world.note(f"{self._id} got {got} from segment {message.segment}")
         self._held.append((sent, message))
         if not self._is_stream or world.is_calm or world.chance.random() < 0.5:
             await self._acknowledge(consumer)
@@ -162,7 +213,7 @@ class Reader:
         else:
             await consumer.ack_cumulative(message)
         if await consumer.flush():
-            self._world.history.acknowledged(self._subscription, [sent])
+            self._history.acknowledged(self._subscription, [sent])
 
 
 # -- operators
@@ -196,9 +247,7 @@ async def reshape(world: World) -> None:
         active = record.layout.active
         try:
             if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
-                number = chance.choice(active).id
-                world.note(f"split {number} is asked for")
-                layout = await ask(world, lambda b, n=number: world.service(b).split(NAME, n))  # type: ignore[misc]
+                await split_one(world, chance.choice(active).id)
             else:
                 at = chance.randrange(len(active) - 1)
                 one, other = active[at].id, active[at + 1].id
@@ -207,10 +256,21 @@ async def reshape(world: World) -> None:
                     world,
                     lambda b, o=one, t=other: world.service(b).merge(NAME, o, t),  # type: ignore[misc]
                 )
-            world.reshapings += 1
-            world.note(f"done, epoch {layout.epoch}")
+                world.reshapings += 1
+                world.note(f"done, epoch {layout.epoch}")
         except EXPECTED as error:
             world.note(f"reshaping failed: {error}")
+
+
+async def split_one(world: World, number: SegmentId) -> None:
+    world.note(f"split {number} is asked for")
+    try:
+        layout = await ask(world, lambda b: world.service(b).split(NAME, number))
+    except EXPECTED as error:
+        world.note(f"reshaping failed: {error}")
+    else:
+        world.reshapings += 1
+        world.note(f"done, epoch {layout.epoch}")
 
 
 async def make_subscriptions(world: World) -> None:

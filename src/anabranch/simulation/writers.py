@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -17,7 +18,8 @@ from anabranch.client.writes import Write
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.simulation import workload
-from anabranch.simulation.loop import Host, context_of
+from anabranch.simulation.history import History
+from anabranch.simulation.loop import context_of
 
 if TYPE_CHECKING:
     from anabranch.simulation.run import World
@@ -25,36 +27,52 @@ if TYPE_CHECKING:
 _TASK_MAX_S: Final = 8.0
 
 
-async def write_batches(world: World, name: str, batches: int) -> None:
+@dataclass(slots=True)
+class Job:
+    """What a job writes to. A slow driver takes `slow_s` at most between the last task and its decision."""
+
+    name: str
+    topic: str
+    history: History
+    slow_s: float = 0.0
+    # Called before each task, which finds its topic made.
+    make_topic: Callable[[], Awaitable[None]] | None = None
+
+
+async def write_batches(world: World, job: Job, batches: int) -> None:
     chance = world.chance
     for number in range(batches):
-        batch = WriteBatch(name, number)
+        batch = WriteBatch(job.name, number)
         tries = 0
         won: tuple[UUID, str, list[str], frozenset[str]] | None = None
         # Several tries may come to their end; the last one counts.
         while won is None or chance.random() < 0.4:
             tries += 1
             attempt = UUID(int=chance.getrandbits(128), version=4)
-            task = f"{name}.{number}.{tries}"
+            task = f"{job.name}.{number}.{tries}"
             keys = [chance.choice(workload.KEYS) for _ in range(chance.randint(2, 6))]
-            written = await _try(world, batch, attempt, task, keys)
+            written = await _try(world, job, batch, attempt, task, keys)
             if written is not None:
                 won = attempt, task, keys, written
             elif won is None:
                 await asyncio.sleep(chance.uniform(0.05, 0.5))
-        await _commit(world, batch, *won)
+        if job.slow_s:
+            await asyncio.sleep(chance.uniform(0.0, job.slow_s))
+        await _commit(world, job, batch, *won)
         await asyncio.sleep(chance.expovariate(1 / 0.5) if not world.is_calm else 0.01)
 
 
 async def _try(
-    world: World, batch: WriteBatch, attempt: UUID, task: str, keys: list[str]
+    world: World, job: Job, batch: WriteBatch, attempt: UUID, task: str, keys: list[str]
 ) -> frozenset[str] | None:
     """The topics written to; None if the attempt has failed, or was given up half-way."""
     world.note(f"{task} is attempt {attempt.hex} at {batch}")
-    host = Host(task)
+    if job.make_topic is not None:
+        await _until_done(world, f"{job.topic} is there", job.make_topic)
+    host = world.host(task)
     world.client_hosts["task"] = task
     work = world.loop.create_task(
-        _write(world, Write(batch.write, batch.batch, attempt), task, keys), context=context_of(host)
+        _write(world, job, Write(batch.write, batch.batch, attempt), task, keys), context=context_of(host)
     )
     try:
         return await work
@@ -63,18 +81,17 @@ async def _try(
         return None
     finally:
         # Each task has a machine of its own, and its connections go with it.
-        host.is_dead = True
-        world.network.host_died(task)
+        world.leave(task)
 
 
-async def _write(world: World, write: Write, task: str, keys: list[str]) -> frozenset[str] | None:
+async def _write(world: World, job: Job, write: Write, task: str, keys: list[str]) -> frozenset[str] | None:
     client = world.client()
     gives_up = world.chance.random() < 0.2
     async with asyncio.timeout(_TASK_MAX_S):
         producer = await client.producer(
-            workload.TOPIC, create=False, batching=world.chance.random() < 0.5, write=write
+            job.topic, create=False, batching=world.chance.random() < 0.5, write=write
         )
-        receipts = [await producer.post(f"{task}:{n}".encode(), key=key) for n, key in enumerate(keys)]
+        receipts = [await producer.post(workload.payload_of(task, n), key=key) for n, key in enumerate(keys)]
         if gives_up:
             return None
         done = await asyncio.gather(*receipts, return_exceptions=True)
@@ -88,22 +105,28 @@ async def _write(world: World, write: Write, task: str, keys: list[str]) -> froz
 
 
 async def _commit(
-    world: World, batch: WriteBatch, attempt: UUID, task: str, keys: list[str], topics: frozenset[str]
+    world: World,
+    job: Job,
+    batch: WriteBatch,
+    attempt: UUID,
+    task: str,
+    keys: list[str],
+    topics: frozenset[str],
 ) -> None:
     for number, key in enumerate(keys):
-        world.history.sent(task, number, key)
+        job.history.sent(task, number, key)
     await _until_done(
         world,
         f"{batch} is decided",
         lambda: workload.ask(world, lambda b: b.write_records.decide(batch, [attempt.hex], sorted(topics))),
     )
     for number in range(len(keys)):
-        world.history.receipt(task, number)
+        job.history.receipt(task, number)
     if world.chance.random() < 0.3:
         world.note(f"the driver of {batch} is gone")
         return
     for topic in sorted(topics):
-        await _until_done(world, f"{batch} is shown by {topic}", partial(_reveal, world, topic, batch))
+        await _until_done(world, f"{batch} is shown by {topic}", partial(_reveal, world, job, topic, batch))
 
 
 async def _until_done(world: World, what: str, call: Callable[[], Awaitable[object]]) -> None:
@@ -118,7 +141,7 @@ async def _until_done(world: World, what: str, call: Callable[[], Awaitable[obje
             return
 
 
-async def _reveal(world: World, topic: str, batch: WriteBatch) -> None:
+async def _reveal(world: World, job: Job, topic: str, batch: WriteBatch) -> None:
     name = TopicName.parse(topic)
 
     async def there(broker: Broker) -> None:
@@ -126,5 +149,8 @@ async def _reveal(world: World, topic: str, batch: WriteBatch) -> None:
             raise TimeoutError(f"{topic} is another broker's")
         if await broker.resources.topic_exists(name):
             await (await broker.topic(name)).hidden.reveal(batch)
+        elif name.is_classic:
+            # A segment may have been read, and deleted, since others have shown it.
+            job.history.vanished(topic, str(batch))
 
     await workload.ask(world, there)

@@ -1,0 +1,43 @@
+"""The kinds of trouble that a run may hold beside its main load, and those that are held back.
+
+Each seed draws some of the kinds that are `ENABLED`. A kind whose trouble the brokers cannot stand yet is in
+`HELD_BACK`, with the fault that it finds: taking its line out there switches it on everywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from typing import Final
+
+
+class Kind(Enum):
+    CHUNKS = "messages in chunks, with connections cut and segments split between them"
+    KEY_BATCHES = "a batch of each key with interleaved ids, on a classic topic with deduplication"
+    BRIEF_TOPICS = "hidden writes of a slow driver on topics that are deleted when they are not used"
+    WAITING = "connections that break while others wait for the outcome of the same request"
+    GROUP = "members of one client that leave a group and come back under their names"
+    LEAKS = "everybody leaves in the end, and nothing of anybody may stay attached"
+    LOG_ENDS = "a broker's log ends under load"
+    SPOILT = "a topic whose state cannot be encoded, and subscriptions that raise when they are told"
+
+
+# The number of the fault that each of them finds.
+HELD_BACK: Final[dict[Kind, str]] = {
+    Kind.CHUNKS: "C5",
+    Kind.KEY_BATCHES: "F1",
+    Kind.BRIEF_TOPICS: "C10",
+    Kind.WAITING: "C13",
+    Kind.GROUP: "F2",
+    Kind.LEAKS: "C12",
+    Kind.SPOILT: "C2, C11",
+}
+ENABLED: Final = frozenset(Kind) - HELD_BACK.keys()
+# Of a hundred runs, those in which a kind takes part.
+SHARE_PERCENT: Final = 40
+
+
+def drawn(seed: int) -> frozenset[Kind]:
+    """Those of the enabled kinds that a run with this seed has."""
+    chance = random.Random(f"{seed} kinds")
+    return frozenset(kind for kind in Kind if chance.uniform(0, 100) < SHARE_PERCENT) & ENABLED
