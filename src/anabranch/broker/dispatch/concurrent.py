@@ -288,7 +288,8 @@ class ConcurrentDispatcher(Dispatcher):
     def _deliver(self, ledger: int, entries: list[Entry]) -> tuple[int, int]:
         """Sends entries to whoever is to have them; returns how many were dealt with, and their bytes."""
         cursor, now = self._cursor, self._ctx.now_ms()
-        out: dict[Consumer, list[Buffer]] = {}
+        # What each is sent, and the permits that it had before.
+        out: dict[Consumer, tuple[list[Buffer], int]] = {}
         redeliveries = self._redeliveries
         size = done = 0
         for number, count, data in entries:
@@ -313,11 +314,11 @@ class ConcurrentDispatcher(Dispatcher):
                 count = unacked.bit_count()
             elif not 0 < count <= BATCH_MESSAGES_MAX:
                 count = messages_of(data)
+            found = out.get(consumer)
+            if found is None:
+                found = out[consumer] = ([], consumer.permits)
             consumer.take(at, count, self._key_hash)
             self.unacked += count
-            pieces = out.get(consumer)
-            if pieces is None:
-                pieces = out[consumer] = []
             length = len(data)
             again = redeliveries.get(at, 0) if redeliveries else 0
             if again or unacked is not None:
@@ -326,15 +327,15 @@ class ConcurrentDispatcher(Dispatcher):
                 head = encode_message_header(
                     consumer.id, ledger, number, 0, consumer.partition, None, consumer.epoch, length
                 )
-            pieces += (head, data)
-            consumer.messages_out += count
-            consumer.bytes_out += length
+            found[0].append(head)
+            found[0].append(data)
             size += length
             done += 1
             if self._is_over_unacked():
                 break
-        for consumer, pieces in out.items():
-            consumer.write(pieces, len(pieces) // 2, 0, 0, now)
+        for consumer, (pieces, permits) in out.items():
+            bytes_out = size if len(out) == 1 else sum(map(len, pieces[1::2]))
+            consumer.write(pieces, len(pieces) // 2, permits - consumer.permits, bytes_out, now)
         if len(self._delayed):
             self._set_delay_timer()
         return done, size
