@@ -18,6 +18,7 @@ asyncio's BufferedProtocol does, and a test simply calls `feed`.
 
 from __future__ import annotations
 
+from functools import cache
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +35,11 @@ MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 # What a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
+
+# A command without its entry. Parsing a megabyte of small parts takes some 20 ms, and others wait meanwhile.
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+# Parts with strings in them (properties above all) that one list of a command may have: each is looked at.
+ITEMS_MAX: Final = 10_000
 
 MAGIC_CHECKSUM: Final = 0x0E01
 MAGIC_BROKER_METADATA: Final = 0x0E02
@@ -276,6 +282,8 @@ def _send_rest(buffer: bytearray, p: int, end: int) -> tuple[int, int, int] | No
 
 
 def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
+    if entry_at - at > COMMAND_BYTES_MAX:
+        raise OversizeFrame(f"command of {entry_at - at} bytes, the limit is {COMMAND_BYTES_MAX}")
     try:
         command = _parse_command(bytes(view[at:entry_at]))
     except DecodeError as error:
@@ -289,7 +297,9 @@ def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
         if not command.HasField(name):
             raise MalformedFrame(f"command {kind} comes without its {name}")
         if kind not in _UNCHECKED and not (command.IsInitialized() and _is_text(command)):
-            raise MalformedFrame(f"{name} lacks required fields or holds strings that are not UTF-8")
+            raise MalformedFrame(
+                f"{name} lacks required fields, holds strings that are not UTF-8 or more than {ITEMS_MAX} items"
+            )
     if kind == SEND:
         return _send(command, view[entry_at:after])
     return (kind, command, view[entry_at:after] if entry_at < after else None)
@@ -301,11 +311,26 @@ def _is_text(message: Message) -> bool:
         if field.type == field.TYPE_STRING:
             if any(type(item) is bytes for item in (value if field.is_repeated else (value,))):
                 return False
-        elif field.type == field.TYPE_MESSAGE and not all(
-            map(_is_text, value if field.is_repeated else (value,))
-        ):
-            return False
+        elif field.type == field.TYPE_MESSAGE and _may_hold_text(field.message_type):
+            if field.is_repeated and len(value) > ITEMS_MAX:
+                return False
+            if not all(map(_is_text, value if field.is_repeated else (value,))):
+                return False
     return True
+
+
+@cache
+def _may_hold_text(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether messages of that descriptor can have strings. Hundreds of thousands of ids need not be looked through."""
+    return any(
+        field.type == field.TYPE_STRING
+        or (
+            field.type == field.TYPE_MESSAGE
+            and field.message_type.full_name not in seen
+            and _may_hold_text(field.message_type, seen | {kind.full_name})
+        )
+        for field in kind.fields
+    )
 
 
 def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:
