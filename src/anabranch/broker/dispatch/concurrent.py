@@ -242,14 +242,18 @@ class ConcurrentDispatcher(Dispatcher):
 
     def _pump_replay(self) -> None:
         limits = self._ctx.limits
-        left = limits.burst_bytes
+        left, entries = limits.burst_bytes, limits.burst_entries
         # Scattered entries are read one by one; a burst of them is many small reads.
-        while left > 0 and (run := self._replay.take_run(self._room(limits.burst_entries))) is not None:
+        while left > 0 and entries > 0:
+            run = self._replay.take_run(self._room(entries))
+            if run is None:
+                break
             batch = self._log.read_cached(run[:2], run[2], left)
             if batch is None:
                 self._read(run[:2], run[2], partial(self._replay_arrived, run))
                 return
             left -= self._replay_some(run, batch) + 1024
+            entries -= run[2]
             if self.is_blocked or self._next_with_room() is None:
                 return
         self.wake_soon()
