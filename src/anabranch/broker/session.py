@@ -22,7 +22,13 @@ from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import PING_FRAME, Beat, Connection, Role, State
 from anabranch.wire.encode import encode_command
-from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, Frame, FrameDecoder
+from anabranch.wire.frames import (
+    COMMAND_BYTES_MAX,
+    COMMAND_ITEMS_MAX,
+    FRAME_OVERHEAD_BYTES,
+    Frame,
+    FrameDecoder,
+)
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -75,7 +81,10 @@ class Session(asyncio.BufferedProtocol):
         self.is_open = False
         self.is_writable = True
         self._decoder = FrameDecoder(
-            frame_bytes_max=broker.config.max_message_size + FRAME_OVERHEAD_BYTES, frames_max=FRAMES_PER_READ
+            frame_bytes_max=broker.config.max_message_size + FRAME_OVERHEAD_BYTES,
+            frames_max=FRAMES_PER_READ,
+            command_bytes_max=COMMAND_BYTES_MAX,
+            command_items_max=COMMAND_ITEMS_MAX,
         )
         self.connection = Connection(
             Role.BROKER,

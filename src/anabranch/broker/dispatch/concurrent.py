@@ -67,6 +67,9 @@ class ConcurrentDispatcher(Dispatcher):
             if consumer in waiting:
                 waiting.remove(consumer)
         consumer.is_queued = False
+        # Levels that nobody has any more would be looked at for each entry.
+        levels = {one.priority for one in self.consumers}
+        self._rounds = [one for one in self._rounds if one[0] in levels]
         self._lower_unacked(consumer.unacked)
         pending, consumer.pending = consumer.pending, {}
         consumer.unacked = 0
@@ -74,7 +77,6 @@ class ConcurrentDispatcher(Dispatcher):
             self._hand_back(consumer, pending.items())
             self.wake_soon()
         else:
-            self._rounds.clear()
             self.rewind()
 
     def ready(self, consumer: Consumer) -> None:
@@ -87,6 +89,11 @@ class ConcurrentDispatcher(Dispatcher):
         if consumer.has_room:
             self._queue(consumer)
             self.wake()
+
+    @property
+    def levels(self) -> list[int]:
+        """The priorities of its consumers, the highest first."""
+        return [level for level, _ in self._rounds]
 
     def _queue(self, consumer: Consumer) -> None:
         if not consumer.is_queued:
