@@ -22,7 +22,13 @@ from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.connection import PING_FRAME, Beat, Connection, Role, State
 from anabranch.wire.encode import encode_command
-from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, Frame, FrameDecoder
+from anabranch.wire.frames import (
+    COMMAND_BYTES_MAX,
+    COMMAND_ITEMS_MAX,
+    FRAME_OVERHEAD_BYTES,
+    Frame,
+    FrameDecoder,
+)
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -48,6 +54,8 @@ REQUESTS_MAX = 20_000
 # About a millisecond's worth of small entries: a connection that never pauses leaves others their turns.
 FRAMES_PER_READ = 350
 _READ_BYTES_MIN = 16 * 1024
+# Consumers of a lost connection: each may take a fifth of a millisecond, and its entries more.
+REMOVED_PER_TURN = 50
 
 
 class Session(asyncio.BufferedProtocol):
@@ -73,7 +81,10 @@ class Session(asyncio.BufferedProtocol):
         self.is_open = False
         self.is_writable = True
         self._decoder = FrameDecoder(
-            frame_bytes_max=broker.config.max_message_size + FRAME_OVERHEAD_BYTES, frames_max=FRAMES_PER_READ
+            frame_bytes_max=broker.config.max_message_size + FRAME_OVERHEAD_BYTES,
+            frames_max=FRAMES_PER_READ,
+            command_bytes_max=COMMAND_BYTES_MAX,
+            command_items_max=COMMAND_ITEMS_MAX,
         )
         self.connection = Connection(
             Role.BROKER,
@@ -163,9 +174,15 @@ class Session(asyncio.BufferedProtocol):
             producer.is_closed = True
             if producer.topic is not None:
                 producer.topic.attached.remove(producer)
-        for consumer in consumers:
-            consumer.subscription.remove_consumer(consumer)
+        self._remove(consumers)
         self.broker.session_closed(self)
+
+    def _remove(self, consumers: list[Consumer]) -> None:
+        """Some in each turn: nothing is sent to the others meanwhile, as a connection that is lost is not writable."""
+        for consumer in consumers[:REMOVED_PER_TURN]:
+            consumer.subscription.remove_consumer(consumer)
+        if rest := consumers[REMOVED_PER_TURN:]:
+            self.broker.loop.call_soon(self._remove, rest)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._writable()

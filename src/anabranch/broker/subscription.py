@@ -612,22 +612,28 @@ class Subscription:
     def _redeliver_in_turns(
         self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
     ) -> Iterator[None]:
+        dispatcher = self.dispatcher
         try:
+            if dispatcher is None or not consumer.is_open:
+                return
             if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
                 consumer.epoch = epoch
-            left = None if positions is None else iter(positions)
-            while (dispatcher := self.dispatcher) is not None and consumer.is_open:
-                if left is None or isinstance(dispatcher, SingleActiveDispatcher):
-                    # Where order is kept, single messages cannot be sent again.
-                    dispatcher.redeliver_all(consumer)
-                    return
-                some = list(islice(left, _IDS_PER_TURN))
-                if some:
-                    dispatcher.redeliver(consumer, some)
+            if isinstance(dispatcher, SingleActiveDispatcher):
+                # Where order is kept, single messages cannot be sent again.
+                dispatcher.redeliver_all(consumer)
+                return
+            left = iter(list(consumer.pending) if positions is None else positions)
+            while some := list(islice(left, _IDS_PER_TURN)):
+                dispatcher.redeliver(consumer, some)
                 if len(some) < _IDS_PER_TURN:
                     return
+                dispatcher.hold()
                 yield
+                if self.dispatcher is not dispatcher or not consumer.is_open:
+                    return
         finally:
+            if dispatcher is not None:
+                dispatcher.let_go()
             consumer.link.work_ended()
 
     # -- moving the cursor

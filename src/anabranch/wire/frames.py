@@ -20,6 +20,7 @@ asyncio's BufferedProtocol does, and a test simply calls `feed`.
 
 from __future__ import annotations
 
+from functools import cache
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +37,12 @@ MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 # What a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
+
+# For those who listen to strangers: a command without its entry (parsing a megabyte of small parts takes some 20 ms,
+# and others wait meanwhile), and parts with strings in them, properties above all, that one list of it may have (each
+# is looked at).
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+COMMAND_ITEMS_MAX: Final = 10_000
 
 MAGIC_CHECKSUM: Final = 0x0E01
 MAGIC_BROKER_METADATA: Final = 0x0E02
@@ -87,11 +94,13 @@ class FrameDecoder:
     copies what it keeps before it returns to the event loop. The buffer starts small, doubles while
     reads fill it, up to `buffer_bytes_max`, and beyond that only while a larger frame is arriving. It is halved
     where reads have more than `frames_max` frames: small ones cost their time by number, and others wait meanwhile.
+    Commands are as large as frames may be, unless `command_bytes_max` and `command_items_max` say otherwise.
     """
 
     __slots__ = (
         "_buffer",
         "_capacity",
+        "_command_limits",
         "_end",
         "_frames_max",
         "_need",
@@ -111,8 +120,11 @@ class FrameDecoder:
         buffer_bytes_min: int = 16 * 1024,
         buffer_bytes_max: int = 1024 * 1024,
         frames_max: int | None = None,
+        command_bytes_max: int | None = None,
+        command_items_max: int | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._command_limits = (command_bytes_max, command_items_max)
         self._size_min = buffer_bytes_min
         self._size_max = max(buffer_bytes_min, buffer_bytes_max)
         self._frames_max = buffer_bytes_max if frames_max is None else frames_max
@@ -257,7 +269,7 @@ class FrameDecoder:
                     frames.append((6, producer_id, sequence_id, num_messages, highest, flags, entry))
                     at = after
                     continue
-            frames.append(_command(view, at + 8, entry_at, after))
+            frames.append(_command(view, at + 8, entry_at, after, *self._command_limits))
             at = after
         self._start, self._need = at, need
         return frames
@@ -294,7 +306,11 @@ def _send_rest(buffer: bytearray, p: int, end: int) -> tuple[int, int, int] | No
     return (num_messages, highest, chunk | marker) if p == end else None
 
 
-def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
+def _command(
+    view: memoryview, at: int, entry_at: int, after: int, bytes_max: int | None, items_max: int | None
+) -> Frame:
+    if bytes_max is not None and entry_at - at > bytes_max:
+        raise OversizeFrame(f"command of {entry_at - at} bytes, the limit is {bytes_max}")
     try:
         command = _parse_command(bytes(view[at:entry_at]))
     except DecodeError as error:
@@ -307,24 +323,41 @@ def _command(view: memoryview, at: int, entry_at: int, after: int) -> Frame:
     if name is not None:
         if not command.HasField(name):
             raise MalformedFrame(f"command {kind} comes without its {name}")
-        if kind not in _UNCHECKED and not (command.IsInitialized() and _is_text(command)):
-            raise MalformedFrame(f"{name} lacks required fields or holds strings that are not UTF-8")
+        if kind not in _UNCHECKED and not (command.IsInitialized() and _is_text(command, items_max)):
+            raise MalformedFrame(
+                f"{name} lacks required fields, holds strings that are not UTF-8 or more of them than anybody needs"
+            )
     if kind == SEND:
         return _send(command, view[entry_at:after])
     return (kind, command, view[entry_at:after] if entry_at < after else None)
 
 
-def _is_text(message: Message) -> bool:
+def _is_text(message: Message, items_max: int | None) -> bool:
     """Whether all strings are UTF-8. Protobuf would hand out the others as bytes, for each reader to trip on."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             if any(type(item) is bytes for item in (value if field.is_repeated else (value,))):
                 return False
-        elif field.type == field.TYPE_MESSAGE and not all(
-            map(_is_text, value if field.is_repeated else (value,))
-        ):
-            return False
+        elif field.type == field.TYPE_MESSAGE and _may_hold_text(field.message_type):
+            if field.is_repeated and items_max is not None and len(value) > items_max:
+                return False
+            if not all(_is_text(part, items_max) for part in (value if field.is_repeated else (value,))):
+                return False
     return True
+
+
+@cache
+def _may_hold_text(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether messages of that descriptor can have strings. Hundreds of thousands of ids need not be looked through."""
+    return any(
+        field.type == field.TYPE_STRING
+        or (
+            field.type == field.TYPE_MESSAGE
+            and field.message_type.full_name not in seen
+            and _may_hold_text(field.message_type, seen | {kind.full_name})
+        )
+        for field in kind.fields
+    )
 
 
 def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.broker.consumer import KEY_SHARED, SHARED
 from anabranch.broker.dispatch.base import DispatchLimits
+from anabranch.broker.dispatch.shared import SharedDispatcher
 from unit.broker.rig import Rig
 
 
@@ -262,3 +263,15 @@ def test_reading_stops_when_too_many_messages_are_delayed(make_rig: Callable[...
     assert rig.subscription.stats()["msgDelayed"] == 5
     rig.loop.advance(2)
     assert len(link.messages) == 21
+
+
+def test_priorities_that_nobody_has_any_more_cost_nothing(rig: Rig) -> None:
+    _, link = rig.consumer(SHARED, priority=7)
+    for priority in (0, -(2**31), 2**31 - 1, *range(10, 60)):
+        other, _ = rig.consumer(SHARED, priority=priority, permits=0)
+        rig.subscription.remove_consumer(other)
+    places = rig.publish(3)
+    rig.loop.settle()
+    assert link.places == places
+    assert isinstance(rig.subscription.dispatcher, SharedDispatcher)
+    assert rig.subscription.dispatcher.levels == [7]

@@ -614,3 +614,33 @@ def test_the_properties_of_a_subscription_have_a_size(rig: Rig) -> None:
         with pytest.raises(NotAllowedError, match="16384"):
             rig.loop.run(rig.subscription.set_properties(large))
     assert list(rig.subscription.properties) == ["a"]
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_entries_sent_again_leave_the_loop_to_others_between_bursts(
+    make_rig: Callable[..., Rig], kind: int
+) -> None:
+    rig = make_rig(limits=DispatchLimits(burst_entries=50))
+    places = rig.publish(1_000)
+    consumer, link = rig.consumer(kind, permits=1_000)
+    rig.loop.settle(200)
+    assert len(link.take()) == 1_000
+    rig.subscription.redeliver(consumer, None)
+    rig.subscription.flow(consumer, 1_000)
+    assert len(link.places) <= 50
+    rig.loop.settle(200)
+    assert link.take() == places
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_all_that_is_handed_back_in_several_turns_is_sent_again_in_order(rig: Rig, kind: int) -> None:
+    places = rig.publish(9_000, key="k")
+    consumer, link = rig.consumer(kind, permits=20_000)
+    rig.loop.settle(200)
+    assert link.take() == places
+    rig.subscription.redeliver(consumer, None)
+    assert link.works == 1
+    places += rig.publish(1, key="k")
+    rig.loop.settle(200)
+    assert link.works == 0
+    assert link.take() == places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -105,3 +106,44 @@ async def test_a_topic_that_could_not_be_opened_in_full_is_closed_and_opened_ane
     assert broker.loaded() == {NAME: topic}
     await rest.publish("t", b"two")
     assert topic.log.entries == 2
+
+
+async def test_who_waits_for_the_log_is_told_whatever_happens_to_those_before_him(rest: Rest) -> None:
+    topic = await opened(rest)
+    consumer = await rest.client.consumer("t", "s")
+    producer = await rest.client.producer("t")
+    told: list[int] = []
+
+    def fails() -> None:
+        told.append(1)
+        raise RuntimeError("impossible")
+
+    receipt = await producer.send(b"x")
+    async with asyncio.timeout(30):
+        while topic.log.next_entry == topic.log.confirmed_end:  # noqa: ASYNC110 - nothing tells of it.
+            await asyncio.sleep(0)
+    topic.when_confirmed(fails)
+    topic.when_confirmed(lambda: told.append(2))
+    await receipt
+    assert told == [1, 2]
+    assert (await consumer.receive()).payload == b"x"
+
+
+async def test_one_topics_trouble_does_not_stop_the_rates_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("anabranch.broker.broker.RATES_SECONDS", 0.01)
+    async with serving(MemoryMetadata(lambda: NOW_MS), CONFIG) as rest:
+        asked = asyncio.Event()
+
+        def fails(seconds: float) -> None:
+            asked.set()
+            raise AttributeError("impossible")
+
+        (await opened(rest)).update_rates = fails
+        later = await rest.broker.topic(TopicName.parse("persistent://public/default/later"), create=True)
+        await asked.wait()
+        producer = await rest.client.producer("later")
+        async with asyncio.timeout(30):
+            while later.rates_in == (0.0, 0.0):
+                await (await producer.send(b"x"))

@@ -19,7 +19,10 @@ from anabranch.wire.frames import (
     BAD_CHECKSUM,
     BAD_IDS,
     BAD_METADATA,
+    COMMAND_BYTES_MAX,
+    COMMAND_ITEMS_MAX,
     EXTENDED,
+    FRAME_BYTES_MAX,
     IS_CHUNK,
     IS_MARKER,
     NO_CHECKSUM,
@@ -406,3 +409,46 @@ def test_release_keeps_a_frame_that_is_half_here() -> None:
     assert decoder.pending == 10
     ((_, command, _),) = read(decoder, frame[10:])
     assert command.flow.messagePermits == 77
+
+
+def command_of(**fields: Any) -> bytes:
+    subscribe = pb.CommandSubscribe(
+        topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1, request_id=1, **fields
+    )
+    return encode_command(pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe))
+
+
+def test_a_command_larger_than_any_is_refused_before_it_is_parsed() -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=n) for n in range(200_000)]
+    ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=ids)
+    frame = encode_command(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack))
+    assert COMMAND_BYTES_MAX < len(frame) < FRAME_BYTES_MAX
+    with pytest.raises(OversizeFrame):
+        FrameDecoder(command_bytes_max=COMMAND_BYTES_MAX).feed(frame)
+    # A client believes its broker.
+    assert len(FrameDecoder().feed(frame)) == 1
+
+
+def test_a_command_may_have_thousands_of_properties_and_not_any_number() -> None:
+    few = [pb.KeyValue(key="k", value="v") for _ in range(COMMAND_ITEMS_MAX)]
+    decoder = FrameDecoder(command_items_max=COMMAND_ITEMS_MAX)
+    assert len(decoder.feed(command_of(metadata=few))) == 1
+    with pytest.raises(MalformedFrame):
+        decoder.feed(command_of(metadata=[*few, few[0]]))
+    assert len(FrameDecoder().feed(command_of(metadata=[*few, few[0]]))) == 1
+
+
+def test_a_string_that_is_not_utf_8_is_found_however_deep_it_lies() -> None:
+    good = command_of(schema=pb.Schema(name="name", schema_data=b"", type=pb.Schema.String))
+    assert len(FrameDecoder().feed(good)) == 1
+    with pytest.raises(MalformedFrame):
+        FrameDecoder().feed(good.replace(b"name", b"n\xa4me"))
+
+
+def test_many_ids_are_not_looked_through_for_strings() -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=n % 100) for n in range(100_000)]
+    redeliver = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids)
+    kind = pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    frame = encode_command(pb.BaseCommand(type=kind, redeliverUnacknowledgedMessages=redeliver))
+    ((_, command, _),) = FrameDecoder().feed(frame)
+    assert len(command.redeliverUnacknowledgedMessages.message_ids) == 100_000

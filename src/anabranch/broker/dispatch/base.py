@@ -116,6 +116,7 @@ class Dispatcher(ABC):
         self._is_reading = False
         self._is_scheduled = False
         self._is_closed = False
+        self._is_held = False
         self._retry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -182,12 +183,22 @@ class Dispatcher(ABC):
             self._is_scheduled = True
             self._ctx.loop.call_soon(self._run_scheduled)
 
+    def hold(self) -> None:
+        """Sends nothing until `let_go`: what is handed back in several turns is sent again in its order."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        self._is_held = False
+        self.wake_soon()
+
     def _run_scheduled(self) -> None:
         self._is_scheduled = False
         if not (self._is_reading or self._is_closed):
             self._run()
 
     def _run(self) -> None:
+        if self._is_held:
+            return
         try:
             if self.damage is not None and not self._is_past_damage(self.damage):
                 return

@@ -67,6 +67,9 @@ class ConcurrentDispatcher(Dispatcher):
             if consumer in waiting:
                 waiting.remove(consumer)
         consumer.is_queued = False
+        # Levels that nobody has any more would be looked at for each entry.
+        levels = {one.priority for one in self.consumers}
+        self._rounds = [one for one in self._rounds if one[0] in levels]
         self._lower_unacked(consumer.unacked)
         pending, consumer.pending = consumer.pending, {}
         consumer.unacked = 0
@@ -74,7 +77,6 @@ class ConcurrentDispatcher(Dispatcher):
             self._hand_back(consumer, pending.items())
             self.wake_soon()
         else:
-            self._rounds.clear()
             self.rewind()
 
     def ready(self, consumer: Consumer) -> None:
@@ -87,6 +89,11 @@ class ConcurrentDispatcher(Dispatcher):
         if consumer.has_room:
             self._queue(consumer)
             self.wake()
+
+    @property
+    def levels(self) -> list[int]:
+        """The priorities of its consumers, the highest first."""
+        return [level for level, _ in self._rounds]
 
     def _queue(self, consumer: Consumer) -> None:
         if not consumer.is_queued:
@@ -242,14 +249,18 @@ class ConcurrentDispatcher(Dispatcher):
 
     def _pump_replay(self) -> None:
         limits = self._ctx.limits
-        left = limits.burst_bytes
+        left, entries = limits.burst_bytes, limits.burst_entries
         # Scattered entries are read one by one; a burst of them is many small reads.
-        while left > 0 and (run := self._replay.take_run(self._room(limits.burst_entries))) is not None:
+        while left > 0 and entries > 0:
+            run = self._replay.take_run(self._room(entries))
+            if run is None:
+                break
             batch = self._log.read_cached(run[:2], run[2], left)
             if batch is None:
                 self._read(run[:2], run[2], partial(self._replay_arrived, run))
                 return
             left -= self._replay_some(run, batch) + 1024
+            entries -= run[2]
             if self.is_blocked or self._next_with_room() is None:
                 return
         self.wake_soon()
@@ -288,7 +299,8 @@ class ConcurrentDispatcher(Dispatcher):
     def _deliver(self, ledger: int, entries: list[Entry]) -> tuple[int, int]:
         """Sends entries to whoever is to have them; returns how many were dealt with, and their bytes."""
         cursor, now = self._cursor, self._ctx.now_ms()
-        out: dict[Consumer, list[Buffer]] = {}
+        # What each is sent, and the permits that it had before.
+        out: dict[Consumer, tuple[list[Buffer], int]] = {}
         redeliveries = self._redeliveries
         size = done = 0
         for number, count, data in entries:
@@ -313,11 +325,11 @@ class ConcurrentDispatcher(Dispatcher):
                 count = unacked.bit_count()
             elif not 0 < count <= BATCH_MESSAGES_MAX:
                 count = messages_of(data)
+            found = out.get(consumer)
+            if found is None:
+                found = out[consumer] = ([], consumer.permits)
             consumer.take(at, count, self._key_hash)
             self.unacked += count
-            pieces = out.get(consumer)
-            if pieces is None:
-                pieces = out[consumer] = []
             length = len(data)
             again = redeliveries.get(at, 0) if redeliveries else 0
             if again or unacked is not None:
@@ -326,15 +338,15 @@ class ConcurrentDispatcher(Dispatcher):
                 head = encode_message_header(
                     consumer.id, ledger, number, 0, consumer.partition, None, consumer.epoch, length
                 )
-            pieces += (head, data)
-            consumer.messages_out += count
-            consumer.bytes_out += length
+            found[0].append(head)
+            found[0].append(data)
             size += length
             done += 1
             if self._is_over_unacked():
                 break
-        for consumer, pieces in out.items():
-            consumer.write(pieces, len(pieces) // 2, 0, 0, now)
+        for consumer, (pieces, permits) in out.items():
+            bytes_out = size if len(out) == 1 else sum(map(len, pieces[1::2]))
+            consumer.write(pieces, len(pieces) // 2, permits - consumer.permits, bytes_out, now)
         if len(self._delayed):
             self._set_delay_timer()
         return done, size

@@ -5,6 +5,9 @@ still holds an unacknowledged entry of that key (it is *draining*), and no earli
 Whatever cannot be sent is set aside under its key, by position only, and looked at again when the one thing it lacked
 has come: the other consumer's acknowledgement, or room at its own. Other keys go on meanwhile, until too much is set
 aside; then reading stops. `allowOutOfOrderDelivery` drops the first half of the rule.
+
+The chunks of a message that was begun follow its holder, whoever the key belongs to by now and whatever waits under it:
+the holder acknowledges nothing of the message before it has all of it, so the key would wait for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 
 from anabranch.broker.consumer import KEY_SHARED, Consumer
 from anabranch.broker.dispatch.base import DispatchContext
+from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector
 from anabranch.broker.errors import SubscriptionBusyError
@@ -40,6 +44,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         # Keys to look at again, and keys that wait for room at their consumer.
         self._ready: dict[int, None] = {}
         self._short: dict[Consumer, set[int]] = {}
+        self._chunks = BegunChunks()
 
     # -- consumers
 
@@ -56,6 +61,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
 
     def remove(self, consumer: Consumer) -> None:
         self._selector.remove(consumer)
+        self._begin_again(self._chunks.left(consumer))
         super().remove(consumer)
         self._owners_changed()
 
@@ -75,6 +81,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         self._aside_count = 0
         self._ready.clear()
         self._short.clear()
+        self._chunks.clear()
 
     # -- who has what
 
@@ -91,15 +98,45 @@ class KeySharedDispatcher(ConcurrentDispatcher):
             self._ready.update(dict.fromkeys(self._short.pop(owner)))
 
     def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+        places: list[Position] = []
         for at, (_, key_hash) in entries:
+            places.append(at)
             self._put_aside(at, key_hash)
             self._ready[key_hash] = None
             self._given_back(consumer, key_hash)
+        self._begin_again(self._chunks.handed_back(consumer, places))
+
+    def _begin_again(self, chunks: Iterable[tuple[Position, int]]) -> None:
+        """They waited for a consumer that has handed back those before them."""
+        for at, key_hash in chunks:
+            self._put_aside(at, key_hash)
+            self._ready[key_hash] = None
 
     # -- dispatch
 
     def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
         key_hash = self._key_hash = self._selector.hash_of(metadata)
+        if metadata.num_chunks_from_msg > 1:
+            return self._route_chunk(at, metadata, key_hash)
+        return self._route_key(at, key_hash)
+
+    def _route_chunk(self, at: Position, metadata: pb.MessageMetadata, key_hash: int) -> Consumer | None:
+        owner = self._chunks.owner(metadata)
+        if owner is None:
+            owner = self._route_key(at, key_hash)
+            if owner is None:
+                return None
+        elif not self._chunks.has_room(owner):
+            self._chunks.wait(at, metadata, owner, key_hash)
+            return None
+        else:
+            holder = self._holders.get(key_hash)
+            if holder is None or holder[0] is owner:
+                self._holders[key_hash] = (owner, 1 if holder is None else holder[1] + 1)
+        self._chunks.sent(at, metadata, owner)
+        return owner
+
+    def _route_key(self, at: Position, key_hash: int) -> Consumer | None:
         consumer = self._selector.select(key_hash)
         aside = self._aside.get(key_hash)
         if consumer is None or (aside is not None and aside[0] < at):
@@ -130,6 +167,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
 
     def _release(self) -> None:
         """Moves what can be sent now to the replay queue, as much as the consumers have room for."""
+        self._replay.add_all(self._chunks.let_go())
         if not self._ready:
             return
         left = self._ctx.limits.burst_entries
@@ -164,7 +202,9 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         aside_max = min(limits.held_max, limits.held_per_consumer_max * len(self.consumers))
         if self._aside_count >= aside_max:
             self._drop_acked()
-        return self._aside_count < aside_max and super()._may_read_on()
+        if self._aside_count >= aside_max or self._chunks.waiting >= WAITING_MAX:
+            return False
+        return super()._may_read_on()
 
     def _drop_acked(self) -> None:
         """Forgets entries set aside that were skipped, expired or trimmed since: they must not stop reading."""
@@ -187,7 +227,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
             for key_hash, (owner, count) in self._holders.items()
             if self._selector.select(key_hash) is not owner
         ]
-        stats["msgInReplay"] += self._aside_count
+        stats["msgInReplay"] += self._aside_count + self._chunks.waiting
         stats["allowOutOfOrderDelivery"] = self.is_unordered
         stats["keySharedMode"] = pb.KeySharedMode.Name(self.mode)
         stats["drainingHashesCount"] = len(draining)

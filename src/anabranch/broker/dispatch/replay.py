@@ -32,8 +32,15 @@ class ReplayQueue:
             heappush(self._heap, at)
 
     def add_all(self, positions: Iterable[Position]) -> None:
-        for at in positions:
-            self.add(at)
+        new = [at for at in dict.fromkeys(positions) if at not in self._known]
+        if len(new) <= len(self._heap) >> 4:
+            for at in new:
+                heappush(self._heap, at)
+        else:
+            # Very many come back at once when their consumer leaves.
+            self._heap += new
+            heapify(self._heap)
+        self._known.update(new)
 
     def take_run(self, count_max: int) -> Run | None:
         """Removes and returns the first run of neighbours, or None if the queue is empty."""

@@ -50,6 +50,7 @@ class HashRing:
         # Consumers of a point in order of arrival. The first has it; the others wait for it to leave.
         self._owners: dict[int, list[Consumer]] = {}
         self._numbers: dict[Consumer, int] = {}
+        self._points_of: dict[Consumer, tuple[int, ...]] = {}
 
     def hash_of(self, metadata: pb.MessageMetadata) -> int:
         return _ring_slot(sticky_key(metadata))
@@ -58,7 +59,8 @@ class HashRing:
         taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
         number = next(n for n in range(len(taken) + 1) if n not in taken)
         self._numbers[consumer] = number
-        for point in _ring_points(consumer.name, number):
+        points = self._points_of[consumer] = tuple(_ring_points(consumer.name, number))
+        for point in points:
             owners = self._owners.get(point)
             if owners is None:
                 self._owners[point] = [consumer]
@@ -67,10 +69,9 @@ class HashRing:
                 owners.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        number = self._numbers.pop(consumer, None)
-        if number is None:
+        if self._numbers.pop(consumer, None) is None:
             return
-        for point in set(_ring_points(consumer.name, number)):
+        for point in set(self._points_of.pop(consumer)):
             owners = [other for other in self._owners[point] if other is not consumer]
             if owners:
                 self._owners[point] = owners

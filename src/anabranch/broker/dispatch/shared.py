@@ -6,20 +6,17 @@ chunk, the chunk waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from anabranch.broker.consumer import SHARED, Consumer
 from anabranch.broker.dispatch.base import NO_METADATA, DispatchContext
+from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
 from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import metadata_span
-
-# Messages whose chunks are being handed out. The oldest is forgotten: its producer has died half-way.
-_CHUNKED_MAX: Final = 10_000
-# Chunks waiting for room at their consumer, before reading stops.
-_WAITING_MAX: Final = 10_000
 
 # How `deliver_at_time` and `num_chunks_from_msg` begin in encoded metadata: field number and kind.
 _DELIVER_AT_TAG: Final = b"\x98\x01"
@@ -31,21 +28,20 @@ class SharedDispatcher(ConcurrentDispatcher):
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
-        self._chunked: dict[str, Consumer] = {}
-        self._waiting: dict[Consumer, list[Position]] = {}
-        self._waiting_count = 0
+        self._chunks = BegunChunks()
 
     def remove(self, consumer: Consumer) -> None:
-        if self._chunked:
-            self._chunked = {uuid: owner for uuid, owner in self._chunked.items() if owner is not consumer}
-        self._let_go(consumer)
+        self._replay.add_all(at for at, _ in self._chunks.left(consumer))
         super().remove(consumer)
+
+    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+        places = [at for at, _ in entries]
+        self._replay.add_all(places)
+        self._replay.add_all(at for at, _ in self._chunks.handed_back(consumer, places))
 
     def rewind(self) -> None:
         super().rewind()
-        self._chunked.clear()
-        self._waiting.clear()
-        self._waiting_count = 0
+        self._chunks.clear()
 
     def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
         # Looking for two tags is cheaper than parsing; where one turns up by chance, parsing settles it.
@@ -81,41 +77,26 @@ class SharedDispatcher(ConcurrentDispatcher):
                 return
 
     def _route_chunk(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
-        uuid, chunk = metadata.uuid, metadata.chunk_id
-        # The first chunk starts over: a message sent again may go to somebody else.
-        owner = None if chunk == 0 else self._chunked.get(uuid)
+        owner = self._chunks.owner(metadata)
         if owner is None:
             owner = self._next_with_room()
             if owner is None:
                 self._is_stuck = True
                 return None
             self._turn(owner)
-        elif not owner.has_room or owner in self._waiting:
-            self._waiting.setdefault(owner, []).append(at)
-            self._waiting_count += 1
+        elif not self._chunks.has_room(owner):
+            self._chunks.wait(at, metadata, owner)
             return None
-        if chunk == metadata.num_chunks_from_msg - 1:
-            self._chunked.pop(uuid, None)
-        else:
-            self._chunked[uuid] = owner
-            if len(self._chunked) > _CHUNKED_MAX:
-                del self._chunked[next(iter(self._chunked))]
+        self._chunks.sent(at, metadata, owner)
         return owner
 
     def _release(self) -> None:
-        if self._waiting:
-            for consumer in [consumer for consumer in self._waiting if consumer.has_room]:
-                self._let_go(consumer)
-
-    def _let_go(self, consumer: Consumer) -> None:
-        positions = self._waiting.pop(consumer, [])
-        self._waiting_count -= len(positions)
-        self._replay.add_all(positions)
+        self._replay.add_all(self._chunks.let_go())
 
     def _may_read_on(self) -> bool:
-        return self._waiting_count < _WAITING_MAX and super()._may_read_on()
+        return self._chunks.waiting < WAITING_MAX and super()._may_read_on()
 
     def stats(self) -> dict[str, Any]:
         stats = super().stats()
-        stats["msgInReplay"] += self._waiting_count
+        stats["msgInReplay"] += self._chunks.waiting
         return stats

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from anabranch.model.names import TopicName
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_message
 from unit.broker.admin.conftest import NOW_MS, Rest
 
 T = "/admin/v2/persistent/public/default/t"
@@ -160,3 +165,31 @@ async def test_clearing_a_namespace_empties_every_backlog(rest: Rest) -> None:
 async def test_skipping_damage_where_there_is_none_skips_nothing(rest: Rest) -> None:
     await rest.publish("t", b"x")
     assert (await rest.call("POST", f"{T}/skip-damage")).json() == {"skippedEntries": 0}
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+async def test_a_packed_message_is_looked_at_unpacked(rest: Rest, size: int) -> None:
+    await rest.call("PUT", S, 204)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZLIB)
+    topic = await rest.broker.topic(TopicName.parse("persistent://public/default/t"))
+    topic.log.append(build_message(metadata, bytes(size)), 1)
+    confirmed = asyncio.Event()
+    topic.when_confirmed(confirmed.set)
+    await confirmed.wait()
+    assert (await rest.call("GET", f"{S}/position/1")).content == bytes(size)
+    assert (await rest.call("GET", f"{T}/examinemessage")).content == bytes(size)
+
+
+async def test_the_position_of_a_message_may_be_any_number(rest: Rest) -> None:
+    await rest.call("PUT", S, 204)
+    await rest.publish("t", b"1", b"2")
+    await rest.refused("GET", f"{S}/position/1000000000", 404)
+    await rest.call("POST", f"{S}/skip/2147483647", 204)
+    assert await backlog(rest) == 0
+
+
+async def test_properties_of_a_subscription_have_a_size(rest: Rest) -> None:
+    await rest.refused("PUT", S, 409, json={"ledgerId": -1, "entryId": -1, "properties": {"k": "x" * 20_000}})
+    await rest.call("PUT", S, 204)
+    await rest.refused("PUT", f"{S}/properties", 409, json={"k": "x" * 20_000})
+    assert await rest.get(f"{S}/properties") == {}
