@@ -19,14 +19,20 @@ class DemoProcess:
     def __init__(self, scratch: Path, *options: str, command: Sequence[str] = ()) -> None:
         self.scratch = scratch
         scratch.mkdir(exist_ok=True)
-        self._process = subprocess.Popen(
-            [*(command or (sys.executable, "-m", "anabranch.cli", "demo")), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "TMPDIR": str(scratch), "VENV": sys.prefix},
-            start_new_session=True,
-        )
+        # A signal that is ignored here would be ignored there, as in tests that a shell runs in the background. One
+        # that has a handler here has its default there, as in a terminal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self._process = subprocess.Popen(
+                [*(command or (sys.executable, "-m", "anabranch.cli", "demo")), *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, "TMPDIR": str(scratch), "VENV": sys.prefix},
+                start_new_session=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert self._process.stdout is not None
         self._output = self._process.stdout
         self.pid = self._process.pid
