@@ -45,6 +45,10 @@ class Batch(NamedTuple):
     def sequence_id(self) -> int:
         return self.ids[-1] if self.naming is Naming.LAST else self.ids[0]
 
+    @property
+    def last_named(self) -> int:
+        return self.ids[0] if self.naming is Naming.FIRST else self.ids[-1]
+
     def frame(self, producer: str, producer_id: int, now_ms: int) -> bytes:
         metadata = pb.MessageMetadata(
             producer_name=producer, sequence_id=self.sequence_id, publish_time=now_ms, partition_key=self.key
@@ -129,12 +133,12 @@ class KeyBatches(Play):
                 connections.abort()
 
     def _round(self, naming: Naming, first: int) -> list[Batch]:
-        """What gathers until a client flushes: one batch for each key, in the order of the ids they are named by."""
+        """What gathers until a client flushes: one batch for each key, in the order of the last ids that they name."""
         ids: dict[str, list[int]] = {}
         for number in range(first, first + self.chance.randint(2, 12)):
             ids.setdefault(self.chance.choice(KEYS), []).append(number)
         batches = [Batch(tuple(found), key, naming) for key, found in ids.items()]
-        return sorted(batches, key=lambda batch: batch.sequence_id)
+        return sorted(batches, key=lambda batch: batch.last_named)
 
     async def _open(self, connections: Connections, name: str) -> tuple[ClientConnection, Sender]:
         async with asyncio.timeout(ANSWER_MAX_S):
