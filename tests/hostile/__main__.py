@@ -90,7 +90,10 @@ def verdict(attack: Attack, quiet_ms: float, *, is_whole: bool) -> int:
     attacked_ms = p99(attack.latencies_ms)
     bound_ms = max(PUBLISH_P99_MS_MAX, 2 * quiet_ms)
     wall, cpu = attack.longest_turn_ms
-    print(f"\n{attack.done:,} cases ({attack.skipped:,} left out because they had stopped the broker before)")
+    total = sum(1 for _ in every())
+    print(f"\n{attack.done:,} cases; there are {total:,} with one edge each, and others without end")
+    if attack.skipped:
+        print(f"{attack.skipped:,} cases were left out because their like had stopped the broker before")
     print(
         f"bystanders: {attack.published:,} messages, publish p99 {attacked_ms:.1f} ms, {quiet_ms:.1f} ms without attack"
     )

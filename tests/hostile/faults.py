@@ -59,6 +59,8 @@ FAULTS: Final = (
     Fault("H3", ("producing/SEND/metadata.properties=largest-empties",), r"metadata\..*=largest"),
     # A version of a schema is taken for a number whatever its length, and the number is put into an error's text.
     Fault("H2", ("connected-to-consume/GET_SCHEMA/schema_version=largest",), r"schema_version=largest"),
+    # An acknowledgement that comes before its consumer was encoded again to learn its size: not all can be.
+    Fault("H4", ("pending/ACK-cumulative/ack_type=wrong-wire-type",), r"^pending/ACK.*ack_type="),
 )
 
 
