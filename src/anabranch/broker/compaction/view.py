@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.broker.compaction.index import CompactedIndex
+from anabranch.broker.dispatch.base import metadata_of
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import BEFORE_ALL, Position
 from anabranch.storage.port import Entry, LogError
 from anabranch.storage.topic_log import TopicLog
 from anabranch.storage.topic_record import CompactedLedger
-from anabranch.wire import entry as wire_entry
 
 _INDEX_BYTES = 4 << 20
 
@@ -142,7 +142,7 @@ class CompactedLog:
             while low < high:
                 middle = (low + high) // 2
                 _, entries = await self.read(left[1].place(middle), 1, 1)
-                if not entries or wire_entry.publish_time(entries[0][2]) >= publish_time_ms:
+                if not entries or metadata_of(entries[0][2]).publish_time >= publish_time_ms:
                     high = middle
                 else:
                     low = middle + 1
