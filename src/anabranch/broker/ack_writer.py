@@ -26,7 +26,8 @@ class AckWriter:
         self._journal = journal
         self._loop = loop
         self._entries: dict[int, list[int]] = {}
-        self._parts: list[tuple[Position, int, int]] = []
+        # What is left of each batch, and its size.
+        self._parts: dict[Position, tuple[int, int]] = {}
         self._below: Position | None = None
         self._waiters: list[Done] = []
 
@@ -45,7 +46,9 @@ class AckWriter:
             found.append(at[1])
 
     def part(self, at: Position, unacked: int, size: int) -> None:
-        self._parts.append((at, unacked, size))
+        # Each says all of the batch: a client that acknowledges its messages one by one would write as many copies.
+        before = self._parts.get(at)
+        self._parts[at] = (unacked, size) if before is None else (unacked & before[0], size or before[1])
 
     def below(self, at: Position) -> None:
         self._below = at if self._below is None else max(at, self._below)
@@ -58,14 +61,15 @@ class AckWriter:
     def flush(self) -> None:
         below, self._below = self._below, None
         entries, self._entries = self._entries, {}
-        parts, self._parts = self._parts, []
+        parts, self._parts = self._parts, {}
         waiters, self._waiters = self._waiters, []
         records: list[bytes] = []
         if self._journal is not None:
             if below is not None:
                 records.append(state.acked_below(self._name, below))
             if entries or parts:
-                records.append(state.acked(self._name, entries, parts))
+                left = [(at, unacked, size) for at, (unacked, size) in parts.items()]
+                records.append(state.acked(self._name, entries, left))
         self.write(records, _tell_all(waiters))
 
     def write(self, records: Sequence[bytes], done: Done | None = None) -> None:

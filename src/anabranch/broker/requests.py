@@ -7,7 +7,7 @@ session. A command this broker does not support gets an error answer that says s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker import schemas
@@ -32,10 +32,6 @@ from anabranch.wire.extensions import ASK_SEQUENCE_ID
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.non_persistent.topic import NonPersistentTopic
-
-# Acknowledgements kept for one consumer that is still being made, and their bytes for all such of a connection.
-EARLY_ACKS_MAX = 1_000
-EARLY_ACKS_BYTES_MAX = 1 << 20
 
 C = pb.BaseCommand
 Handler = Callable[[Session, Any], None]
@@ -231,7 +227,7 @@ class Requests:
             session.send_error(request.request_id, NotReadyError("this consumer is still being created"))
             return
         session.consumers[request.consumer_id] = None
-        session.early_acks.pop(request.consumer_id, None)
+        session.early_acks.take(request.consumer_id)
         if not session.spawn(request.request_id, self._create_consumer(session, request)):
             del session.consumers[request.consumer_id]
 
@@ -256,13 +252,13 @@ class Requests:
             session.consumers[request.consumer_id] = consumer
             self.scalable.sessions.departures.consumer_attached(consumer)
             session.send_success(request.request_id)
-            for ack in session.early_acks.pop(request.consumer_id, ()):
+            for ack in session.early_acks.take(request.consumer_id):
                 self._ack(session, ack)
             consumer.subscription.consumer_ready(consumer)
         except BaseException:
             if session.consumers.get(request.consumer_id) is None:
                 session.consumers.pop(request.consumer_id, None)
-                session.early_acks.pop(request.consumer_id, None)
+                session.early_acks.take(request.consumer_id)
             raise
 
     def _consumer(self, session: Session, consumer_id: int) -> Consumer:
@@ -299,12 +295,8 @@ class Requests:
         consumer = session.consumers.get(request.consumer_id)
         if consumer is not None:
             consumer.subscription.ack(consumer, request, lambda error: _answer_ack(session, request, error))
-        elif request.consumer_id in session.consumers and _has_room(
-            session.early_acks, request.consumer_id, request
-        ):
-            # Java's client sends what it held back as soon as it is connected again, before it is subscribed again, and
-            # never again: a sealed segment would wait for it for ever.
-            session.early_acks.setdefault(request.consumer_id, []).append(request)
+        elif request.consumer_id in session.consumers and session.early_acks.keep(request):
+            pass  # It is acted upon once the consumer is there.
         elif request.consumer_id in session.sessions:
             self.scalable.sessions.ack(session, request)
         elif request.HasField("request_id"):
@@ -452,13 +444,6 @@ def _is_used_without_schema(topic: Topic | NonPersistentTopic) -> bool:
 def _check_metadata(metadata: Iterable[pb.KeyValue], size_max: int) -> None:
     if not is_within(((item.key, item.value) for item in metadata), size_max):
         raise NotAllowedError(f"metadata has a max size of {size_max} bytes (maxConsumerMetadataSize)")
-
-
-def _has_room(early: Mapping[int, Sequence[pb.CommandAck]], consumer_id: int, more: pb.CommandAck) -> bool:
-    if len(early.get(consumer_id, ())) >= EARLY_ACKS_MAX:
-        return False
-    kept = sum(ack.ByteSize() for acks in early.values() for ack in acks)
-    return kept + more.ByteSize() <= EARLY_ACKS_BYTES_MAX
 
 
 def _answer_ack(session: Session, request: pb.CommandAck, error: Exception | None) -> None:

@@ -127,7 +127,9 @@ class Schemas:
         known = await self.versions(topic)
         number = max(known, default=-1) if not version else int.from_bytes(version, "big")
         if number not in known:
-            raise SchemaNotFoundError(f"{topic} has no schema" + (f" version {number}" if version else ""))
+            # Numbers of a schema's versions have eight bytes. A longer one is not worth its thousands of digits.
+            which = f" version {number}" if version and len(version) <= 8 else ""
+            raise SchemaNotFoundError(f"{topic} has no schema{which}")
         return number, known[number]
 
     async def mark_deleted(self, topic: TopicName, now_ms: int) -> int:

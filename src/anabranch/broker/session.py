@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.authentication import Identity
 from anabranch.broker.consumer import Consumer
+from anabranch.broker.early_acks import EarlyAcks
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.producer import Producer
 from anabranch.broker.sign_in import NOBODY
@@ -66,7 +67,7 @@ class Session(asyncio.BufferedProtocol):
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
         # For consumers that are still being made.
-        self.early_acks: dict[int, list[pb.CommandAck]] = {}
+        self.early_acks = EarlyAcks()
         # Of scalable topics: layouts and namespaces that are watched, and consumers registered with controllers, which
         # share the id space of `consumers`.
         self.watches: dict[int, DagWatch] = {}

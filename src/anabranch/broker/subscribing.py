@@ -14,6 +14,7 @@ from anabranch.broker import owed
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from anabranch.broker.cursor import Cursor
+from anabranch.broker.dispatch.base import metadata_of
 from anabranch.broker.dispatch.selector import check_ranges
 from anabranch.broker.errors import (
     ConsumerBusyError,
@@ -31,7 +32,6 @@ from anabranch.broker.subscription import Subscription, start_position
 from anabranch.model.position import Position
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.entry import parse_metadata
 
 if TYPE_CHECKING:
     from anabranch.broker.session import Session
@@ -298,7 +298,7 @@ class Subscribing:
         if last[0] < 0 or (at.ledgerId, at.entryId) != last:
             return False
         _, entries = await self._topic.log.read(last, 1, 1)
-        messages = parse_metadata(entries[0][2]).num_messages_in_batch if entries else 0
+        messages = metadata_of(entries[0][2]).num_messages_in_batch if entries else 0
         return at.batch_index < 0 or at.batch_index >= messages - 1
 
     async def _create(

@@ -43,6 +43,8 @@ FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
 # is looked at).
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 COMMAND_ITEMS_MAX: Final = 10_000
+# Of an entry's metadata, for the same reason: whoever reads the entry parses all of it in one turn.
+METADATA_BYTES_MAX: Final = 1024 * 1024
 
 MAGIC_CHECKSUM: Final = 0x0E01
 MAGIC_BROKER_METADATA: Final = 0x0E02
@@ -53,7 +55,7 @@ IS_MARKER: Final = 2
 BAD_CHECKSUM: Final = 4  # The entry is damaged: answer SEND_ERROR ChecksumError, store nothing.
 NO_CHECKSUM: Final = 8
 EXTENDED: Final = 16  # The whole command follows as an eighth item.
-BAD_METADATA: Final = 32  # Nobody could read it, or it counts messages that cannot be there.
+BAD_METADATA: Final = 32  # Nobody could read it, it is too large, or it counts messages that cannot be there.
 BAD_IDS: Final = 64  # Sequence ids that no answer could name: those are signed.
 REFUSED: Final = BAD_CHECKSUM | EXTENDED | BAD_METADATA | BAD_IDS
 
@@ -250,7 +252,13 @@ class FrameDecoder:
                 rest = _PLAIN if p == entry_at else _send_rest(buffer, p, entry_at)
                 magic, crc, metadata_size = _ENTRY_HEAD(buffer, entry_at)
                 metadata_end = entry_at + 10 + metadata_size
-                if tag_2 == 16 and rest is not None and magic == 0x0E01 and metadata_end <= after:
+                if (
+                    tag_2 == 16
+                    and rest is not None
+                    and magic == 0x0E01
+                    and metadata_end <= after
+                    and metadata_size <= METADATA_BYTES_MAX
+                ):
                     num_messages, highest, flags = rest
                     if highest < sequence_id:
                         highest = sequence_id
@@ -415,6 +423,8 @@ def _judge(entry: memoryview) -> tuple[int, int]:
 
 def _counted(data: bytearray | memoryview, start: int, end: int, after: int) -> tuple[int, int]:
     """How many messages the metadata in [start, end) counts, the payload ending at `after`; and `BAD_METADATA` or 0."""
+    if end - start > METADATA_BYTES_MAX:
+        return 1, BAD_METADATA
     try:
         metadata = _parse_metadata(data[start:end])
     except DecodeError:

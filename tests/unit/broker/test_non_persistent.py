@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.non_persistent.subscription import NonPersistentSubscription
 from anabranch.broker.non_persistent.topics import UNUSED_MS
 from anabranch.client.errors import RequestRefused
 from anabranch.errors import AnabranchError
@@ -314,3 +315,21 @@ async def test_keys_are_shared_by_halves_where_the_broker_is_told_so(topic: str)
         await rest.publish(topic, b"high", key=high)
         assert await take(second, 1) == [b"low"]
         assert await take(first, 1) == [b"high"]
+
+
+@pytest.mark.parametrize("claimed", [2_000_000_000, 0, -1])
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+async def test_a_count_that_no_batch_has_and_metadata_that_nobody_can_parse_cost_one_permit(
+    rest: Rest, kind: int, claimed: int
+) -> None:
+    await rest.client.consumer(TOPIC, "s", kind=kind)
+    topic = await rest.broker.attachable(TopicName.parse(TOPIC), create=False)
+    (attached,) = topic.subscriptions["s"].consumers
+    async with asyncio.timeout(30):
+        while not attached.permits:  # noqa: ASYNC110 - nothing tells of it.
+            await asyncio.sleep(0.01)
+    before = attached.permits
+    subscription = topic.subscriptions["s"]
+    assert isinstance(subscription, NonPersistentSubscription)
+    subscription.dispatch([(claimed, (20).to_bytes(4, "big") + b"\xff" * 20 + b"payload")])
+    assert attached.permits == before - 1

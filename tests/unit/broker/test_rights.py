@@ -273,7 +273,7 @@ async def test_names_have_an_end(acme: Guarded) -> None:
     async with acme.as_role("boss") as wire:
         assert (await subscribe(wire, subscription="s" * 1025)).error.error == pb.InvalidTopicName
         assert (await subscribe(wire, subscription="ü" * 513)).error.error == pb.InvalidTopicName
-        assert (await produce(wire, producer_name="p" * 4_000_000)).error.error == pb.InvalidTopicName
+        assert (await produce(wire, producer_name="p" * 1_000_000)).error.error == pb.InvalidTopicName
         told = [pb.KeyValue(key="k", value="v" * 1024)]
         consumer = {"topic": TOPIC, "subscription": "s", "subType": pb.CommandSubscribe.Exclusive}
         answer = await wire.ask(

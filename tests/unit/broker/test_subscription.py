@@ -644,3 +644,22 @@ def test_all_that_is_handed_back_in_several_turns_is_sent_again_in_order(rig: Ri
     rig.loop.settle(200)
     assert link.works == 0
     assert link.take() == places
+
+
+def test_parts_of_a_batch_acknowledged_one_by_one_in_a_turn_are_written_once(rig: Rig) -> None:
+    places = rig.publish(2, messages=1_000)
+    consumer, _ = rig.consumer(EXCLUSIVE, permits=5_000)
+    rig.ack(consumer, [places[1]], ack_set=words_of_bits((1 << 1000) - 2), batch_size=1_000)
+    written = sum(map(len, rig.journal.deltas))
+    left = (1 << 1000) - 1
+    for n in range(0, 999, 3):
+        left &= ~(1 << n)
+        part = part_of(places[0], words_of_bits(((1 << 1000) - 1) & ~(1 << n)), 1_000)
+        rig.subscription.ack(consumer, ack_of(consumer, part))
+    rig.loop.settle()
+    assert sum(map(len, rig.journal.deltas)) - written < 1_000
+    stored = state.TopicState({"sub": state.SubscriptionState(Cursor(places[0]))})
+    for delta in rig.journal.deltas:
+        state.apply(stored, delta)
+    assert stored.subscriptions["sub"].cursor == rig.subscription.cursor
+    assert rig.subscription.cursor.batches[places[0]] == left

@@ -11,17 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
+from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, messages_of, metadata_of
 from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector, pick_failover
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
 from anabranch.broker.pace import Pace
 from anabranch.broker.ports import ConsumerLink, Done, LogReader
 from anabranch.broker.subscription import NotConnectedError
-from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_message_header
-from anabranch.wire.entry import parse_metadata
 from anabranch.wire.extensions import OTHER_TYPE
 
 # What every message of a non-persistent topic is called: there is nothing that it could be told from others by later.
@@ -174,6 +173,9 @@ class NonPersistentSubscription:
     # -- what is published
 
     def dispatch(self, entries: Sequence[Published]) -> None:
+        if any(not 0 < count <= BATCH_MESSAGES_MAX for count, _ in entries):
+            # What no batch has would take all permits, or none.
+            entries = [(messages_of(data), data) for _, data in entries]
         if self._paces:
             entries = self._in_time(entries)
         if not self.consumers:
@@ -248,7 +250,7 @@ class NonPersistentSubscription:
         assert self._selector is not None
         parts: dict[Consumer, list[Published]] = {}
         for published in entries:
-            chosen = self._selector.select(self._selector.hash_of(_metadata_of(published[1])))
+            chosen = self._selector.select(self._selector.hash_of(metadata_of(published[1])))
             if chosen is not None:
                 parts.setdefault(chosen, []).append(published)
             elif self.kind == KEY_SHARED:
@@ -329,14 +331,6 @@ class NonPersistentSubscription:
             "isDurable": self.is_durable,
             "subscriptionProperties": self.properties,
         }
-
-
-def _metadata_of(entry: Buffer) -> pb.MessageMetadata:
-    try:
-        return parse_metadata(entry)
-    except MalformedFrame:
-        # Whatever was published is delivered; the client will report it.
-        return pb.MessageMetadata()
 
 
 def _highest(consumers: Collection[Consumer]) -> list[Consumer]:
