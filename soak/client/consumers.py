@@ -225,6 +225,8 @@ class Lodger(Member):
         self._vanishes, self._is_slow = chance.random() < VANISHED, chance.random() < SLOW
         if self._vanishes:
             return await super()._open(name)
+        if self._world.sabotage is Sabotage.STALL:
+            name = f"{name}-{self._lives}"  # Under its own name it would take its segments back.
         return await self._open_with(self._house, name)
 
     async def _take(self, consumer: Any, message: Message) -> None:
@@ -236,7 +238,8 @@ class Lodger(Member):
         if self._vanishes:
             await super()._fall(consumer)
         else:
-            await consumer.close()
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await consumer.close()
 
     async def _part(self, consumer: Any) -> None:
         world = self._world
