@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client import Message
+from anabranch.client import Client, Message
 from anabranch.simulation.history import Sent
 from soak.client.world import (
     EXPECTED,
@@ -23,6 +23,9 @@ from soak.client.world import (
 CLOSE_SECONDS_MAX = 60.0
 RECEIVE_S = 0.05
 NACKED = 0.004
+VANISHED = 0.2
+SLOW = 0.25
+SLOW_S = (0.02, 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,17 @@ class Member:
     """Lives until it is cancelled. Whatever it receives it acknowledges, gives back, or still holds when it ends."""
 
     def __init__(
-        self, world: World, subscription: Subscription, name: str, life_s: tuple[float, float]
+        self,
+        world: World,
+        subscription: Subscription,
+        name: str,
+        life_s: tuple[float, float],
+        *,
+        is_faithful: bool = False,
     ) -> None:
+        """`is_faithful`: it comes back under its own name only."""
         self._world = world
+        self._is_faithful = is_faithful or not world.has_new_names
         self._subscription = subscription
         self._name = name
         self._life_s = life_s
@@ -58,7 +69,7 @@ class Member:
         while True:
             self._lives += 1
             # The same name comes back, or another in its place.
-            is_same = world.chance.random() < 0.6 or not world.has_new_names
+            is_same = self._is_faithful or world.chance.random() < 0.6
             name = self._name if is_same else f"{self._name}-{self._lives}"
             self._id = f"{name}#{self._lives}"
             WHO.set(self._id)
@@ -89,9 +100,18 @@ class Member:
                     continue
                 await self._take(consumer, message)
         except BaseException:
-            consumer.crash()
+            await self._fall(consumer)
             raise
-        if chance.random() < 0.4:
+        await self._part(consumer)
+
+    async def _fall(self, consumer: Any) -> None:
+        """Something went wrong, or the run is over."""
+        consumer.crash()
+
+    async def _part(self, consumer: Any) -> None:
+        """Its time is over."""
+        world = self._world
+        if world.chance.random() < 0.4:
             world.counts["crashes"] += 1
             consumer.crash()
             return
@@ -100,20 +120,23 @@ class Member:
             await self._client.close()
 
     async def _open(self, name: str) -> Any:
+        self._client = self._world.client()
+        try:
+            return await self._open_with(self._client, name)
+        except BaseException:
+            self._client.crash()
+            raise
+
+    async def _open_with(self, client: Client, name: str) -> Any:
         world, subscription = self._world, self._subscription
-        client = self._client = world.client()
         how: Any = client.stream_consumer if subscription.is_stream else client.queue_consumer
         options: dict[str, Any] = {"create": False}
         if subscription.topic is None:
             options = {"namespace": world.namespace, "property_filters": subscription.filters}
-        try:
-            async with asyncio.timeout(OPEN_SECONDS_MAX):
-                return await how(
-                    subscription.topic, subscription.name, consumer_name=name, start="earliest", **options
-                )
-        except BaseException:
-            client.crash()
-            raise
+        async with asyncio.timeout(OPEN_SECONDS_MAX):
+            return await how(
+                subscription.topic, subscription.name, consumer_name=name, start="earliest", **options
+            )
 
     # -- messages
 
@@ -181,3 +204,54 @@ class Member:
             self._world.history.acknowledged(self._subscription.name, asked)
         else:
             self._world.counts["flushes in vain"] += 1
+
+
+class Lodger(Member):
+    """One of several members that share a client, as tasks of one application do, and stay connected when one leaves.
+
+    It comes back under its name. Some of its lives are slow, and some vanish, over a connection of their own.
+    """
+
+    def __init__(
+        self, world: World, subscription: Subscription, name: str, life_s: tuple[float, float], house: Client
+    ) -> None:
+        super().__init__(world, subscription, name, life_s, is_faithful=True)
+        self._house = house
+        self._vanishes = False
+        self._is_slow = False
+
+    async def _open(self, name: str) -> Any:
+        chance = self._world.chance
+        self._vanishes, self._is_slow = chance.random() < VANISHED, chance.random() < SLOW
+        if self._vanishes:
+            return await super()._open(name)
+        if self._world.sabotage is Sabotage.STALL:
+            name = f"{name}-{self._lives}"  # Under its own name it would take its segments back.
+        return await self._open_with(self._house, name)
+
+    async def _take(self, consumer: Any, message: Message) -> None:
+        await super()._take(consumer, message)
+        if self._is_slow and not self._world.is_calm:
+            await asyncio.sleep(self._world.chance.uniform(*SLOW_S))
+
+    async def _fall(self, consumer: Any) -> None:
+        if self._vanishes:
+            await super()._fall(consumer)
+        else:
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await consumer.close()
+
+    async def _part(self, consumer: Any) -> None:
+        world = self._world
+        if self._vanishes:
+            world.counts["vanished"] += 1
+            consumer.crash()
+        elif world.sabotage is Sabotage.STALL:
+            world.counts["left open"] += 1
+        else:
+            world.counts["closes"] += 1
+            await self._acknowledge(consumer)
+            if world.chance.random() < 0.5:
+                await self._flush(consumer)
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await consumer.close()

@@ -6,7 +6,8 @@ and checkpoints that lose and repeat nothing. Pure: events with their times in, 
   segment moved, or some other member was cut off or ended. What began after its acknowledgement was answered is no
   reason, be it the death of the broker.
 * Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
-  again.
+  again. A stream whose oldest message stays the same for longer than a group may take to find a reader stalls: order is
+  kept in each segment, so a stream that is merely behind acknowledges its oldest one next.
 * What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
   checkpoint, is each key's messages in order, without a gap and without a repetition. Of a group's members that goes
   for each by itself, but that others may have read what it skips; they may read again what others had read since the
@@ -55,6 +56,10 @@ class Scope:
     has_moves: bool
     troubles: Troubles
     acked: set[Sent] = field(default_factory=set)
+    # When each that is not acknowledged got its receipt, the first one first.
+    waiting: dict[Sent, float] = field(default_factory=dict)
+    # The first of them, and since when it has been that.
+    oldest: tuple[Sent, float] | None = None
     # When their acknowledgements were answered.
     answered: dict[Sent, float] = field(default_factory=dict)
     # Who had it last, and when.
@@ -101,7 +106,11 @@ class ClientHistory(History):
 
     def stored(self, producer: str, number: int, place: Place) -> None:
         self.receipt(producer, number)
-        self.places[Sent(producer, number)] = place
+        message = Sent(producer, number)
+        self.places[message] = place
+        for scope in self._scopes.values():
+            if message not in scope.acked and scope.producers(producer):
+                scope.waiting.setdefault(message, self._now())
 
     # -- subscriptions
 
@@ -214,7 +223,25 @@ class ClientHistory(History):
 
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:
         """Their acknowledgement was asked for; it may be stored or not."""
-        self._scopes[self._members[consumer]].acked.update(messages)
+        scope = self._scopes[self._members[consumer]]
+        for message in messages:
+            scope.acked.add(message)
+            scope.waiting.pop(message, None)
+
+    def check_progress(self, name: str, within_s: float) -> None:
+        """To be asked again and again: a stream that stands still in one segment is found out by its oldest message."""
+        scope, now = self._scopes[name], self._now()
+        oldest = next(iter(scope.waiting), None)
+        if oldest is None:
+            scope.oldest = None
+        elif scope.oldest is None or scope.oldest[0] != oldest:
+            scope.oldest = oldest, now
+        elif now - scope.oldest[1] > within_s:
+            stood_s, waited_s = now - scope.oldest[1], now - scope.waiting[oldest]
+            self._fail(
+                f"{name} stalls: {self.story(name, oldest)} has waited for {waited_s:.0f} s, and nothing that is "
+                f"older was acknowledged for {stood_s:.0f} s"
+            )
 
     def acknowledged(self, subscription: str, messages: Iterable[Sent]) -> None:
         messages = list(messages)

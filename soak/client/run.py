@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anabranch.client import Routing
+from anabranch.client import Client, Routing
 from anabranch.simulation.history import Sent
 from soak.client.conductor import BROOKS, JOINED, MAIN, Conductor, Pace, cancel
-from soak.client.consumers import Member, Subscription
+from soak.client.consumers import Lodger, Member, Subscription
+from soak.client.crowds import Crowd
 from soak.client.history import ClientHistory
 from soak.client.producers import Manner, Producing
 from soak.client.readers import Group, LoneReader
@@ -26,7 +27,19 @@ from soak.client.relay import Relay
 from soak.client.target import Target, own
 from soak.client.world import EXPECTED, OwnedLoop, Sabotage, World, sent_of
 
-KINDS = ("stream", "queue", "checkpoint", "checkpoint-group", "namespace-stream", "namespace-queue")
+KINDS = (
+    "stream",
+    "lodgers",
+    "queue",
+    "checkpoint",
+    "checkpoint-group",
+    "namespace-stream",
+    "namespace-queue",
+)
+LODGERS = "lodgers"
+LODGER_LIFE_S = (1.0, 6.0)
+LOOK_S = 1.0
+CROWD_S = 3.0
 # A broker and its clients may take so long to settle after a cut.
 ECHO_S = 2.0
 # When nothing has come from Pulsar 5.0.0-M1 for so long, what is missing may be in segments that it keeps to itself.
@@ -48,7 +61,10 @@ class Options:
     life_s: tuple[float, float] = (2.0, 10.0)
     # How long nothing may come in the end before what is missing counts as lost.
     quiet_s: float = 30.0
+    # How long the oldest message of a stream may stay so meanwhile, beyond the grace of those that vanish.
+    stall_s: float = 60.0
     has_brooks: bool = True
+    has_crowds: bool = True
     # What Pulsar 5.0.0-M1 cannot do, see docs/client/known-peer-limits.md.
     is_m1: bool = False
     sabotage: Sabotage | None = None
@@ -136,6 +152,7 @@ class Cast:
         self._tasks: list[asyncio.Task[Any]] = []
         self._sending: list[asyncio.Task[None]] = []
         self._readers: list[LoneReader | Group] = []
+        self._house: Client | None = None  # What the lodgers share.
 
     def _start(self, living: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(living)  # Ended by `end`.
@@ -147,6 +164,10 @@ class Cast:
         await self._consume()
         self._produce()
         others = [self._start(conductor.harm()), self._start(conductor.kill())]
+        if not options.is_m1:
+            others.append(self._start(self._watch_progress()))
+            if options.has_crowds:
+                others.append(self._start(Crowd(self._world, CROWD_S).live()))
         if options.has_brooks:
             others.append(self._start(self._brooks()))
             if not options.is_m1:
@@ -193,12 +214,33 @@ class Cast:
             )
             for n in range(count):
                 self._start(Member(world, subscription, f"{kind}-{n}", options.life_s).live())
+        if LODGERS in kinds and not options.is_m1:
+            await self._lodge(topic)
         if "checkpoint" in kinds:
             self._readers.append(LoneReader(world, topic, "checkpoint", options.life_s))
         if "checkpoint-group" in kinds:
             self._readers.append(Group(world, topic, "group", options.life_s))
         for reader in self._readers:
             self._start(reader.live())
+
+    async def _lodge(self, topic: str) -> None:
+        world = self._world
+        await self._conductor.subscribe(LODGERS, "STREAM", is_wide=False)
+        echo_s = ECHO_S + self._target.grace_s
+        world.history.expect(LODGERS, is_main, keeps_order=True, echo_s=echo_s)
+        self._house = world.client()
+        subscription = Subscription(LODGERS, True, topic)
+        for n in range(4):
+            self._start(Lodger(world, subscription, f"lodger-{n}", LODGER_LIFE_S, self._house).live())
+
+    async def _watch_progress(self) -> None:
+        """A stall is a violation while it lasts, not only what is missing in the end."""
+        watched = [kind for kind in ("stream", LODGERS) if kind in self._options.kinds]
+        limit_s = self._options.stall_s + 2 * self._target.grace_s
+        while not self._world.history.violations:
+            await asyncio.sleep(LOOK_S)
+            for name in watched:
+                self._world.history.check_progress(name, limit_s)
 
     def _produce(self) -> None:
         rate, large = self._options.per_second, self._target.message_bytes_max
@@ -279,6 +321,8 @@ class Cast:
         with suppress(TimeoutError):
             async with asyncio.timeout(30):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._house is not None:
+            self._house.crash()
 
 
 def is_main(producer: str) -> bool:

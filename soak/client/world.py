@@ -33,6 +33,7 @@ class Sabotage(Enum):
     ORDER = "order"  # Two messages of a key change places.
     REPEAT = "repeat"  # A message is dealt with twice.
     DOUBLE = "double"  # A producer in doubt sends again under another number.
+    STALL = "stall"  # A consumer that leaves stays attached.
 
 
 class OwnedLoop(asyncio.SelectorEventLoop):

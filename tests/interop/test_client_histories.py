@@ -33,6 +33,7 @@ def test_every_kind_of_consumer_keeps_its_promise_through_splits_merges_and_lost
         (Sabotage.REPEAT, ("queue",), "without a reason"),
         (Sabotage.REPEAT, ("checkpoint-group",), "came again"),
         (Sabotage.DOUBLE, ("queue",), "stored twice"),
+        (Sabotage.STALL, ("lodgers",), "lodgers stalls"),
     ],
     ids=lambda value: value.value if isinstance(value, Sabotage) else None,
 )
@@ -44,13 +45,15 @@ def test_a_client_that_does_it_wrong_does_not_go_unnoticed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = soak.Options(
-        operations=3,
+        operations=10_000 if sabotage is Sabotage.STALL else 3,
         seed=3,
         folder=tmp_path,
         kinds=kinds,
         pace=Pace(operation_s=0.3, fault_s=1e9),
         quiet_s=0.5,
+        stall_s=8.0,
         has_brooks=False,
+        has_crowds=False,
         sabotage=sabotage,
     )
     assert soak.run(options) == 1

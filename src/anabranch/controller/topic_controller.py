@@ -235,19 +235,23 @@ class TopicController:
         try:
             while self._to_read and not self._is_closed:
                 part, self._to_read = self._to_read, Part(0)
-                if Part.CONTROLLER in part:
-                    await self._read_leader()
-                if Part.RECORD in part and self.is_leader:
-                    await self.read_record()
-                if Part.SUBSCRIPTIONS in part and self.is_leader:
-                    await self._read_subscriptions()
-                if Part.PARTITIONS in part and self._state is not None and self._state.is_classic:
-                    await self._service.collect(self)
-        except AnabranchError as error:
-            # Trouble with the store ends in "read everything again".
-            log.debug("%s: changes not read: %s", self.topic, error)
+                try:
+                    await self._read_parts(part)
+                except AnabranchError as error:
+                    # Trouble with the store ends in "read everything again". What has changed since is read now.
+                    log.debug("%s: changes not read: %s", self.topic, error)
         finally:
             self._reading = None
+
+    async def _read_parts(self, part: Part) -> None:
+        if Part.CONTROLLER in part:
+            await self._read_leader()
+        if Part.RECORD in part and self.is_leader:
+            await self.read_record()
+        if Part.SUBSCRIPTIONS in part and self.is_leader:
+            await self._read_subscriptions()
+        if Part.PARTITIONS in part and self._state is not None and self._state.is_classic:
+            await self._service.collect(self)
 
     async def _read_leader(self) -> None:
         if self._is_removing:

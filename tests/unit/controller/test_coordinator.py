@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.controller.errors import OperationRefused
 from anabranch.controller.ports import NotLeader
+from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.model.scalable import (
@@ -515,3 +516,30 @@ async def test_a_subscription_that_another_leader_deleted_has_no_consumers_here_
     assert link.told[-1][1].ids == ()
     _, again = await rig.joined(broker, "two")
     assert again.ids == (0,)
+
+
+@simulated
+async def test_news_that_come_while_others_cannot_be_read_are_read_all_the_same(rig: Rig) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await rig.joined(broker, "one")
+    other = await rig.metadata.connect()
+    elsewhere = Records(other)
+    found = (await broker.subscriptions(TOPIC))["billing"]
+    is_lost = False
+
+    async def lose(verb: str, path: str) -> None:
+        nonlocal is_lost
+        if (verb, path) == ("get", subscription_path(TOPIC, "billing")) and not is_lost:
+            is_lost = True
+            await other.delete(controller_path(TOPIC))
+            await asyncio.sleep(1)  # It is heard of.
+            raise StoreUnavailable("the answer is lost")
+
+    rig.held[0].before = lose
+    # Somebody deletes the subscription; what the leader asks about it meets trouble.
+    await elsewhere.change_subscription(TOPIC, replace(found, is_deleting=True))
+    await elsewhere.remove_subscription(TOPIC, "billing")
+    await rig.until(lambda: is_lost)
+    await asyncio.sleep(5)
+    assert await broker.leader(TOPIC) == broker.service_url

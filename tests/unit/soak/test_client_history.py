@@ -216,6 +216,36 @@ def test_a_message_that_nobody_sent_is_told() -> None:
     assert "was never sent" in story.violations[0]
 
 
+def test_a_stream_whose_oldest_message_is_never_acknowledged_stalls_though_others_are() -> None:
+    story = Story(keeps_order=True)
+    story.takes("one", FIRST)
+    story.acks("one", FIRST)
+    story.history.check_progress("s", 10.0)
+    story.takes("two", THIRD)
+    story.acks("two", THIRD)
+    story.now += 9
+    story.history.check_progress("s", 10.0)
+    assert story.violations == []
+    story.now += 1
+    story.history.check_progress("s", 10.0)
+    (told,) = story.violations
+    assert told.startswith(f"s stalls: {SECOND}")
+
+
+def test_a_stream_that_is_behind_and_goes_on_does_not_stall() -> None:
+    story = Story(keeps_order=True)
+    for message in (FIRST, SECOND, THIRD):
+        story.history.check_progress("s", 10.0)
+        story.now += 9
+        story.takes("one", message)
+        story.acks("one", message)
+        story.history.check_progress("s", 10.0)
+    story.now += 1000
+    story.history.check_progress("s", 10.0)
+    story.history.check_progress("s", 10.0)
+    assert story.violations == []
+
+
 def test_what_was_received_and_never_acknowledged_is_owed() -> None:
     story = Story()
     story.takes("one", FIRST)
