@@ -25,6 +25,7 @@ from anabranch.wire.frames import (
     FRAME_BYTES_MAX,
     IS_CHUNK,
     IS_MARKER,
+    METADATA_BYTES_MAX,
     NO_CHECKSUM,
     SEQUENCE_ID_MAX,
     Frame,
@@ -159,6 +160,15 @@ def test_metadata_that_counts_messages_which_cannot_be_there_is_flagged(
     assert frames[0][5] == BAD_METADATA
     assert frames[0][3] == 1
     assert frames[1][0] == pb.BaseCommand.FLOW
+
+
+@pytest.mark.parametrize("sequence_id", [7, 2**40])
+def test_metadata_that_takes_a_long_turn_to_read_is_flagged(sequence_id: int) -> None:
+    for key_bytes, flag in ((METADATA_BYTES_MAX - 100, 0), (METADATA_BYTES_MAX, BAD_METADATA)):
+        (frame,) = FrameDecoder().feed(
+            encode_send(entry(partition_key="k" * key_bytes), producer_id=1, sequence_id=sequence_id)
+        )
+        assert frame[5] == flag
 
 
 @pytest.mark.parametrize("sequence_id", [7, 2**40])
