@@ -42,6 +42,11 @@ def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
+def keep(client: pulsar.Client, topic: str) -> None:
+    """Somebody has yet to read it all, so that nothing is given up however long the test takes."""
+    client.subscribe(topic, "keeper").close()
+
+
 def stored_entries(broker: BrokerProcess, topic: str) -> int:
     found: int = broker.get(f"persistent/public/default/{topic}/internalStats")["numberOfEntries"]
     return found
@@ -52,6 +57,7 @@ def test_all_that_is_sent_is_stored_once_through_kills(
     mortal: BrokerProcess, connect: Connect, topic: str, batching: dict[str, Any]
 ) -> None:
     client = connect(mortal)
+    keep(client, topic)
     producer = client.create_producer(
         topic,
         producer_name="sender",
@@ -112,6 +118,7 @@ def test_the_next_life_of_a_producer_is_told_the_last_id_that_is_stored(
         client.shutdown()
         return told
 
+    keep(connect(mortal), topic)
     assert live(0, 40) == -1
     mortal.restart()
     assert live(40, 55) == 39
@@ -139,6 +146,7 @@ def test_one_id_for_each_batch_is_no_duplicate(mortal: BrokerProcess, topic: str
 def test_ids_and_counts_that_nobody_sends_are_refused_and_poison_nothing(
     mortal: BrokerProcess, connect: Connect, topic: str
 ) -> None:
+    keep(connect(mortal), topic)
     with Peer(mortal.port) as peer:
         peer.connect()
         peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)
@@ -230,6 +238,7 @@ def test_a_topic_with_an_entry_that_nobody_can_read_is_opened_after_a_crash(
     tmp_path: Path, connect: Connect, topic: str
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
+        keep(connect(broker), topic)
         with Peer(broker.port) as peer:
             peer.connect()
             peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)

@@ -72,6 +72,8 @@ def test_producing_through_kills_loses_doubles_and_reorders_nothing(
     mortal: BrokerProcess, connect: Connect
 ) -> None:
     client = connect(mortal)
+    # Somebody has yet to read it, so that nothing is given up however long this takes.
+    client.subscribe("t", "keeper").close()
     producer = client.create_producer(
         "t",
         producer_name="p",

@@ -67,6 +67,8 @@ final class DedupClaims {
 
     private void classic(String topic, Choice choice) throws Exception {
         try (PulsarClient client = PulsarClient.builder().serviceUrl(lab.serviceUrl).build()) {
+            // Somebody has yet to read it, so that nothing is given up however long this takes.
+            client.newConsumer().topic(topic).subscriptionName("keeper").subscribe().close();
             try (Producer<String> producer = choice.of(client.newProducer(Schema.STRING).topic(topic)
                     .producerName("sender").sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(true)).create()) {
                 send((key, value) -> producer.newMessage().key(key).value(value).sendAsync());
@@ -86,6 +88,7 @@ final class DedupClaims {
 
     private void newer(String name, BatchingPolicy policy) throws Exception {
         String topic = lab.create(name, 2);
+        lab.queue(topic, "keeper").subscribe().close();
         try (org.apache.pulsar.client.api.v5.Producer<String> producer =
                 lab.client.newProducer(org.apache.pulsar.client.api.v5.schema.Schema.string()).topic(topic)
                         .producerName("sender").sendTimeout(Duration.ofSeconds(120)).batchingPolicy(policy).create()) {
