@@ -359,11 +359,11 @@ class LogMachine(RuleBasedStateMachine):
 
 IS_LONG = bool(os.environ.get("ANABRANCH_LONG"))
 # Shrinking takes minutes, and only what takes time to read is worth it.
-SHORT = settings(max_examples=60, stateful_step_count=25, phases=(Phase.explicit, Phase.generate))
+SHORT = settings(max_examples=45, stateful_step_count=25, phases=(Phase.explicit, Phase.generate))
 LONG = settings(max_examples=4000, stateful_step_count=60)
 
 
-@pytest.mark.timeout(7200 if IS_LONG else 120)
+@pytest.mark.timeout(7200 if IS_LONG else 600)
 def test_whatever_is_confirmed_is_there_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     # Owners fail by the thousand here, each with its traceback.
     caplog.set_level(logging.CRITICAL + 1)
