@@ -30,7 +30,7 @@ class Background:
         self.begin(_every(seconds, work))
 
     def until_done(self, work: Callable[[], Work]) -> None:
-        """Once; where the store or a log fails it, again."""
+        """Once; where something fails it, again."""
         self.begin(_until_done(work))
 
     def begin(self, work: Work) -> None:
@@ -50,7 +50,7 @@ class Background:
 async def _logged(work: Work) -> None:
     try:
         await work
-    except (AnabranchError, OSError):
+    except Exception:
         log.exception("%s failed", work)
 
 
@@ -70,4 +70,7 @@ async def _until_done(work: Callable[[], Work]) -> None:
             return
         except AnabranchError as error:
             log.warning("%s failed; it is tried again in %s s: %s", work.__name__, RETRY_S, error)
-            await asyncio.sleep(RETRY_S)
+        except Exception:
+            # Our own fault, and no reason to give up what nobody else does.
+            log.exception("%s failed; it is tried again in %s s", work.__name__, RETRY_S)
+        await asyncio.sleep(RETRY_S)

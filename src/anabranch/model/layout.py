@@ -249,23 +249,28 @@ class SegmentLayout:
     # -- checking
 
     def check(self) -> None:
-        """Asserts what the module promises. Called before a layout is stored and after it is read."""
+        """Holds the module to its promises, under `python -O` too: before a layout is stored and after it is read."""
         at = 0
         for segment in self.active:
-            assert segment.range.start == at, f"hash {at} has no active segment, or two"
-            assert not segment.children, f"active segment {segment.id} has children"
-            assert not segment.is_deleting, f"active segment {segment.id} is marked for deletion"
+            _hold(segment.range.start == at, f"hash {at} has no active segment, or two")
+            _hold(not segment.children, f"active segment {segment.id} has children")
+            _hold(not segment.is_deleting, f"active segment {segment.id} is marked for deletion")
             at = segment.range.end + 1
-        assert at == HASH_MAX + 1, f"hash {at} has no active segment"
+        _hold(at == HASH_MAX + 1, f"hash {at} has no active segment")
         for number, segment in self.segments.items():
-            assert number == segment.id < self.next_id, f"segment {number} is numbered wrongly"
-            assert all(p < number for p in segment.parents), f"segment {number} is older than its parent"
-            assert all(number in self.segments[p].children for p in segment.parents), (
-                f"{number}: one-way link"
+            _hold(number == segment.id < self.next_id, f"segment {number} is numbered wrongly")
+            _hold(all(p < number for p in segment.parents), f"segment {number} is older than its parent")
+            _hold(
+                all(number in self.segments[p].children for p in segment.parents), f"{number}: one-way link"
             )
-            assert all(number in self.segments[c].parents for c in segment.children), (
-                f"{number}: one-way link"
+            _hold(
+                all(number in self.segments[c].parents for c in segment.children), f"{number}: one-way link"
             )
+
+
+def _hold(is_so: bool, otherwise: str) -> None:
+    if not is_so:
+        raise AssertionError(otherwise)
 
 
 def _longer_chain(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

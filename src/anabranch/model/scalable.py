@@ -147,8 +147,10 @@ class ScalableTopic:
     is_deleting: bool = False
 
     def planned(self, plan: Plan) -> ScalableTopic:
-        assert self.plan is None
-        assert plan.result.epoch == self.layout.epoch + 1
+        if self.plan is not None or plan.result.epoch != self.layout.epoch + 1:
+            raise AssertionError(
+                f"plan {plan.result.epoch} does not follow layout {self.layout.epoch}, or another plan"
+            )
         return replace(self, plan=plan)
 
     def published(self) -> ScalableTopic:

@@ -270,6 +270,9 @@ class FileLogStore:
                         self._let_newest_go()
             except (OSError, LogError) as error:
                 log.warning("giving disk back failed, and is tried again: %s", error)
+            except Exception:
+                # Our own fault. Without this task nobody would watch the disk's room, nor give any back.
+                log.exception("giving disk back failed, and is tried again")
 
     async def _check_space(self) -> None:
         free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
@@ -325,7 +328,9 @@ class FileLogStore:
 
     async def _remove_empty_folders(self) -> None:
         """Incarnations nothing is left of. No writer of theirs can be asleep: it would hold the lock on the root."""
-        used = {file.incarnation for file in self._catalog.files.values()} | self._live.incarnations()
+        used = {file.incarnation for file in self._catalog.files.values()}
+        # A plan may name files that are given up: until it expires they stay, and so does where they are.
+        used |= self._live.incarnations() | self._reclaimer.doomed_incarnations
         for incarnation in [one for one in self._indexed if one not in used]:
             del self._indexed[incarnation]
             self._taken.pop(incarnation, None)
@@ -355,10 +360,11 @@ class FileLogStore:
                 ]
                 return self._local_states(closed)
             # Somebody else took some of them: what counts is the answer they stored.
-        states = (await self._take(incarnation, ledgers)).states
-        found = states if ledgers is None else {one: states[one] for one in ledgers if one in states}
-        for ledger in found:
-            self._live.want(ledger, incarnation)
+        with self._live.taking():
+            states = (await self._take(incarnation, ledgers)).states
+            found = states if ledgers is None else {one: states[one] for one in ledgers if one in states}
+            for ledger in found:
+                self._live.want(ledger, incarnation)
         return dict(found)
 
     async def _take(self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None) -> fences.Taken:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from anabranch.model.position import Incarnation, LedgerId
@@ -33,7 +34,10 @@ class Liveness:
     def __init__(self, own: Incarnation) -> None:
         self._own = own
         self._wanted: dict[int, Wanted] = {}
+        # Deleted while somebody may still ask for them as if they were not: before the records have been read, and
+        # while ledgers are being taken. After that, what is not wanted is dead.
         self._dead: set[int] = set()
+        self._takes = 0
         self.is_retained = False
 
     def open(self, ledger: LedgerId, namespace: str) -> None:
@@ -51,6 +55,26 @@ class Liveness:
                     incarnation, max(first, old.first if old else 0), end, namespace
                 )
         self.is_retained = True
+        self._forget_dead()
+
+    @contextlib.contextmanager
+    def taking(self) -> Iterator[None]:
+        """What is deleted meanwhile is not wanted by whoever took it."""
+        self._takes += 1
+        try:
+            yield
+        finally:
+            self._takes -= 1
+            self._forget_dead()
+
+    def _forget_dead(self) -> None:
+        if self.is_retained and not self._takes:
+            self._dead.clear()
+
+    @property
+    def remembered(self) -> int:
+        """How many ledgers anything is kept of."""
+        return len(self._wanted) + len(self._dead)
 
     def want(self, ledger: LedgerId, incarnation: Incarnation) -> None:
         """Somebody took the ledger: it is in a record that came after `retain`."""
@@ -63,7 +87,8 @@ class Liveness:
 
     def delete(self, ledger: LedgerId) -> None:
         self._wanted.pop(ledger, None)
-        self._dead.add(ledger)
+        if self._takes or not self.is_retained:
+            self._dead.add(ledger)
 
     def namespace(self, ledger: int) -> str:
         wanted = self._wanted.get(ledger)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -166,6 +167,11 @@ class Reclaimer:
         # Alone on this root: what other incarnations left is ours to clear away. Else only our own log is.
         self._is_exclusive = is_exclusive
         self._facts: dict[int, tuple[Facts, list[LiveRow]]] = {}
+        # Facts are gathered on a thread while the loop says of which files they change: those are not stored.
+        self._stale: set[int] = set()
+        self._storing = threading.Lock()
+        # Of every job so far, also one that failed: two copies of one generation would both count.
+        self._generation = 0
         # Files that a read plan names: not unlinked before.
         self._planned: dict[Path, int] = {}
         # Out of the catalog, still on disk because of a plan: (path, when it may go).
@@ -178,11 +184,16 @@ class Reclaimer:
     # -- what changes a file's facts
 
     def touched(self, ledger: int) -> None:
-        for file in self._catalog.files_of(ledger):
-            self._facts.pop(file.id, None)
+        self._touched(self._catalog.files_of(ledger))
 
     def touched_all(self) -> None:
-        self._facts.clear()
+        self._touched(list(self._catalog.files.values()))
+
+    def _touched(self, files: Iterable[LogFile]) -> None:
+        with self._storing:
+            for file in files:
+                self._facts.pop(file.id, None)
+                self._stale.add(file.id)
 
     def planned(self, files: Iterable[LogFile], until_ms: int) -> None:
         # By path: what was recovered is indexed again as more of it is taken, and is another object then.
@@ -193,10 +204,15 @@ class Reclaimer:
     def doomed_bytes(self) -> int:
         return sum(file.disk_bytes for file, _ in self._doomed)
 
+    @property
+    def doomed_incarnations(self) -> set[Incarnation | None]:
+        return {file.incarnation for file, _ in self._doomed}
+
     def live_bytes(self) -> int:
         """As far as known: of files that have not changed since the last pass, and of the one being written."""
-        known = sum(facts.live_bytes for facts, _ in self._facts.values())
-        rest = [file for file in list(self._catalog.files.values()) if file.id not in self._facts]
+        facts = dict(self._facts)
+        known = sum(one.live_bytes for one, _ in facts.values())
+        rest = [file for file in list(self._catalog.files.values()) if file.id not in facts]
         return known + sum(row.size for file in rest for row in self._live.rows(file))
 
     # -- one pass
@@ -235,6 +251,8 @@ class Reclaimer:
         is_needed = (file.incarnation == self._own and file.number == last_own) or file.id in self._damaged
         known = self._facts.get(file.id)
         if known is None or known[0].is_needed != is_needed:
+            with self._storing:
+                self._stale.discard(file.id)
             rows = [row for row in self._live.rows(file) if not self._is_replaced(file, row)]
             size = sum(row.size for row in rows)
             facts = Facts(
@@ -247,7 +265,11 @@ class Reclaimer:
                 str(file.path.parent) if file.is_rewritten else "",
                 sum(row[3] for row in file.index.rows()) if file.is_rewritten else 0,
             )
-            known = self._facts[file.id] = (facts, rows)
+            known = (facts, rows)
+            with self._storing:
+                # What was trimmed or deleted while they were gathered may not be in them.
+                if file.id not in self._stale:
+                    self._facts[file.id] = known
         return known[0]
 
     def _is_replaced(self, file: LogFile, row: LiveRow) -> bool:
@@ -264,34 +286,49 @@ class Reclaimer:
 
     async def _rewrite(self, ids: Sequence[int]) -> bool:
         """True if something was achieved, so that another round makes sense."""
-        sources = [
-            self._catalog.files[one] for one in ids if one in self._catalog.files and one in self._facts
-        ]
-        pieces = [
-            (self._live.namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
-            for i, file in enumerate(sources)
-            for row in self._facts[file.id][1]
-        ]
-        generation = 1 + max((file.generation for file in self._catalog.files.values()), default=0)
-        outputs = plan_outputs(pieces, generation, self._root, file_bytes=self._policy.file_bytes)
-        job = Job([(str(file.path), file.number, file.is_rewritten) for file in sources], outputs)
+        sources, job = await self._in_thread(self._plan, ids)
+        if not job.outputs:
+            return False
         try:
             done = await self._rewriter(job)
+            loaded = await self._in_thread(self._load_outputs, done.paths)
         except OSError as error:
             log.warning("rewriting %d files failed: %s", len(sources), error)
+            await self._in_thread(self._unlink_outputs, job)
             return False
         if done.damaged:
             for one in done.damaged:
                 log.error("%s has a damaged record and is kept as it is", sources[one].path)
                 self._damaged.add(sources[one].id)
             return True
-        loaded = await self._in_thread(self._load_outputs, done.paths)
         for file in loaded:
             self._catalog.add_indexed(file)
             self.rewritten_bytes += file.disk_bytes
             await asyncio.sleep(0)
         await self._remove([file for file in sources if file.id in self._catalog.files])
         return True
+
+    def _plan(self, ids: Sequence[int]) -> tuple[list[LogFile], Job]:
+        """On a thread: there may be as many pieces as ledgers."""
+        known = [(self._catalog.files.get(one), self._facts.get(one)) for one in ids]
+        found = [(file, facts[1]) for file, facts in known if file is not None and facts is not None]
+        pieces = [
+            (self._live.namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
+            for i, (_, rows) in enumerate(found)
+            for row in rows
+        ]
+        generations = [file.generation for file in list(self._catalog.files.values())]
+        self._generation = 1 + max([self._generation, *generations])
+        outputs = plan_outputs(pieces, self._generation, self._root, file_bytes=self._policy.file_bytes)
+        sources = [(str(file.path), file.number, file.is_rewritten) for file, _ in found]
+        return [file for file, _ in found], Job(sources, outputs)
+
+    def _unlink_outputs(self, job: Job) -> None:
+        """Of a job that ended half-way: nobody knows of them, and their sources stay."""
+        for output in job.outputs:
+            for name in (output.name, f".{output.name}"):
+                with contextlib.suppress(OSError):
+                    self._files.unlink(Path(output.folder) / name)
 
     def _load_outputs(self, paths: Sequence[str]) -> list[LogFile]:
         loaded = [load_file(self._files, Path(path), 0, is_rewritten=True) for path in paths]
@@ -306,6 +343,7 @@ class Reclaimer:
         self._catalog.remove(files)
         for file in files:
             self._facts.pop(file.id, None)
+            self._stale.discard(file.id)
             self._doomed.append((file, self._planned.pop(file.path, 0)))
         self.removed_files += len(files)
         await self._in_thread(self._unlink_doomed)

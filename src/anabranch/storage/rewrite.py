@@ -80,16 +80,19 @@ def plan_outputs(
 
     for namespace, ledgers in sorted(by_namespace.items()):
         shared: list[Piece] = []
+        shared_size = 0
         for _, group in sorted(ledgers.items()):
             group = sorted(group, key=lambda piece: piece.first)
-            if sum(piece.size for piece in group) > file_bytes // 4:
+            size = sum(piece.size for piece in group)
+            if size > file_bytes // 4:
                 for chunk in _chunks(group, file_bytes):
                     add(namespace, chunk)
                 continue
-            if shared and sum(piece.size for piece in [*shared, *group]) > file_bytes:
+            if shared and shared_size + size > file_bytes:
                 add(namespace, shared)
-                shared = []
+                shared, shared_size = [], 0
             shared += group
+            shared_size += size
         if shared:
             add(namespace, shared)
     return outputs
@@ -97,11 +100,13 @@ def plan_outputs(
 
 def _chunks(pieces: Sequence[Piece], size_max: int) -> Iterable[list[Piece]]:
     chunk: list[Piece] = []
+    size = 0
     for piece in pieces:
-        if chunk and sum(one.size for one in chunk) + piece.size > size_max:
+        if chunk and size + piece.size > size_max:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
         chunk.append(piece)
+        size += piece.size
     yield chunk
 
 

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 _CHECKPOINT_LEDGERS_PER_TURN = 128
 # A ledger's deltas beyond this (and beyond its snapshot) are folded without waiting for a checkpoint.
 _DELTAS_BYTES_MAX = 256 << 10
+# However large the checkpoints are, a file ends here: its places are 32 bits, and its own checkpoint comes on top.
+_ROTATE_BYTES_MAX = 1 << 30
 
 P = ParamSpec("P")
 
@@ -99,8 +101,10 @@ class WriteAheadLog:
         self._catalog = catalog
         self._cache = cache
         self._file_bytes = file_bytes
-        # Room for the checkpoint and the footer, so that a file seldom outgrows what was allocated for it.
+        # Room for the checkpoint and the footer, so that a file seldom outgrows what was allocated for it. Where the
+        # checkpoint is larger than that, as much is written before the next: at most half of the log are checkpoints.
         self._rotate_at = file_bytes - file_bytes // 16
+        self._checkpoint_bytes = 0
         self._idle_seconds = idle_seconds
         self._on_file = on_file
         self.commit_bytes_max = commit_bytes_max
@@ -274,6 +278,8 @@ class WriteAheadLog:
         for writer in checkpoint:
             folding[writer] = None
         commit.parts = [self._part(writer) for writer in folding]
+        if checkpoint:
+            self._checkpoint_bytes += sum(map(len, commit.parts))
         self._submit(commit)
         self.filling = None
 
@@ -344,6 +350,10 @@ class WriteAheadLog:
 
     def _enter(self, file: WalFile) -> None:
         self._file = file
+        self._rotate_at = max(
+            self._file_bytes - self._file_bytes // 16, min(self._checkpoint_bytes, _ROTATE_BYTES_MAX)
+        )
+        self._checkpoint_bytes = 0
         self._at = fmt.FILE_BYTES
         self._catalog.add_file(file)
         self._spare = self._make_file(file.number + 1)

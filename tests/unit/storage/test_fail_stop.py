@@ -218,6 +218,26 @@ async def test_a_checkpoint_of_very_many_ledgers_keeps_up_with_what_is_appended_
     await store.close()
 
 
+async def test_checkpoints_take_no_more_of_the_log_than_what_they_are_about() -> None:
+    disk = Disk(10)
+    files = disk.boot()
+    store = store_on(files, file_bytes=64 * KB, commit_bytes_max=64 * KB)
+    await store.start()
+    for number in range(100, 5_100):
+        store.open_ledger(LedgerId(number), Owner(), "ns").append_snapshot(b"state" * 20)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "ns")
+    size = 0
+    for n in range(400):
+        size += 16 * KB
+        await owner.until(writer.append(bytes(16 * KB), 1) + 1, 0)
+        assert n < 400
+    await store.close()
+    # A checkpoint of all of them is a megabyte, and would have followed every 64 KB.
+    written = sum(len(inode.data) for path, inode in disk.names.items() if path.suffix == ".wal")
+    assert written < 4 * size
+
+
 # -- fences
 
 

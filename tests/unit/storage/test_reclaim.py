@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from array import array
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.catalog import OpenIndex
+from anabranch.storage.catalog import Catalog, LogFile, OpenIndex
 from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.live import LiveRow
+from anabranch.storage.live import Liveness, LiveRow
 from anabranch.storage.port import LogMissingError, ReadPlan
-from anabranch.storage.reclaim import Facts, Policy, choose, count_stretches
+from anabranch.storage.reclaim import Facts, Policy, Reclaimer, choose, count_stretches
 from anabranch.storage.rewrite import Done, Job, Piece, plan_outputs, run_job
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
@@ -36,7 +39,12 @@ class Clock:
         return self.now
 
 
-def on_disk(files: FaultyFiles, clock: Clock, boot: int = 0) -> FileLogStore:
+Rewriter = Callable[[Job], Awaitable[Done]]
+
+
+def on_disk(
+    files: FaultyFiles, clock: Clock, boot: int = 0, other_rewriter: Rewriter | None = None
+) -> FileLogStore:
     async def rewriter(job: Job) -> Done:
         return await asyncio.get_running_loop().run_in_executor(None, run_job, files, job)
 
@@ -49,7 +57,7 @@ def on_disk(files: FaultyFiles, clock: Clock, boot: int = 0) -> FileLogStore:
         cache_bytes=16 * KB,
         plan_ms=500,
         reclaim_seconds=100.0,
-        rewriter=rewriter,
+        rewriter=other_rewriter or rewriter,
         disk_reserve_bytes=4 * FILE,
     )
 
@@ -498,3 +506,166 @@ def test_outputs_hold_each_piece_once_sorted_by_ledger(given_pieces: list[tuple[
         keys = [(piece.ledger, piece.first) for piece in output.pieces]
         assert keys == sorted(keys)
         assert len({piece.ledger >= 100 for piece in output.pieces}) == 1
+
+
+def test_planning_a_job_of_very_many_small_ledgers_takes_time_in_proportion() -> None:
+    pieces = [(NS, Piece(0, ledger, 0, 3, 3000)) for ledger in range(40_000)]
+    began = time.thread_time()
+    outputs = plan_outputs(pieces, 1, ROOT, file_bytes=64 << 20)
+    # A third of a second here; summing up what was chosen so far for each of them took 40.
+    assert time.thread_time() - began < 8
+    assert sum(len(output.pieces) for output in outputs) == 40_000
+    # A ledger in very many pieces, too.
+    pieces = [(NS, Piece(0, 1, n, n + 1, 10_000)) for n in range(40_000)]
+    began = time.thread_time()
+    assert len(plan_outputs(pieces, 1, ROOT, file_bytes=1 << 30)) == 1
+    assert time.thread_time() - began < 8
+
+
+def test_what_is_deleted_is_forgotten_once_the_records_have_been_read() -> None:
+    live = Liveness(Incarnation("own"))
+    live.delete(LedgerId(1))
+    # The records were read before it was deleted.
+    live.retain([(LedgerId(1), Incarnation("old"), 0, 5, NS), (LedgerId(2), Incarnation("old"), 0, 5, NS)])
+    assert live.is_gone(1, 0)
+    assert not live.is_gone(2, 0)
+    with live.taking():
+        live.delete(LedgerId(2))
+        live.want(LedgerId(2), Incarnation("old"))
+    assert live.is_gone(2, 0)
+    for number in range(10, 2_000):
+        live.open(LedgerId(number), NS)
+        live.delete(LedgerId(number))
+        assert live.is_gone(number, 0)
+    assert live.remembered == 0
+
+
+class ChangingLiveness(Liveness):
+    """Something changes right after it was looked at."""
+
+    change: Callable[[], None] | None = None
+
+    def rows(self, file: LogFile) -> list[LiveRow]:
+        found = super().rows(file)
+        change, self.change = self.change, None
+        if change is not None:
+            change()
+        return found
+
+
+async def test_a_ledger_deleted_while_its_file_is_looked_at_is_noticed_the_next_time(clock: Clock) -> None:
+    disk = Disk(1)
+    files = disk.boot()
+    files.make_folder(ROOT)
+    old, catalog = Incarnation("old"), Catalog()
+    live = ChangingLiveness(Incarnation("own"))
+    live.retain([(LedgerId(1), old, 0, 1, NS)])
+    path = ROOT / "00000001.wal"
+    files.close(files.create(path, 1000))
+    file = LogFile(path, 1, old)
+    file.index = index = OpenIndex()
+    index.add(1, 0, 0, array("I", [64]), array("I", [900]))
+    file.is_finished, file.disk_bytes = True, 1000
+    catalog.add_indexed(file)
+
+    async def refuse(job: Job) -> Done:
+        raise OSError("nothing is to be rewritten here")
+
+    with ThreadPoolExecutor(1) as executor:
+        reclaimer = Reclaimer(
+            ROOT, Incarnation("own"), files, executor, catalog, live, refuse, clock, POLICY, is_exclusive=True
+        )
+
+        def delete() -> None:
+            live.delete(LedgerId(1))
+            reclaimer.touched(1)
+
+        live.change = delete
+        await reclaimer.run(is_thorough=True)
+        assert path in disk.names
+        await reclaimer.run(is_thorough=True)
+        assert path not in disk.names
+
+
+async def test_a_rewriting_process_killed_half_way_leaves_no_second_copy(clock: Clock) -> None:
+    disk = Disk(1)
+    files = disk.boot()
+    is_killed = True
+
+    async def rewriter(job: Job) -> Done:
+        done = run_job(files, Job(job.sources, job.outputs[:1] if is_killed else job.outputs))
+        if is_killed:
+            assert Path(done.paths[0]) in disk.names
+            raise OSError("the rewriting process ended with -9")
+        return done
+
+    store = on_disk(files, clock, other_rewriter=rewriter)
+    await store.start()
+    store.retain([])
+    owners = [Owner(), Owner()]
+    writers = [
+        store.open_ledger(LedgerId(one), owner, f"public/{one}")
+        for one, owner in zip((1, 2), owners, strict=True)
+    ]
+    dying = store.open_ledger(LedgerId(3), Owner(), NS)
+    for entry in range(100):
+        for one, writer in enumerate(writers, start=1):
+            writer.append(text(one, entry), 1)
+        dying.append(bytes(4000), 1)
+        await owners[1].until(entry + 1)
+    store.delete(LedgerId(3), store.incarnation)
+    await store.reclaim()
+    assert not any(path.suffix == ".led" for path in disk.names)
+    is_killed = False
+    await store.reclaim()
+    rewritten = [path for path in disk.names if path.suffix == ".led"]
+    assert len(rewritten) >= 2
+    for one in (1, 2):
+        await check(store, one, store.incarnation, 0, 100)
+    await store.close()
+
+
+async def test_the_folder_of_files_that_a_plan_names_stays_as_long_as_they_do(clock: Clock) -> None:
+    disk = Disk(1)
+    store = on_disk(disk.boot(), clock)
+    await store.start()
+    await write(store, [1], 100)
+    await store.close()
+    heir = on_disk(disk.boot(), clock, boot=1)
+    await heir.start()
+    await heir.take(store.incarnation, None)
+    heir.retain([(LedgerId(1), store.incarnation, 0, 100, NS)])
+    plan = await heir.plan(LedgerId(1), store.incarnation, 0, 100)
+    heir.delete(LedgerId(1), store.incarnation)
+    await heir.reclaim()
+    assert read_plan(disk, plan) == [text(1, i) for i in range(100)]
+    clock.now = plan.expires_at_ms
+    await heir.reclaim()
+    await heir.reclaim()
+    assert not any("boot0" in path.parts for path in disk.names)
+    await heir.close()
+
+
+async def test_looking_after_the_disk_goes_on_whatever_goes_wrong_once() -> None:
+    class Surprising(FaultyFiles):
+        looks = 0
+
+        def free_bytes(self, path: Path) -> int:
+            self.looks += 1
+            if self.looks == 2:
+                raise RuntimeError("nobody thought of this")
+            return 1 << 40 if self.looks == 1 else 0
+
+    store = FileLogStore(
+        ROOT,
+        clock_ms=lambda: 0,
+        files=Surprising(Disk(1)),
+        file_bytes=FILE,
+        reclaim_seconds=0.01,
+        disk_reserve_bytes=FILE,
+    )
+    told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    store.on_accepting_change(told.set_result)
+    await store.start()
+    assert await asyncio.wait_for(told, 30) is False
+    await store.close()

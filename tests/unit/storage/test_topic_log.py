@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -315,3 +316,120 @@ async def test_a_log_that_is_being_deleted_takes_no_other_change() -> None:
     deleting, trimming = await asyncio.gather(log.delete(), log.trim(log.end), return_exceptions=True)
     assert deleting is None
     assert isinstance(trimming, TopicGoneError)
+
+
+# -- owners and stores that fail
+
+
+class MuteOwner(Owner):
+    """Cannot say its state once it is mute."""
+
+    is_mute = False
+
+    def encode_state(self) -> bytes:
+        if self.is_mute:
+            raise OverflowError("integer out of range")
+        return self.state
+
+
+async def mute_topic() -> tuple[World, MemoryLogStore, MetadataStore, MuteOwner, TopicLog]:
+    world, owner = World(), MuteOwner(b"said before")
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    log = await world.open(store, metadata, owner)
+    log.append(entry(1), 1)
+    log.record(b"+ a change")
+    await owner.until(lambda: owner.end == 1)
+    owner.is_mute = True
+    return world, store, metadata, owner, log
+
+
+async def test_a_topic_whose_state_cannot_be_said_is_closed_and_opened_again() -> None:
+    world, store, metadata, _, log = await mute_topic()
+    log.close()
+    again = await world.open(store, metadata, Owner())
+    assert again.recovered is not None
+    assert (again.recovered.snapshot, again.recovered.deltas) == (b"said before", (b"+ a change",))
+    assert len(await contents(again)) == 1
+
+
+async def test_who_waits_for_a_state_that_cannot_be_said_is_told() -> None:
+    _, _, _, _, log = await mute_topic()
+    told: list[Exception | None] = []
+    log.store_snapshot(told.append)
+    assert isinstance(told[0], LogError)
+    assert "cannot be said" in str(told[0])
+
+
+async def test_a_topic_that_could_not_start_can_be_opened_again() -> None:
+    world, store, metadata, owner, log = await mute_topic()
+    log.close()
+    with pytest.raises(OverflowError):
+        await world.open(store, metadata, owner)
+    owner.is_mute = False
+    again = await world.open(store, metadata, owner)
+    assert len(await contents(again)) == 1
+    assert len(again.topic_record.ledgers) == 2
+
+
+async def test_an_owner_that_fails_when_told_loses_its_log_after_all_others_were_answered() -> None:
+    class Failing(Owner):
+        def entries_confirmed(self, entries_end: int) -> None:
+            raise RuntimeError("a subscription of it is broken")
+
+    world, owner = World(), Failing()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    log = await world.open(store, metadata, owner)
+    told: list[Exception | None] = []
+
+    def fail(error: Exception | None) -> None:
+        raise RuntimeError("nor can this one be told")
+
+    log.append(entry(1), 1)
+    log.record(b"one", fail)
+    log.record(b"two", told.append)
+    await owner.until(lambda: owner.error is not None)
+    assert told == [None]
+    again = await world.open(store, metadata, Owner())
+    assert len(await contents(again)) == 1
+
+
+class SlowMetadata:
+    """Carries changes out at once, and answers when it is let."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self.answers = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metadata, name)
+
+    async def put(self, *args: Any, **kwargs: Any) -> Any:
+        stored = await self._metadata.put(*args, **kwargs)
+        self.asked.set()
+        await self.answers.wait()
+        return stored
+
+
+async def test_a_change_of_the_record_that_nobody_waits_for_any_more_is_carried_out() -> None:
+    world, owner = World(), Owner()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    slow = SlowMetadata(metadata)
+    slow.answers.set()
+    log = await world.open(store, cast(MetadataStore, slow), owner)
+    for n in range(4):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 4)
+    slow.answers.clear()
+    slow.asked.clear()
+    trimming = asyncio.ensure_future(log.trim((log.ledger, 2)))
+    await slow.asked.wait()
+    trimming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trimming
+    slow.answers.set()
+    await log.trim((log.ledger, 3))
+    assert log.first == (log.ledger, 3)

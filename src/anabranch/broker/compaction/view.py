@@ -28,7 +28,10 @@ async def load_index(log: TopicLog, compacted: CompactedLedger) -> CompactedInde
         for _, _, data in parts:
             index.add_part(data)
         at += len(parts)
-    assert len(index) == compacted.entries
+    if len(index) != compacted.entries:
+        raise LogError(
+            f"compacted ledger {compacted.id} has {compacted.entries} entries, and its index {len(index)}"
+        )
     return index
 
 

@@ -587,7 +587,8 @@ def _reconsider(state: TopicState, doing: Operation) -> Result:
             if state.topic.layout.epoch >= plan.id:
                 # Somebody else has finished it, and may have begun the next.
                 return _finish(state)
-            assert state.topic.plan == plan, "a plan is gone and its layout was not published"
+            if state.topic.plan != plan:
+                raise AssertionError("a plan is gone and its layout was not published")
             return _go_on(state)
         case Reshaping(plan, request):
             if state.topic.plan == plan:
