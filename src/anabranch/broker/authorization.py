@@ -103,6 +103,11 @@ class Rights:
         """Whether everybody may everything, so that nothing need be asked twice."""
         return type(self._authorizer) is AllowAll  # And no kind of it that refuses something.
 
+    @property
+    def go_by_tenant(self) -> bool:
+        """Whether who may not administer a namespace may administer none of its topics."""
+        return getattr(self._authorizer, "goes_by_tenant", False)
+
     async def super_user(self, role: str) -> None:
         for one in principals(role):
             if not await self._authorizer.is_super_user(one):

@@ -18,6 +18,9 @@ from anabranch.model.names import NamespaceName, TopicName
 class StoredRights:
     """An `Authorizer`."""
 
+    # Tenants' admins administer all of it, and nobody administers single topics.
+    goes_by_tenant = True
+
     def __init__(
         self, resources: Resources, super_users: Collection[str], *, allows_wildcards: bool = False
     ) -> None:

@@ -45,6 +45,7 @@ from anabranch.model.names import (
 
 log = logging.getLogger(__name__)
 
+NAMES_PER_TURN = 500
 CLUSTERS = "/admin/clusters"
 TENANTS = "/admin/tenants"
 NAMESPACES = "/admin/namespaces"
@@ -423,11 +424,16 @@ class Resources:
     # -- the store
 
     async def _names(self, root: str, namespace: NamespaceName, domains: Iterable[Domain]) -> list[TopicName]:
-        return [
-            TopicName(domain, namespace, decode_local(child))
-            for domain in domains
-            for child in await self._metadata.children(f"{root}/{namespace}/{domain.value}")
-        ]
+        names: list[TopicName] = []
+        for domain in domains:
+            children = await self._metadata.children(f"{root}/{namespace}/{domain.value}")
+            for first in range(0, len(children), NAMES_PER_TURN):
+                some = children[first : first + NAMES_PER_TURN]
+                names += [TopicName(domain, namespace, decode_local(child)) for child in some]
+                if len(some) == NAMES_PER_TURN:
+                    # A hundred thousand names must not hold up those who publish.
+                    await asyncio.sleep(0)
+        return names
 
     async def _get(self, path: str, kind: type[T], what: str) -> T:
         found = await self._metadata.get(path)

@@ -6,25 +6,31 @@ import os
 import resource
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from anabranch.broker.admin.bundles import open_bundles
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep
 from anabranch.broker.topic_stats import topic_stats
+from anabranch.model.names import TopicName
 
 router = APIRouter()
 
 
-@router.get("/topics")
-async def topics(broker: BrokerDep) -> dict[str, Any]:
+@router.get("/topics", response_model=dict[str, Any])
+async def topics(broker: BrokerDep) -> Response:
     """Every open topic's figures, by namespace, bundle and domain."""
     found: dict[str, Any] = {}
-    for name, bundle in sorted((await open_bundles(broker)).items()):
+    async for name, bundle in in_turns(sorted((await open_bundles(broker)).items(), key=_text), 100):
         if (topic := broker.opened(name)) is not None:
             by_domain = found.setdefault(str(name.namespace), {}).setdefault(bundle, {})
             by_domain.setdefault(name.domain.value, {})[str(name)] = topic_stats(topic)
-    return found
+    return json_answer(found)
+
+
+def _text(item: tuple[TopicName, str]) -> str:
+    return str(item[0])
 
 
 @router.get("/metrics")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import zlib
+from bisect import bisect_right
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.namespaces import clear, existing, unload_topics
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep
@@ -56,12 +59,23 @@ async def _topics(broker: Broker, namespace: NamespaceName, bundle: str) -> list
 async def open_bundles(broker: Broker) -> dict[TopicName, str]:
     """The bundle of each open topic. Topics of a namespace that is being deleted are left out."""
     found: dict[TopicName, str] = {}
-    for name in broker.loaded():
+    ranges: dict[NamespaceName, Callable[[int], str]] = {}
+    async for name in in_turns(broker.loaded()):
         with contextlib.suppress(NamespaceNotFound):
             if name.is_classic:
-                bundles = (await broker.resources.policies(name.namespace)).bundles
-                found[name] = bundles.range_of(topic_hash(name))
+                if name.namespace not in ranges:
+                    ranges[name.namespace] = _finder(
+                        (await broker.resources.policies(name.namespace)).bundles
+                    )
+                found[name] = ranges[name.namespace](topic_hash(name))
     return found
+
+
+def _finder(bundles: Bundles) -> Callable[[int], str]:
+    """`Bundles.range_of` for many topics: a namespace may have a thousand bundles."""
+    edges = [int(text, 16) for text in bundles.boundaries]
+    names = [f"{first}_{last}" for first, last in pairwise(bundles.boundaries)]
+    return lambda place: names[min(bisect_right(edges, place), len(names)) - 1]
 
 
 async def of_bundle(
@@ -70,8 +84,8 @@ async def of_bundle(
     """Those of the names that hash into the bundle; all of them if none is given."""
     if bundle is None:
         return names
-    bundles = (await broker.resources.policies(namespace)).bundles
-    return [name for name in names if bundles.range_of(topic_hash(TopicName.parse(name))) == bundle]
+    range_of = _finder((await broker.resources.policies(namespace)).bundles)
+    return [name async for name in in_turns(names) if range_of(topic_hash(TopicName.parse(name))) == bundle]
 
 
 @router.delete(_PATH, status_code=204)
@@ -119,19 +133,19 @@ async def unsubscribe(
             await topic.delete_subscription(subscription)
 
 
-@router.get(_PATH + "/topicHashPositions")
+@router.get(_PATH + "/topicHashPositions", response_model=dict[str, Any])
 async def hash_positions(
     broker: BrokerDep, namespace: NamespaceDep, bundle: str, topics: str | None = None
-) -> dict[str, Any]:
+) -> Response:
     """Where in the hash space each of the bundle's topics lies."""
     edges = await _range(broker, namespace, bundle)
     wanted = set(topics.split(",")) if topics else None
     found = {
         str(name): topic_hash(name)
-        for name in await broker.resources.topic_names(namespace)
+        async for name in in_turns(await broker.resources.topic_names(namespace))
         if _is_within(name, edges) and (wanted is None or str(name) in wanted)
     }
-    return {"namespace": str(namespace), "bundle": bundle, "topicHashPositions": found}
+    return json_answer({"namespace": str(namespace), "bundle": bundle, "topicHashPositions": found})
 
 
 @router.put(_PATH + "/split", status_code=204)

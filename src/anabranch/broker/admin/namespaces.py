@@ -8,10 +8,11 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from anabranch.autoscale.policy import check
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
@@ -120,20 +121,20 @@ async def _empty_namespace(broker: Broker, namespace: NamespaceName) -> None:
         await broker.discard_topic(segment)
 
 
-@router.get("/{tenant}/{namespace}/topics")
+@router.get("/{tenant}/{namespace}/topics", response_model=list[str])
 @needs(Needs.LISTING)
 async def namespace_topics(
     broker: BrokerDep,
     namespace: NamespaceDep,
     mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
     includeSystemTopic: bool = False,
-) -> list[str]:
+) -> Response:
     """Topics by name, partitions one by one. Of the non-persistent ones those that are open."""
     topics = await broker.topics(namespace) if mode != "NON_PERSISTENT" else []
     if mode != "PERSISTENT":
         await broker.resources.policies(namespace)
         topics += map(str, broker.non_persistent.names(namespace))
-    return shown(topics, includeSystemTopic)
+    return json_answer(shown(topics, includeSystemTopic))
 
 
 def shown(topics: list[str], include_system: bool) -> list[str]:
@@ -173,21 +174,21 @@ async def unload_topics(broker: Broker, names: Iterable[TopicName]) -> None:
 @router.post("/{tenant}/{namespace}/clearBacklog", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep) -> None:
-    for topic in await existing(broker, namespace):
+    async for topic in in_turns(await existing(broker, namespace)):
         await clear(topic, None)
 
 
 @router.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
-    for topic in await existing(broker, namespace):
+    async for topic in in_turns(await existing(broker, namespace)):
         await clear(topic, subscription)
 
 
 @router.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
 async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
-    for topic in await existing(broker, namespace):
+    async for topic in in_turns(await existing(broker, namespace)):
         if subscription in topic.subscriptions:
             await topic.delete_subscription(subscription, force=False)
 
@@ -195,7 +196,7 @@ async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: 
 async def existing(broker: Broker, namespace: NamespaceName) -> list[Topic]:
     """Every topic of the namespace that has a log, opened."""
     found = []
-    for name in await broker.topics(namespace):
+    async for name in in_turns(await broker.topics(namespace), 100):
         with contextlib.suppress(TopicNotFoundError):
             found.append(await broker.topic(TopicName.parse(name)))
     return found

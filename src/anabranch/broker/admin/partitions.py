@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.admin.errors import RestError
@@ -46,11 +46,11 @@ async def each(broker: Broker, name: TopicName) -> list[Topic]:
 
 def merged(stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Partitions' stats as one: figures are added, parts with a name are merged by it, the rest is the first's."""
-    total: dict[str, Any] = {}
+    gathered: dict[str, list[Any]] = {}
     for one in stats:
         for key, value in one.items():
-            total[key] = _added(key, total[key], value) if key in total else value
-    return total
+            gathered.setdefault(key, []).append(value)
+    return {key: _together(key, values) for key, values in gathered.items()}
 
 
 _NAMED = {"publishers": "producerName", "consumers": "consumerName"}
@@ -68,18 +68,26 @@ _LARGEST = frozenset(
 )
 
 
-def _added(key: str, one: Any, other: Any) -> Any:
-    if isinstance(one, bool) or one is None or other is None:
-        return one or other
-    if isinstance(one, int | float):
+def _together(key: str, values: Sequence[Any]) -> Any:
+    """All at once, and each looked at once: there may be thousands of partitions with thousands of producers."""
+    known = [value for value in values if value is not None]
+    first = known[0] if known else None
+    if isinstance(first, bool):
+        return any(known)
+    if isinstance(first, int | float):
         if key == "topicCreationTimeStamp" or "earliest" in key:
-            return min(one, other) if one and other else one or other  # 0 is for none.
-        return max(one, other) if key in _LARGEST or "timestamp" in key.lower() else one + other
-    if isinstance(one, dict) and all(isinstance(value, dict) for value in (*one.values(), *other.values())):
-        return {
-            name: merged([part[name] for part in (one, other) if name in part]) for name in {**one, **other}
-        }
-    if key in _NAMED:
-        names = dict.fromkeys(item[_NAMED[key]] for item in (*one, *other))
-        return [merged([item for item in (*one, *other) if item[_NAMED[key]] == name]) for name in names]
-    return one
+            return min(filter(None, known), default=0)  # 0 is for none.
+        return max(known) if key in _LARGEST or "timestamp" in key.lower() else sum(known)
+    if isinstance(first, dict) and all(isinstance(part, dict) for value in known for part in value.values()):
+        return {name: merged(parts) for name, parts in _by_name(pair for v in known for pair in v.items())}
+    if (name_of := _NAMED.get(key)) is not None:
+        return [merged(parts) for _, parts in _by_name((item[name_of], item) for v in known for item in v)]
+    return first
+
+
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
+    """What belongs to each name, in the order in which names come."""
+    found: dict[str, list[Any]] = {}
+    for name, part in pairs:
+        found.setdefault(name, []).append(part)
+    return found.items()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
 
+from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.params import BrokerDep, RoleDep, TopicDep
 from anabranch.broker.admin.partitions import merged, single
 from anabranch.broker.admin.topics import each_existing, partition_count
@@ -82,14 +83,16 @@ async def info(broker: BrokerDep, topic: TopicDep) -> dict[str, Any]:
     return {"version": 0, "partitions": {str(part.name): ledger_info(part) for part in found}}
 
 
-@router.get("/partitioned-stats")
+@router.get("/partitioned-stats", response_model=dict[str, Any])
 async def partitioned_stats(
     broker: BrokerDep, topic: TopicDep, wanted: WantedDep, perPartition: bool = True
-) -> dict[str, Any]:
+) -> Response:
     count = await partition_count(broker, topic)
-    found = {str(part.name): await wanted.of(part) for part in await each_existing(broker, topic, count)}
+    existing = await each_existing(broker, topic, count)
+    found = {str(part.name): await wanted.of(part) async for part in in_turns(existing, 100)}
     metadata = (await broker.resources.partitioned_topic(topic)).builtins()
-    return {**merged(list(found.values())), "metadata": metadata, "partitions": found if perPartition else {}}
+    all_of_it = merged(list(found.values()))
+    return json_answer({**all_of_it, "metadata": metadata, "partitions": found if perPartition else {}})
 
 
 @router.get("/partitioned-internalStats")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
 from anabranch.broker.admin.bundles import of_bundle
 from anabranch.broker.admin.errors import RestError
+from anabranch.broker.admin.large import json_answer
 from anabranch.broker.admin.namespaces import shown
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
@@ -34,12 +35,12 @@ router = APIRouter()
 # -- lists
 
 
-@listing.get("/persistent/{tenant}/{namespace}")
+@listing.get("/persistent/{tenant}/{namespace}", response_model=list[str])
 async def list_topics(
     broker: BrokerDep, namespace: NamespaceDep, bundle: str | None = None, includeSystemTopic: bool = False
-) -> list[str]:
+) -> Response:
     found = shown(await broker.topics(namespace), includeSystemTopic)
-    return await of_bundle(broker, namespace, found, bundle)
+    return json_answer(await of_bundle(broker, namespace, found, bundle))
 
 
 @listing.get("/persistent/{tenant}/{namespace}/partitioned")
