@@ -32,7 +32,8 @@ clicks = pa.table(
 with blocking.connect(broker) as client, client.producer(topic) as producer:
     producer.send_batch(clicks, key="key", value="value", event_time="at")
 
-spark = SparkSession.builder.appName("clickstream").getOrCreate()
+builder = SparkSession.builder.appName("clickstream")
+spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()  # The usual 200 are for clusters.
 source = spark.readStream.format("anabranch").options(serviceUrl=broker, topic=topic, start="earliest").load()
 sessions = (
     source.withWatermark("event_time", "10 seconds")

@@ -70,7 +70,8 @@ table = pa.table(
 with blocking.connect(broker) as client, client.producer(topic) as producer:
     producer.send_batch(table, key="key", value="value", event_time="at")
 
-spark = SparkSession.builder.appName("fraud").getOrCreate()
+builder = SparkSession.builder.appName("fraud")
+spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()  # The usual 200 are for clusters.
 spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKS)
 options = {"serviceUrl": broker, "topic": topic, "start": "earliest", "maxRowsPerTrigger": "30000"}
 alarms = (

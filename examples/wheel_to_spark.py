@@ -34,7 +34,8 @@ for n in range(ORDERS):
 producer.send(b'{"order": -1, "price": 0}', partition_key="~closing", event_timestamp=1_800_009_999_999)
 client.close()
 
-spark = SparkSession.builder.appName("orders").getOrCreate()
+builder = SparkSession.builder.appName("orders")
+spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()  # The usual 200 are for clusters.
 orders = spark.readStream.format("anabranch").options(serviceUrl=broker, topic=topic, start="earliest").load()
 per_minute = (
     orders.withColumn("body", F.from_json(F.col("value").cast("string"), "order bigint, price double"))

@@ -45,7 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in own:
         item.add_marker(pytest.mark.spark)
         # The first test waits for the session, and for kernels that nobody has compiled yet.
-        item.add_marker(pytest.mark.timeout(300))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=why))
     if own and "spark" not in config.getoption("-m"):

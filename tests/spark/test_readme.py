@@ -10,6 +10,9 @@ import pytest
 from harness.bare_shell import ROOT, BareShell, blocks
 from harness.broker_process import BrokerProcess
 
+# Each starts a Spark of its own: half a minute where nothing else runs.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[BareShell]:

@@ -143,7 +143,7 @@ public final class UpkeepClaims {
         String topic = ns + "/t";
         topics.createNonPartitionedTopic(topic);
         same(null, policies.getRetention(topic));
-        same(new RetentionPolicies(0, 0), policies.getRetention(topic, true));
+        same(new RetentionPolicies(7 * 24 * 60, -1), policies.getRetention(topic, true));
         same(0, policies.getMessageTTL(topic, true));
         same(50_000, policies.getMaxUnackedMessagesOnConsumer(topic, true));
         same(false, policies.getDeduplicationStatus(topic, true));
