@@ -129,12 +129,12 @@ class KeyBatches(Play):
                 connections.abort()
 
     def _round(self, naming: Naming, first: int) -> list[Batch]:
-        """What gathers until a client flushes: one batch for each key, in the order of the ids they are named by."""
+        """What gathers until a client flushes: one batch for each key, in the order of the ids they are judged by."""
         ids: dict[str, list[int]] = {}
         for number in range(first, first + self.chance.randint(2, 12)):
             ids.setdefault(self.chance.choice(KEYS), []).append(number)
         batches = [Batch(tuple(found), key, naming) for key, found in ids.items()]
-        return sorted(batches, key=lambda batch: batch.sequence_id)
+        return sorted(batches, key=lambda batch: batch.ids[0 if naming is Naming.FIRST else -1])
 
     async def _open(self, connections: Connections, name: str) -> tuple[ClientConnection, Sender]:
         async with asyncio.timeout(ANSWER_MAX_S):
