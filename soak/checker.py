@@ -10,23 +10,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from soak.history import Fields, Place, place
 
 # A run that has gone wrong goes wrong everywhere; the first ones tell the story.
-VIOLATIONS_MAX = 20
+VIOLATIONS_MAX = 40
+# Of one subscription, producer or topic, so that its story does not hide another's.
+VIOLATIONS_OF_ONE_MAX = 6
 
 
 @dataclass(slots=True)
 class Violations:
     found: list[str] = field(default_factory=list)
     count: int = 0
+    _of: Counter[str] = field(default_factory=Counter)
 
     def add(self, what: str) -> None:
+        """`what` begins with whose it is, and a colon."""
         self.count += 1
-        if len(self.found) < VIOLATIONS_MAX:
+        whose = what.partition(": ")[0]
+        self._of[whose] += 1
+        if len(self.found) < VIOLATIONS_MAX and self._of[whose] <= VIOLATIONS_OF_ONE_MAX:
             self.found.append(what)
 
 

@@ -14,10 +14,23 @@ from typing import IO, Any
 
 import pulsar
 
+from soak import held_back
 from soak.broker import BrokerProcess
 from soak.checker import ProducerHistory, Rules, SubscriptionHistory, Violations, audit
 from soak.history import Follower
-from soak.workload import BROKER_SETTINGS, KEPT, LEAN, ONCE, Topic, Workload, lane_of, mixed, read_payload
+from soak.waiting import Waiting
+from soak.workload import (
+    BRIEF,
+    BROKER_SETTINGS,
+    KEPT,
+    LEAN,
+    ONCE,
+    Topic,
+    Workload,
+    lane_of,
+    mixed,
+    read_payload,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 QUIET_SECONDS_MAX = 45.0
@@ -46,7 +59,7 @@ class Judge:
         self.workload = workload
         self.producers = {
             plan.name: ProducerHistory(plan.name, self.violations, partial(lane_of, plan))
-            for plan in workload.producers
+            for plan in (*workload.producers, *workload.writers)
         }
         self.subscriptions = [
             (plan, SubscriptionHistory(f"{plan.topic.name}/{plan.name}", plan.rules, self.violations))
@@ -89,9 +102,15 @@ class Judge:
 
 
 def prepare(broker: BrokerProcess, workload: Workload) -> None:
-    for namespace in (KEPT, ONCE, LEAN):
+    for namespace in (KEPT, ONCE, LEAN, BRIEF):
         broker.rest("PUT", f"namespaces/{namespace}", {})
-    for namespace in (KEPT, ONCE):
+    unused = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 1,
+        "deleteWhileInactive": True,
+    }
+    broker.rest("POST", f"namespaces/{BRIEF}/inactiveTopicPolicies", unused)
+    for namespace in (KEPT, ONCE, BRIEF):
         keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         broker.rest("POST", f"namespaces/{namespace}/retention", keep)
     broker.rest("POST", f"namespaces/{ONCE}/deduplication", True)
@@ -103,10 +122,10 @@ def prepare(broker: BrokerProcess, workload: Workload) -> None:
 class Worker:
     """A client process, which reports on standard output and ends when its input does."""
 
-    def __init__(self, module: str, broker: BrokerProcess, options: Options) -> None:
+    def __init__(self, module: str, broker: BrokerProcess, options: Options, *more: str) -> None:
         with (options.folder / f"{module}.err").open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed)],
+                [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed), *more],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -162,7 +181,20 @@ def run(options: Options) -> int:
         consumers.expect("ready")
         producers = Worker("soak.produce", broker, options)
         workers.append(producers)
+        writers = None
+        if workload.writers:
+            writers = Worker("soak.hidden", broker, options, f"http://127.0.0.1:{broker.http_port}")
+            workers.append(writers)
+        waiting = Waiting(broker, options.seed) if held_back.WAITING else None
+        if waiting is not None:
+            waiting.start()
         slowest = _rounds(broker, judge, options)
+        if waiting is not None:
+            waiting.end()
+            waiting.judge(judge.violations)
+        if writers is not None:
+            for line in writers.finish():
+                judge.violations.add(line)
         _settle(broker, judge, producers, consumers)
         said = consumers.finish()
         judge.read()
@@ -170,6 +202,8 @@ def run(options: Options) -> int:
         for topic in workload.topics:
             if topic.is_kept:
                 _audit(broker, topic, judge)
+        for topic in workload.brief_topics:
+            _audit(broker, topic, judge)
         print(*said, sep="\n", end="\n" if said else "")
         return _summary(judge, options, slowest)
     finally:

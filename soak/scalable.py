@@ -16,9 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from soak import held_back
 from soak.broker import BrokerProcess
 from soak.kill import cut_log
-from soak.scalable_clients import EXPECTED, LoneReader, Member, Producing, World
+from soak.scalable_clients import (
+    CHUNKING,
+    EXPECTED,
+    MESSAGE_BYTES_MAX,
+    LoneReader,
+    Member,
+    Producing,
+    World,
+)
 
 NAMESPACE = "public/river"
 TOPIC = f"{NAMESPACE}/delta"
@@ -26,12 +35,14 @@ ACTIVE_MAX = 12
 # Each reads everything that is retained, so a few are a load of their own.
 EXTRA_MAX = 2
 SLOW_SECONDS = 1.0
+CHUNKED_PER_SECOND = 15.0
 SETTINGS = {
     "scalableTopicConsumerSessionGracePeriodSeconds": 3,
     "retentionCheckIntervalInSeconds": 1,
     "logFileBytes": 8 << 20,
     "defaultRetentionTimeInMinutes": 0,
     "logLingerSeconds": 0,
+    "maxMessageSize": MESSAGE_BYTES_MAX,
 }
 REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 
@@ -253,6 +264,11 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
         producers = [
             Producing(world, f"producer-{n}", options.per_second, is_restless=n == 0) for n in range(3)
         ]
+        if held_back.CHUNKS_ONCE:
+            # One lives through everything, the other dies with chunks in flight and comes back.
+            producers += [
+                Producing(world, f"{CHUNKING}-{n}", CHUNKED_PER_SECOND, is_restless=n == 0) for n in range(2)
+            ]
         living = [asyncio.create_task(one) for one in consumers]
         sending = [asyncio.create_task(one.live()) for one in producers]
         subscribing = asyncio.create_task(conductor.subscribe())

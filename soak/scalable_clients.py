@@ -28,6 +28,8 @@ from anabranch.simulation.history import History, Place, Sent
 
 KEYS = 40
 IN_FLIGHT = 400
+# Of the broker: small, so that messages of some hundred KB are chunked.
+MESSAGE_BYTES_MAX = 256 * 1024
 OPEN_SECONDS_MAX = 60.0
 FLUSH_SECONDS_MAX = 120.0
 EXPECTED = (AnabranchError, TimeoutError, OSError)
@@ -57,9 +59,16 @@ def key_of(producer: str, number: int) -> str:
     return f"k{zlib.crc32(f'{producer} {number}'.encode()) % KEYS}"
 
 
+# Producers of this name send messages of up to three chunks, fewer of them at a time.
+CHUNKING = "chunker"
+CHUNKED_BYTES_MAX = 3 * MESSAGE_BYTES_MAX
+CHUNKED_IN_FLIGHT = 8
+
+
 def payload_of(producer: str, number: int) -> bytes:
     head = f"{producer}|{number}|".encode()
-    return head + b"." * (zlib.crc32(head) % 400)
+    size_max = CHUNKED_BYTES_MAX if producer.startswith(CHUNKING) else 400
+    return head + b"." * (zlib.crc32(head) % size_max)
 
 
 class Producing:
@@ -74,6 +83,7 @@ class Producing:
         self._sent = 0
         self._receipted: set[int] = set()
         self._first_open = 0
+        self._is_chunking = name.startswith(CHUNKING)
 
     async def live(self) -> None:
         world = self._world
@@ -83,7 +93,7 @@ class Producing:
             ends = time.monotonic() + (world.chance.uniform(2.0, 8.0) if self._is_restless else 1e9)
             try:
                 while time.monotonic() < ends or world.is_calm:
-                    burst = world.chance.randint(1, IN_FLIGHT)
+                    burst = world.chance.randint(1, CHUNKED_IN_FLIGHT if self._is_chunking else IN_FLIGHT)
                     for _ in range(burst):
                         if world.is_calm and number >= self._sent:
                             break
@@ -111,6 +121,7 @@ class Producing:
                         self._world.topic,
                         name=self.name if self._is_restless else None,
                         create=False,
+                        chunking=self._is_chunking,
                         send_timeout_s=None,
                     )
             except EXPECTED as error:
@@ -140,9 +151,11 @@ class Producing:
             self._first_open += 1
 
 
-def sent_of(message: Message) -> Sent:
-    producer, number, _ = message.payload.decode().split("|", 2)
-    return Sent(producer, int(number))
+def sent_of(message: Message) -> tuple[Sent, bool]:
+    """Which message it is, and whether that is all of it and nothing else."""
+    producer, number, _ = message.payload.split(b"|", 2)
+    sent = Sent(producer.decode(), int(number))
+    return sent, message.payload == payload_of(*sent)
 
 
 class Member:
@@ -216,7 +229,7 @@ class Member:
             )
 
     async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
-        sent = sent_of(message)
+        sent, is_whole = sent_of(message)
         self._world.history.received(
             self._subscription,
             self._id,
@@ -224,6 +237,7 @@ class Member:
             message.key or "",
             Place(message.segment, message.ledger, message.entry),
             keeps_order=self._is_stream,
+            is_whole=is_whole,
         )
         if isinstance(consumer, QueueConsumer):
             # Many acknowledgements under way at once, as an application with workers has.
@@ -296,7 +310,7 @@ class LoneReader:
             except TimeoutError:
                 continue
             place = Place(message.segment, message.ledger, message.entry)
-            sent, key = sent_of(message), message.key or ""
-            world.history.received(self.NAME, who, sent, key, place, keeps_order=True)
+            (sent, is_whole), key = sent_of(message), message.key or ""
+            world.history.received(self.NAME, who, sent, key, place, keeps_order=True, is_whole=is_whole)
             if world.chance.random() < 0.01:
                 self._kept = consumer.checkpoint()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+from soak import held_back
 from soak.checker import Rules
 
 # Everything is kept, so that in the end the whole log can be read and compared with every receipt.
 KEPT = "public/soak"
 # The same, with deduplication.
 ONCE = "public/once"
+# Topics are deleted when nobody uses them, and whatever was shown in them is kept.
+BRIEF = "public/brief"
 # Consumed entries are given up at once, so that trimming and rewriting run all the time.
 LEAN = "public/lean"
 
@@ -24,6 +27,7 @@ BROKER_SETTINGS = {
     "logLingerBytes": 0,
     "retentionCheckIntervalInSeconds": 1,
     "activeConsumerFailoverDelayTimeMillis": 100,
+    "brokerDeleteInactiveTopicsFrequencySeconds": 1,
 }
 
 
@@ -74,6 +78,8 @@ class SubscriptionPlan:
     # True: our own socket, which sees the answers to its acks.
     raw: bool = False
     is_chunked: bool = False
+    # Its producers make a batch of each key, so only the keys have an order.
+    is_keyed: bool = False
 
     @property
     def file(self) -> str:
@@ -81,7 +87,7 @@ class SubscriptionPlan:
 
     @property
     def rules(self) -> Rules:
-        order = {"shared": "none", "key-shared": "key"}.get(self.kind, "producer")
+        order = {"shared": "none", "key-shared": "key"}.get(self.kind, "key" if self.is_keyed else "producer")
         if self.is_chunked:
             # Pulsar's client keeps the first chunks over a reconnect, refuses them when they come again and drops the
             # message until the next time; reading the log in the end shows that it is there, and in order.
@@ -98,14 +104,21 @@ class SubscriptionPlan:
 @dataclass(frozen=True, slots=True)
 class Workload:
     producers: tuple[ProducerPlan, ...]
+    # Jobs that write hidden, by `soak/hidden.py`.
+    writers: tuple[ProducerPlan, ...]
     subscriptions: tuple[SubscriptionPlan, ...]
 
     @property
     def topics(self) -> list[Topic]:
+        """Those that are always there."""
         return sorted({plan.topic for plan in self.producers}, key=lambda topic: topic.name)
 
+    @property
+    def brief_topics(self) -> list[Topic]:
+        return sorted({plan.topic for plan in self.writers}, key=lambda topic: topic.name)
+
     def producers_of(self, topic: Topic) -> list[ProducerPlan]:
-        return [plan for plan in self.producers if plan.topic == topic]
+        return [plan for plan in (*self.producers, *self.writers) if plan.topic == topic]
 
 
 def mixed() -> Workload:
@@ -115,8 +128,38 @@ def mixed() -> Workload:
     chunks = Topic(f"{KEPT}/chunks")
     fixed = Topic(f"{ONCE}/fixed")
     lean = Topic(f"{LEAN}/flow")
+    once_keys = Topic(f"{ONCE}/keys")
+    once_chunks = Topic(f"{ONCE}/chunks")
+    producers: list[ProducerPlan] = []
+    subscriptions: list[SubscriptionPlan] = []
+    if held_back.KEY_BATCHES_ONCE:
+        producers.append(ProducerPlan("once-keyed", once_keys, "keyed-batches", keys=7, per_second=300))
+        subscriptions += (
+            SubscriptionPlan("key-shared", once_keys, "key-shared", consumers=2),
+            SubscriptionPlan("reader", once_keys, "reader", is_keyed=True),
+        )
+    if held_back.CHUNKS_ONCE:
+        # One lives through everything, the other comes back, asks what is stored and goes on behind it.
+        producers += (
+            ProducerPlan("once-chunks", once_chunks, "chunked", per_second=10, payload_bytes_max=700_000),
+            ProducerPlan(
+                "fixed-chunks",
+                once_chunks,
+                "chunked",
+                fixed=True,
+                per_second=10,
+                payload_bytes_max=700_000,
+            ),
+        )
+        subscriptions.append(SubscriptionPlan("exclusive", once_chunks, "exclusive", is_chunked=True))
+    writers = tuple(
+        ProducerPlan(f"night-{n}", Topic(f"{BRIEF}/night-{n}"))
+        for n in range(2 if held_back.BRIEF_TOPICS else 0)
+    )
     return Workload(
+        writers=writers,
         producers=(
+            *producers,
             ProducerPlan("stream-batched", stream, "batched", per_second=400, payload_bytes_max=1000),
             ProducerPlan("stream-single", stream),
             ProducerPlan("keys-single", keys, keys=40),
@@ -130,6 +173,7 @@ def mixed() -> Workload:
             ProducerPlan("lean-batched", lean, "batched", per_second=300, payload_bytes_max=8000),
         ),
         subscriptions=(
+            *subscriptions,
             SubscriptionPlan("exclusive", stream, "exclusive", acks="cumulative"),
             SubscriptionPlan("failover", stream, "failover", consumers=2),
             SubscriptionPlan("raw-cumulative", stream, "exclusive", acks="cumulative", raw=True),

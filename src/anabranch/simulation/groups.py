@@ -1,6 +1,7 @@
 """Members of one client that leave a stream's group and come back under their names, while the topic is reshaped.
 
-Their connections stay: nothing that a member leaves behind goes away by itself.
+Their connections stay: nothing that a member leaves behind goes away by itself. A cut connection would take it away, so
+they go on for a while after the faults have ended, and so do the splits and merges.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
 
 GROUP: Final = "group"
 MEMBERS: Final = 3
-LIVES_S: Final = (0.3, 3.0)
+LIVES_S: Final = (0.1, 2.0)
+# After the faults have ended.
+RESHAPED_S: Final = 5.0
 
 
 class Member(Reader):
     """A consumer of a client that it shares with others. It leaves properly, and the client stays."""
 
-    def __init__(self, world: World, client: Client, name: str) -> None:
+    def __init__(self, world: World, client: Client, name: str, group: Group) -> None:
         super().__init__(world, GROUP, name, is_stream=True)
         self._shared = client
-        self._is_over = False
+        self._group = group
 
     async def live(self) -> None:
         while True:
@@ -39,7 +42,7 @@ class Member(Reader):
                 await self._stay()
             except workload.EXPECTED as error:
                 self._world.note(f"{self._name} gives up: {error!r}")
-            await asyncio.sleep(self._world.chance.uniform(0.02, 0.4))
+            await asyncio.sleep(self._world.chance.uniform(0.0, 0.3))
 
     async def _stay(self) -> None:
         world = self._world
@@ -52,7 +55,9 @@ class Member(Reader):
             )
         world.note(f"{self._id} has joined")
         try:
-            await self._read(consumer, world.loop.time() + world.chance.uniform(*LIVES_S))
+            ends = world.loop.time() + world.chance.uniform(*LIVES_S)
+            while self._group.is_over or world.loop.time() < ends:
+                await self._receive(consumer)
         finally:
             async with asyncio.timeout(CLOSING_MAX_S):
                 await consumer.close()
@@ -64,21 +69,52 @@ class Group(Play):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.history = world.history
+        self.history = world.history  # Its messages go to the subscriptions of the main load, too.
+        self.is_over = False
 
     async def prepare(self) -> None:
         await self.world.subscribe(GROUP, SubscriptionKind.STREAM)
 
     def start(self) -> None:
         self._readers.append(self.world.on_host("group", self._live()))
+        self.client("grouped", self._produce("grouped"))
+        self.task(self._reshape())
 
     async def _live(self) -> None:
         client = self.world.client()
-        members = [Member(self.world, client, f"m{n}") for n in range(MEMBERS)]
+        members = [Member(self.world, client, f"m{n}", self) for n in range(MEMBERS)]
         await asyncio.gather(*(member.live() for member in members))
+
+    async def _reshape(self) -> None:
+        world = self.world
+        ends = None
+        while ends is None or world.loop.time() < ends:
+            await asyncio.sleep(self.chance.expovariate(1 / 0.5))
+            if world.is_calm:
+                ends = ends or world.loop.time() + RESHAPED_S
+                await workload.reshape_once(world)
+        self.is_over = True
+
+    async def _produce(self, name: str) -> None:
+        client = self.world.client()
+        producer = await self.until_done(
+            f"{name} is open",
+            lambda: client.producer(TOPIC, name=name, create=False, send_timeout_s=None),
+        )
+        number = 0
+        while not self.is_over:
+            key = self.chance.choice(workload.KEYS)
+            self.history.sent(name, number, key)
+            receipt = await producer.post(workload.payload_of(name, number), key=key)
+            receipt.add_done_callback(workload.receipt_of(self.world, name, number))
+            number += 1
+            await asyncio.sleep(self.chance.expovariate(1 / 0.15))
+        await producer.flush()
+        await client.close()
 
     def left(self) -> str | None:
         for task in self._readers:
             if task.done():
                 task.result()
-        return None  # The messages are those of the main load.
+        # What is owed to the subscriptions the run itself says.
+        return next((f"{task.get_name()} is not done" for task in self._tasks if not task.done()), None)

@@ -7,7 +7,6 @@ only finish what they have begun.
 from __future__ import annotations
 
 import asyncio
-import functools
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -90,7 +89,7 @@ async def produce(world: World, name: str, count: int, *, on_post: Callable[[str
         key = chance.choice(KEYS)
         history.sent(name, number, key)
         receipt = await producer.post(payload_of(name, number), key=key)
-        receipt.add_done_callback(functools.partial(_receipt, world, name, number))
+        receipt.add_done_callback(receipt_of(world, name, number))
         on_post(key)
         waiting.append(receipt)
         waiting = [one for one in waiting if not one.done()]
@@ -102,11 +101,16 @@ async def produce(world: World, name: str, count: int, *, on_post: Callable[[str
     await client.close()
 
 
-def _receipt(world: World, name: str, number: int, future: asyncio.Future[MessageId]) -> None:
-    if future.cancelled() or future.exception() is not None:
-        world.note(f"{name} {number} failed: {future}")
-    else:
-        world.history.receipt(name, number)
+def receipt_of(world: World, name: str, number: int) -> Callable[[asyncio.Future[MessageId]], None]:
+    """Writes down what becomes of a message."""
+
+    def done(future: asyncio.Future[MessageId]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            world.note(f"{name} {number} failed: {future}")
+        else:
+            world.history.receipt(name, number)
+
+    return done
 
 
 class Reader:
@@ -166,13 +170,16 @@ class Reader:
 
     async def _read(self, consumer: StreamConsumer | QueueConsumer, ends: float) -> None:
         while self._world.is_calm or self._world.loop.time() < ends:
-            try:
-                async with asyncio.timeout(0.25):
-                    message = await consumer.receive()
-            except TimeoutError:
-                # What is held back at the end of a sealed segment would keep its children from everybody.
-                await self._acknowledge(consumer)
-                continue
+            await self._receive(consumer)
+
+    async def _receive(self, consumer: StreamConsumer | QueueConsumer) -> None:
+        try:
+            async with asyncio.timeout(0.25):
+                message = await consumer.receive()
+        except TimeoutError:
+            # What is held back at the end of a sealed segment would keep its children from everybody.
+            await self._acknowledge(consumer)
+        else:
             await self._take(consumer, message)
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
@@ -238,28 +245,30 @@ async def ask(world: World, call: Callable[[Broker], Awaitable[T]]) -> T:
 
 async def reshape(world: World) -> None:
     """Splits and merges at random."""
-    chance = world.chance
     while not world.is_calm:
-        await asyncio.sleep(chance.expovariate(1 / 0.6))
-        record = world.record
-        if record is None or world.is_calm:
-            continue
-        active = record.layout.active
-        try:
-            if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
-                await split_one(world, chance.choice(active).id)
-            else:
-                at = chance.randrange(len(active) - 1)
-                one, other = active[at].id, active[at + 1].id
-                world.note(f"merge of {one} and {other} is asked for")
-                layout = await ask(
-                    world,
-                    lambda b, o=one, t=other: world.service(b).merge(NAME, o, t),  # type: ignore[misc]
-                )
-                world.reshapings += 1
-                world.note(f"done, epoch {layout.epoch}")
-        except EXPECTED as error:
-            world.note(f"reshaping failed: {error}")
+        await asyncio.sleep(world.chance.expovariate(1 / 0.6))
+        if not world.is_calm:
+            await reshape_once(world)
+
+
+async def reshape_once(world: World) -> None:
+    chance, record = world.chance, world.record
+    if record is None:
+        return
+    active = record.layout.active
+    if len(active) < ACTIVE_MAX and (len(active) == 1 or chance.random() < 0.55):
+        await split_one(world, chance.choice(active).id)
+        return
+    at = chance.randrange(len(active) - 1)
+    one, other = active[at].id, active[at + 1].id
+    world.note(f"merge of {one} and {other} is asked for")
+    try:
+        layout = await ask(world, lambda b: world.service(b).merge(NAME, one, other))
+    except EXPECTED as error:
+        world.note(f"reshaping failed: {error}")
+    else:
+        world.reshapings += 1
+        world.note(f"done, epoch {layout.epoch}")
 
 
 async def split_one(world: World, number: SegmentId) -> None:
