@@ -255,7 +255,7 @@ class Broker:
         for path, found in await self.metadata.scan(MANAGED_LEDGERS):
             record = TopicRecord.decode(found.value)
             if record.is_deleting:
-                await finish_delete(path, record, self.log, self.metadata)
+                await finish_delete(path, record, found.version, self.log, self.metadata)
                 continue
             records[path] = record
             tenant, namespace = path.removeprefix(MANAGED_LEDGERS + "/").split("/")[:2]
@@ -349,16 +349,17 @@ class Broker:
                 topic = await self.topic(name, for_deletion=True)
             except TopicNotFoundError:
                 # Its deletion has begun before.
-                await self._finish_deleting(name)
+                await self.finish_deleting(name)
                 return
             if not topic.is_closed:
                 await topic.delete(force=True)
 
-    async def _finish_deleting(self, name: TopicName) -> None:
+    async def finish_deleting(self, name: TopicName) -> None:
+        """Ends a deletion that was begun and cut short: the name is free again."""
         path = topic_record_path(name)
         found = await self.metadata.get(path)
         if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
-            await finish_delete(path, record, self.log, self.metadata)
+            await finish_delete(path, record, found.version, self.log, self.metadata)
 
     async def unload_topic(self, name: TopicName) -> None:
         """Closes the topic; its clients come back and open it again."""

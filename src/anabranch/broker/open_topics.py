@@ -146,6 +146,8 @@ class OpenTopics:
         try:
             return await TopicLog.open(*where)
         except TopicGoneError as error:
+            # Of a deletion that lost the store half-way the mark is left, under which nothing could be made.
+            await broker.finish_deleting(name)
             raise TopicNotFoundError(f"{name} does not exist") from error
 
     async def _segment_generation(self, name: TopicName) -> int:

@@ -10,6 +10,7 @@ This module decides nothing about cursors: the state is bytes to it, kept by the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -502,7 +503,7 @@ class TopicLog:
         await self.change_record(lambda record: msgspec.structs.replace(record, is_deleting=True))
         if self._lost is None:
             self._writer.close()
-        await finish_delete(self._path, self._record, self._store, self._metadata)
+        await finish_delete(self._path, self._record, self._version, self._store, self._metadata)
 
     def span_of(self, at: Position) -> Span:
         """The stretch of files that holds the entry at that place: also what readers step over in it."""
@@ -529,9 +530,14 @@ def _forget_unlisted(before: TopicRecord, after: TopicRecord, store: LogStore) -
             store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
 
 
-async def finish_delete(path: str, record: TopicRecord, store: LogStore, metadata: MetadataStore) -> None:
-    """The rest of a deletion whose mark is stored. Whoever finds a marked record may run it, any number of times."""
-    await metadata.delete(path)
+async def finish_delete(
+    path: str, record: TopicRecord, version: int, store: LogStore, metadata: MetadataStore
+) -> None:
+    """The rest of a deletion whose mark is stored. Whoever finds a marked record may run it, any number of times.
+
+    It removes that record only: another one may have finished before, and somebody made a topic of that name since."""
+    with contextlib.suppress(VersionConflict):
+        await metadata.delete(path, if_version=version)
     for ledger in record.ledgers:
         store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
     if (compacted := record.compacted) is not None:

@@ -9,10 +9,12 @@ import pytest
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.policies import Policies
+from anabranch.broker.resources import topic_record_path
 from anabranch.broker.topic import Topic
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
+from anabranch.storage.topic_log import finish_delete
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -106,6 +108,29 @@ async def test_a_topic_that_could_not_be_opened_in_full_is_closed_and_opened_ane
     assert broker.loaded() == {NAME: topic}
     await rest.publish("t", b"two")
     assert topic.log.entries == 2
+
+
+async def test_a_deletion_that_lost_the_store_half_way_is_finished_by_who_wants_the_name(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.publish("t", b"one")
+    topic, broker, path = await rest.broker.topic(NAME), rest.broker, topic_record_path(NAME)
+
+    async def unavailable(path: str, *, if_version: int | None = None) -> bool:
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.metadata, "delete", unavailable)
+        with pytest.raises(StoreUnavailable):
+            await topic.delete(force=True)
+    marked = await broker.metadata.get(path)
+    assert marked is not None
+    again = await broker.topic(NAME, create=True)
+    assert again.log.entries == 0
+    await rest.publish("t", b"two")
+    # The first deletion, had it been only slow, finds another topic under the name and leaves it alone.
+    await finish_delete(path, topic.log.topic_record, marked.version, broker.log, broker.metadata)
+    assert await broker.resources.topic_exists(NAME)
 
 
 async def test_who_waits_for_the_log_is_told_whatever_happens_to_those_before_him(rest: Rest) -> None:
