@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 # F1: the wheel's batches by key on a topic with deduplication.
-KEY_BATCHES_ONCE: Final = False
+KEY_BATCHES_ONCE: Final = True
 # C5: chunked messages with deduplication, by producers that come back, and across splits.
-CHUNKS_ONCE: Final = False
+CHUNKS_ONCE: Final = True
 # C10: hidden writes on topics that are deleted when nobody uses them.
-BRIEF_TOPICS: Final = False
+BRIEF_TOPICS: Final = True
 # C12, C13: connections that break while others wait for the same subscription, and readers that are refused.
-WAITING: Final = False
+WAITING: Final = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.authentication import Identity
 from anabranch.broker.consumer import Consumer
+from anabranch.broker.dispatch.base import BURST_BYTES
 from anabranch.broker.early_acks import EarlyAcks
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.producer import Producer
@@ -112,7 +113,8 @@ class Session(asyncio.BufferedProtocol):
         self._owed_timer: asyncio.TimerHandle
         self._owed_max = broker.config.max_pending_publish_requests_per_connection
         self._is_reading = True
-        self._unread_bytes_max = max(
+        # And a burst of dispatch, which begins while the buffer has room and may end far beyond it.
+        self._unread_bytes_max = BURST_BYTES + max(
             UNREAD_BUFFERS_MAX * broker.config.connection_write_buffer_bytes,
             UNREAD_MESSAGES_MAX * broker.config.max_message_size,
         )

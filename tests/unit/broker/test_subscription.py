@@ -76,6 +76,20 @@ def test_a_full_socket_pauses_and_resumes_dispatch(rig: Rig, kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
+def test_a_socket_that_fills_up_while_the_disk_is_read_is_sent_nothing_more(rig: Rig, kind: int) -> None:
+    rig.log.cold.add(5)
+    _, link = rig.consumer(kind)
+    places = rig.publish(3)
+    link.is_writable = False
+    rig.loop.settle()
+    assert not link.messages
+    link.is_writable = True
+    rig.subscription.link_writable(link)
+    rig.loop.settle()
+    assert link.places == places
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_what_was_not_acknowledged_is_sent_to_the_next_consumer(rig: Rig, kind: int) -> None:
     places = rig.publish(6)
     first, _ = rig.consumer(kind)

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 NO_METADATA: Final = pb.MessageMetadata()
 # More messages than a batch of 5 MB can hold: each takes six bytes at least.
 BATCH_MESSAGES_MAX: Final = 1 << 20
+BURST_BYTES: Final = 1 << 20
 
 
 def metadata_of(entry: Buffer) -> pb.MessageMetadata:
@@ -50,7 +51,7 @@ def messages_of(entry: Buffer) -> int:
 class DispatchLimits:
     """Bounds of one subscription. What happens at each: dispatch waits."""
 
-    burst_bytes: int = 1 << 20
+    burst_bytes: int = BURST_BYTES
     burst_entries: int = 1000
     consumer_unacked_max: int = 50_000
     subscription_unacked_max: int = 200_000

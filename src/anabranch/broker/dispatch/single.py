@@ -158,7 +158,10 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _arrived(self, batch: EntryBatch) -> None:
         consumer = self.active
-        if consumer is not None and self._switching is None and batch[1]:
+        if consumer is None or self._switching is not None or not consumer.link.is_writable:
+            # Its socket has filled up while this was read: it is read again when the socket has room.
+            return
+        if batch[1]:
             self._deliver(consumer, batch)
             if self.read_at < self._log.end:
                 self.wake_soon()
