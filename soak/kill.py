@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import pulsar
 
-from soak import held_back
 from soak.broker import BrokerProcess
 from soak.checker import ProducerHistory, Rules, SubscriptionHistory, Violations, audit
 from soak.history import Follower
@@ -181,20 +180,15 @@ def run(options: Options) -> int:
         consumers.expect("ready")
         producers = Worker("soak.produce", broker, options)
         workers.append(producers)
-        writers = None
-        if workload.writers:
-            writers = Worker("soak.hidden", broker, options, f"http://127.0.0.1:{broker.http_port}")
-            workers.append(writers)
-        waiting = Waiting(broker, options.seed) if held_back.WAITING else None
-        if waiting is not None:
-            waiting.start()
+        writers = Worker("soak.hidden", broker, options, f"http://127.0.0.1:{broker.http_port}")
+        workers.append(writers)
+        waiting = Waiting(broker, options.seed)
+        waiting.start()
         slowest = _rounds(broker, judge, options)
-        if waiting is not None:
-            waiting.end()
-            waiting.judge(judge.violations)
-        if writers is not None:
-            for line in writers.finish():
-                judge.violations.add(line)
+        waiting.end()
+        waiting.judge(judge.violations)
+        for line in writers.finish():
+            judge.violations.add(line)
         _settle(broker, judge, producers, consumers)
         said = consumers.finish()
         judge.read()

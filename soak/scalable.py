@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak import held_back
 from soak.broker import BrokerProcess
 from soak.kill import cut_log
 from soak.scalable_clients import (
@@ -264,11 +263,10 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
         producers = [
             Producing(world, f"producer-{n}", options.per_second, is_restless=n == 0) for n in range(3)
         ]
-        if held_back.CHUNKS_ONCE:
-            # One lives through everything, the other dies with chunks in flight and comes back.
-            producers += [
-                Producing(world, f"{CHUNKING}-{n}", CHUNKED_PER_SECOND, is_restless=n == 0) for n in range(2)
-            ]
+        # One lives through everything, the other dies with chunks in flight and comes back.
+        producers += [
+            Producing(world, f"{CHUNKING}-{n}", CHUNKED_PER_SECOND, is_restless=n == 0) for n in range(2)
+        ]
         living = [asyncio.create_task(one) for one in consumers]
         sending = [asyncio.create_task(one.live()) for one in producers]
         subscribing = asyncio.create_task(conductor.subscribe())

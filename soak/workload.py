@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from soak import held_back
 from soak.checker import Rules
 
 # Everything is kept, so that in the end the whole log can be read and compared with every receipt.
@@ -130,36 +129,10 @@ def mixed() -> Workload:
     lean = Topic(f"{LEAN}/flow")
     once_keys = Topic(f"{ONCE}/keys")
     once_chunks = Topic(f"{ONCE}/chunks")
-    producers: list[ProducerPlan] = []
-    subscriptions: list[SubscriptionPlan] = []
-    if held_back.KEY_BATCHES_ONCE:
-        producers.append(ProducerPlan("once-keyed", once_keys, "keyed-batches", keys=7, per_second=300))
-        subscriptions += (
-            SubscriptionPlan("key-shared", once_keys, "key-shared", consumers=2),
-            SubscriptionPlan("reader", once_keys, "reader", is_keyed=True),
-        )
-    if held_back.CHUNKS_ONCE:
-        # One lives through everything, the other comes back, asks what is stored and goes on behind it.
-        producers += (
-            ProducerPlan("once-chunks", once_chunks, "chunked", per_second=10, payload_bytes_max=700_000),
-            ProducerPlan(
-                "fixed-chunks",
-                once_chunks,
-                "chunked",
-                fixed=True,
-                per_second=10,
-                payload_bytes_max=700_000,
-            ),
-        )
-        subscriptions.append(SubscriptionPlan("exclusive", once_chunks, "exclusive", is_chunked=True))
-    writers = tuple(
-        ProducerPlan(f"night-{n}", Topic(f"{BRIEF}/night-{n}"))
-        for n in range(2 if held_back.BRIEF_TOPICS else 0)
-    )
+    writers = tuple(ProducerPlan(f"night-{n}", Topic(f"{BRIEF}/night-{n}")) for n in range(2))
     return Workload(
         writers=writers,
         producers=(
-            *producers,
             ProducerPlan("stream-batched", stream, "batched", per_second=400, payload_bytes_max=1000),
             ProducerPlan("stream-single", stream),
             ProducerPlan("keys-single", keys, keys=40),
@@ -171,9 +144,14 @@ def mixed() -> Workload:
             ProducerPlan("fixed-batched", fixed, "batched", fixed=True, per_second=300),
             ProducerPlan("lean-single", lean),
             ProducerPlan("lean-batched", lean, "batched", per_second=300, payload_bytes_max=8000),
+            ProducerPlan("once-keyed", once_keys, "keyed-batches", keys=7, per_second=300),
+            # One lives through everything, the other comes back, asks what is stored and goes on behind it.
+            ProducerPlan("once-chunks", once_chunks, "chunked", per_second=10, payload_bytes_max=700_000),
+            ProducerPlan(
+                "fixed-chunks", once_chunks, "chunked", fixed=True, per_second=10, payload_bytes_max=700_000
+            ),
         ),
         subscriptions=(
-            *subscriptions,
             SubscriptionPlan("exclusive", stream, "exclusive", acks="cumulative"),
             SubscriptionPlan("failover", stream, "failover", consumers=2),
             SubscriptionPlan("raw-cumulative", stream, "exclusive", acks="cumulative", raw=True),
@@ -190,6 +168,9 @@ def mixed() -> Workload:
             SubscriptionPlan("reader", fixed, "reader"),
             SubscriptionPlan("shared", lean, "shared", consumers=2),
             SubscriptionPlan("raw-cumulative", lean, "exclusive", acks="cumulative", raw=True),
+            SubscriptionPlan("key-shared", once_keys, "key-shared", consumers=2),
+            SubscriptionPlan("reader", once_keys, "reader", is_keyed=True),
+            SubscriptionPlan("exclusive", once_chunks, "exclusive", is_chunked=True),
         ),
     )
 

@@ -1,8 +1,4 @@
-"""The kinds of trouble that a run may hold beside its main load, and those that are held back.
-
-Each seed draws some of the kinds that are `ENABLED`. A kind whose trouble the brokers cannot stand yet is in
-`HELD_BACK`, with the fault that it finds: taking its line out there switches it on everywhere.
-"""
+"""The kinds of trouble that a run may hold beside its main load. Each seed draws some of them."""
 
 from __future__ import annotations
 
@@ -22,14 +18,11 @@ class Kind(Enum):
     SPOILT = "a topic whose state cannot be encoded, and subscriptions that raise when they are told"
 
 
-# The number of the fault that each of them finds.
-HELD_BACK: Final[dict[Kind, str]] = {}
-ENABLED: Final = frozenset(Kind) - HELD_BACK.keys()
 # Of a hundred runs, those in which a kind takes part.
 SHARE_PERCENT: Final = 40
 
 
 def drawn(seed: int) -> frozenset[Kind]:
-    """Those of the enabled kinds that a run with this seed has."""
+    """Those that a run with this seed has."""
     chance = random.Random(f"{seed} kinds")
-    return frozenset(kind for kind in Kind if chance.uniform(0, 100) < SHARE_PERCENT) & ENABLED
+    return frozenset(kind for kind in Kind if chance.uniform(0, 100) < SHARE_PERCENT)
