@@ -131,6 +131,9 @@ class Publishable(Protocol):
 
     def last_sequence_id(self, producer: str) -> int: ...
 
+    async def settled_sequence_id(self, producer: str) -> int:
+        """The last id that is stored, once nothing of that producer is on its way to the disk."""
+
     def store_epoch(self, done: Done) -> None:
         """Makes it durable that a producer got the topic to itself, as far as the topic itself is."""
 

@@ -162,7 +162,7 @@ class Requests:
                 await broker.rights.consume(session.role, name, request.initial_subscription_name)
             topic = await broker.attachable(name, create=True)
             if any(item.key == ASK_SEQUENCE_ID for item in request.metadata):
-                self._tell_sequence_id(session, request, topic)
+                await self._tell_sequence_id(session, request, topic)
                 return
             await naming.check_published(broker, name)
             if not broker.log.is_accepting:
@@ -194,14 +194,17 @@ class Requests:
                 session.producers.pop(request.producer_id, None)
             raise
 
-    def _tell_sequence_id(self, session: Session, request: pb.CommandProducer, topic: Publishable) -> None:
+    async def _tell_sequence_id(
+        self, session: Session, request: pb.CommandProducer, topic: Publishable
+    ) -> None:
         """What is stored of a producer with that name, also in a sealed segment; nobody is attached."""
+        last = await topic.settled_sequence_id(request.producer_name)
         session.producers.pop(request.producer_id, None)
         answer = C(type=C.PRODUCER_SUCCESS)
         success = answer.producer_success
         success.request_id = request.request_id
         success.producer_name = request.producer_name
-        success.last_sequence_id = topic.last_sequence_id(request.producer_name)
+        success.last_sequence_id = last
         session.send(answer)
 
     def _close_producer(self, session: Session, request: pb.CommandCloseProducer) -> None:

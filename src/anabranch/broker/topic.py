@@ -286,6 +286,17 @@ class Topic:
         is_known = self._publishing.is_deduplicating or self._publishing.is_sealed
         return self._publishing.dedup.last_confirmed(producer) if is_known else -1
 
+    async def settled_sequence_id(self, producer: str) -> int:
+        """The same for a producer in doubt, once all that was taken of it is stored.
+
+        Told too little, it would send again to others what this topic is about to store.
+        """
+        if self._publishing.dedup.is_behind(producer):
+            await self._confirmed_so_far()
+        if self.is_closed:
+            raise NotReadyError(f"{self.name} is closing")
+        return self.last_sequence_id(producer)
+
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
         self.log.store_snapshot(done)
 

@@ -47,6 +47,7 @@ EXPECTED: Final = (AnabranchError, TimeoutError, OSError)
 CHUNKING: Final = "chunker"
 # Some are as small as others' messages are, some need several chunks.
 CHUNKED_BYTES: Final = (0, 12_000, 20_000, 40_000, 60_000)
+BATCH_BYTES_MAX: Final = 14_000
 
 
 def payload_of(producer: str, number: int) -> bytes:
@@ -69,7 +70,13 @@ async def produce(world: World, name: str, count: int, *, on_post: Callable[[str
     chance, history = world.chance, world.history
     client = world.client()
     # Batches of several kinds, so that runs of every length are cut again.
-    batching = chance.choice((True, Batching(messages_max=3), Batching(delay_ms=50.0), False))
+    batching: Batching | bool = chance.choice(
+        (True, Batching(messages_max=3), Batching(delay_ms=50.0), False)
+    )
+    is_chunking = name.startswith(CHUNKING)
+    if is_chunking and batching:
+        # No batch is larger than a broker takes; what is, stays out of batches and is cut into chunks.
+        batching = Batching(bytes_max=BATCH_BYTES_MAX)
     while True:
         try:
             producer = await client.producer(
@@ -77,7 +84,7 @@ async def produce(world: World, name: str, count: int, *, on_post: Callable[[str
                 name=name,
                 create=False,
                 batching=batching,
-                chunking=name.startswith(CHUNKING),
+                chunking=is_chunking,
                 send_timeout_s=None,
             )
             break

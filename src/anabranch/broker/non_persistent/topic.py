@@ -123,6 +123,9 @@ class NonPersistentTopic:
         """Nothing is known of what was published."""
         return -1
 
+    async def settled_sequence_id(self, producer: str) -> int:
+        return self.last_sequence_id(producer)
+
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
         """It lives as long as the topic is open."""
         done(None)

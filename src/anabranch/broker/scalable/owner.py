@@ -179,7 +179,8 @@ class SegmentOwner:
     async def last_sequence_id(self, topic: TopicName, segment: Segment, producer: str) -> int:
         """The last id of that producer which is stored here, sealed or not; -1 if there is none."""
         with _translated():
-            return (await self._broker.topic(segment.topic(topic))).last_sequence_id(producer)
+            opened = await self._broker.topic(segment.topic(topic))
+            return await opened.settled_sequence_id(producer)
 
     # -- how
 

@@ -17,7 +17,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_entry, encode_send
+from anabranch.wire.batch import build_entry, build_message, encode_send
+from anabranch.wire.frames import FrameDecoder
 from harness.simple_client import EndOfTopic, Hidden
 from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
 
@@ -236,6 +237,20 @@ async def asker(
 async def last_id(cluster: Cluster, segment: Segment, producer: str) -> int:
     _, answer = await asker(cluster, name_of(segment), producer, **dict([SEALED_OK]))
     return answer.last_sequence_id
+
+
+async def test_a_producer_in_doubt_is_told_of_what_is_still_on_its_way_to_the_disk(
+    deduplicating: Cluster,
+) -> None:
+    cluster = deduplicating
+    (parent,) = await cluster.topic()
+    made, _ = await asker(cluster, name_of(parent), "p")
+    topic = await cluster.first.broker.topic(name_of(parent))
+    entry = build_message(pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1), b"x")
+    sent = FrameDecoder().feed(encode_send(entry, producer_id=made.id, sequence_id=5))
+    topic.publish(topic.producers["p"], sent)
+    assert topic.last_sequence_id("p") == -1, "nothing is confirmed within a turn of the loop"
+    assert await topic.settled_sequence_id("p") == 5
 
 
 async def test_a_sealed_segment_still_says_what_it_holds_of_a_producer(deduplicating: Cluster) -> None:
