@@ -18,6 +18,7 @@ from harness.broker_process import free_port
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 540.0  # For Spark on a machine that is busy otherwise.
+ENDS_MAX_S = 60.0
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # How this machine reaches an index of packages, if it needs to be told.
 _NETWORK = re.compile(r"PIP_\w+|SSL_CERT\w+|REQUESTS_CA_BUNDLE|(https?|no)_proxy", re.IGNORECASE)
@@ -81,9 +82,14 @@ class BareShell:
         return shown
 
     def end(self, running: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
-        """The signal for all of it, as Ctrl-C is for a terminal's."""
+        """The signal for all of it, as Ctrl-C is for a terminal's. Nothing of it outlives this."""
         with suppress(ProcessLookupError):
             os.killpg(running.pid, number)
-        running.wait(30)
-        if running.stdout is not None:
-            running.stdout.close()
+        try:
+            running.wait(ENDS_MAX_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+            if running.stdout is not None:
+                running.stdout.close()

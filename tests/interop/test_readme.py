@@ -42,7 +42,8 @@ def serving(shell: BareShell) -> Iterator[BareShell]:
     """A first terminal with the README's broker in it, until Ctrl-C."""
     terminal = shell.start(the(".venv/bin/anabranch standalone"))
     try:
-        until(lambda: _is_served(shell, terminal), within_s=60)
+        # `make setup` may have something to do.
+        until(lambda: _is_served(shell, terminal), within_s=300)
         yield shell
     finally:
         shell.end(terminal, signal.SIGINT)

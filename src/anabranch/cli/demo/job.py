@@ -36,6 +36,8 @@ LOOK_EVERY_S: Final = 0.5
 LOGS: Final = ("broker.out", "spark.log")
 # A broker usually looks once a minute at what happened within minutes; here all of it has to show within one.
 SETTINGS: Final = {
+    # What was under way when the broker is killed is sent again; without this it may then be stored twice.
+    "brokerDeduplicationEnabled": "true",
     "scalableTopicAutoScaleInterval": "500ms",
     "scalableTopicLoadReportInterval": "500ms",
     "scalableTopicLoadReportWindow": "2s",

@@ -24,7 +24,7 @@ WATERMARK_S: Final = 10
 RESTARTS_MAX: Final = 3
 # Of Spark, which waits ten seconds for a Python process to start: too short for a machine that is very busy.
 SLOW_START: Final = "failed to connect back"
-SLOW_STARTS_MAX: Final = 15
+SLOW_STARTS_MAX: Final = 60
 EVENT: Final = "number bigint, step bigint, page string"
 
 
