@@ -1,4 +1,4 @@
-"""The checklists under `docs/checklists`: every claim names tests, and every test that is named exists."""
+"""The checklists under `docs/checklists`, and the list of faults: every line names tests, and each of them exists."""
 
 from __future__ import annotations
 
@@ -84,3 +84,11 @@ def test_a_claim_without_tests_is_found(text: str) -> None:
 
 def test_there_are_checklists() -> None:
     assert CHECKLISTS
+
+
+def test_every_fault_of_the_list_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    listed = text.partition("## Faults found by attack")[2].partition("\n## ")[0]
+    rows = [row for row in listed.splitlines() if re.match(r"\| [A-Z]\d", row)]
+    assert len(rows) > 30
+    assert {row.split("|")[1].strip(): wrong for row in rows if (wrong := faults(row))} == {}
