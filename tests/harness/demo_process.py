@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 ENDS_MAX_S = 120.0  # For a machine that is busy otherwise.
@@ -26,6 +27,8 @@ class DemoProcess:
             text=True,
             env={**os.environ, "TMPDIR": str(scratch), "VENV": sys.prefix},
             start_new_session=True,
+            # As in a terminal's foreground, also where the tests themselves run in a background that ignores it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout
