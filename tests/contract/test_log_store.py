@@ -284,6 +284,18 @@ async def test_an_owner_that_closed_its_ledger_is_not_told_that_the_log_ended(op
     assert owner.error is None
 
 
+async def test_the_end_of_the_log_is_told_where_no_ledger_is_open(open_store: Opener) -> None:
+    store = await started(open_store)
+    ended = [asyncio.Event(), asyncio.Event()]
+    store.on_end(ended[0].set)
+    store.open_ledger(L1, Owner(), "public/default").close()
+    await store.close()
+    await asyncio.wait_for(ended[0].wait(), 10)
+    # Also to whoever asks when it is over.
+    store.on_end(ended[1].set)
+    await asyncio.wait_for(ended[1].wait(), 10)
+
+
 # -- state records
 
 

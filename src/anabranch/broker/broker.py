@@ -194,6 +194,7 @@ class Broker:
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
+        self.log.on_end(self._log_ended)
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self._check_connections)
         self.background.every(self.config.authentication_refresh_check_seconds, self._check_identities)
@@ -276,8 +277,8 @@ class Broker:
         self.log.retain(live)
         await sweep_leftovers(self, records)
 
-    def log_lost(self) -> None:
-        """A topic has lost its ledger. If that is because the whole log is over, so is this broker."""
+    def _log_ended(self) -> None:
+        """The log is over, and so is this broker: nobody can publish or subscribe here any more."""
         if self.log.ended is not None and not self.is_closing and not self.failed.done():
             self.failed.set_result(self.log.ended)
 

@@ -137,7 +137,6 @@ class Publishing:
             for send in sends:
                 self._publish_judged(producer, send)
             return
-        _note_last(producer, sends[-1])
         if len(sends) == 1:
             # What many topics at once, and large batches, look like: the lists below would cost more than the append.
             self._publish_one(producer, sends[0])
@@ -149,6 +148,7 @@ class Publishing:
         except LogError as error:
             self._append_failed(error)
             return
+        _note_last(producer, sends[-1])
         ids = [(send[2], send[4]) for send in sends]
         self._answers.append((first + len(ids) - 1, producer, ids, None, None))
         producer.link.owes(len(ids))
@@ -161,6 +161,7 @@ class Publishing:
         except LogError as error:
             self._append_failed(error)
             return
+        _note_last(producer, send)
         self._answers.append((number, producer, [(sequence_id, highest_id)], None, None))
         producer.link.owes(1)
         self._count(producer, 1, messages, len(entry))
@@ -319,7 +320,7 @@ def refusal_of(flags: int, *, is_sealed: bool = False) -> tuple[int, str] | None
 
 
 def _note_last(producer: Producer, send: Frame) -> None:
-    """For the day that deduplication is turned on: see `sequence_ids.py`."""
+    """For the day that deduplication is turned on: see `sequence_ids.py`. Of what is in the log, and nothing else."""
     if send[5] & IS_CHUNK and not _completes(send[6]):
         # The message is not complete: if its producer dies now, it must be able to send it again.
         producer.last_pushed = send[2] - 1

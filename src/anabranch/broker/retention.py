@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from anabranch.model.position import Position
 from anabranch.storage.port import LogDamagedError
 from anabranch.storage.topic_log import TopicLog
-from anabranch.wire.entry import publish_time
 
 MEGABYTE = 1024 * 1024
 
@@ -41,25 +40,27 @@ def keep_of(minutes: int, megabytes: int, linger: Keep) -> Keep:
 
 
 class Oldest:
-    """When the first kept entry of a log was published. Read once for each entry that is the first."""
+    """When the first kept entry of a log was published. Read once for each entry that is the first.
+
+    By its producer's clock, which may be wrong in either direction: so this only saves a search, and orders topics."""
 
     def __init__(self) -> None:
         self._of: Position | None = None
         self._ms = 0
 
     async def ms(self, log: TopicLog) -> int | None:
-        """None of an empty log."""
+        """None of an empty log, and where nobody can say."""
         first = log.kept_first
         if first >= log.kept_end:
             return None
         if first != self._of:
             try:
-                _, entries = await log.read(first, 1, 1)
+                found = await log.published_at(first)
             except LogDamagedError:
                 return None  # As if it were not known: a search may find its way around the damage.
-            if not entries:
+            if found is None:
                 return None
-            self._of, self._ms = first, publish_time(entries[0][2])
+            self._of, self._ms = first, found
         return self._ms
 
 
@@ -82,6 +83,7 @@ async def trim_target(
     if keep.seconds is not None:
         before_ms = int(now_ms - keep.seconds * 1000)
         first_ms = await oldest.ms(log) if oldest is not None else None
-        if first_ms is None or first_ms < before_ms:
+        # One from the future says nothing of those behind it.
+        if first_ms is None or not before_ms <= first_ms <= now_ms:
             by_age = await log.find_by_publish_time(before_ms)
     return min(consumed, max(by_age, by_size))

@@ -97,21 +97,22 @@ class SequenceIds:
             # Turned off and on again while the log was read: what the first one learned is newer.
             return
         live = {p.name: p.last_pushed for p in self._topic.producers.values() if p.last_pushed >= 0}
-        for name, last in self._last.items():
-            self._table.learn(name, last)
-            self._table.confirm(name, last)
-        for name, last in live.items():
+        learned = self._last | live
+        for name, last in learned.items():
             self._table.learn(name, last)
         self._last.clear()
         self._departed.clear()
         self._topic.publishing.deduplicate(True)
 
         def confirmed() -> None:
-            for name, last in live.items():
+            for name, last in learned.items():
                 self._table.confirm(name, last)
 
-        if live:
+        if self._topic.is_open:
+            # Also of those that have left: what they sent last may be on its way still.
             self._topic.when_confirmed(confirmed)
+        else:
+            confirmed()
 
     def departed(self, producer: Producer) -> None:
         is_off = not self._topic.publishing.is_deduplicating

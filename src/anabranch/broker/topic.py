@@ -208,7 +208,6 @@ class Topic:
         for _, then in closings:
             self._tell(then)
         self._finish_close()
-        self.broker.log_lost()
 
     def encode_state(self) -> bytes:
         extra = dict(self._extra)

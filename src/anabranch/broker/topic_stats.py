@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.written_time import written_time
 from anabranch.model.position import Position
 from anabranch.storage.port import LogError
-from anabranch.wire.entry import publish_time
 from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ async def full_topic_stats(topic: Topic) -> dict[str, Any]:
     last_ms = 0
     with contextlib.suppress(LogError):  # An entry that cannot be read says so to its readers.
         if topic.log.entries:
-            _, entries = await topic.log.read(topic.log.last, 1, 1)
-            last_ms = publish_time(entries[0][2]) if entries else 0
+            last_ms = await topic.log.published_at(topic.log.last) or 0
     return {**topic_stats(topic), "lastPublishTimeStamp": last_ms}
 
 

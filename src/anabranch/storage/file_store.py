@@ -128,6 +128,7 @@ class FileLogStore:
             is_exclusive=not is_shared,
         )
         self._accepting_callbacks: list[Callable[[bool], None]] = []
+        self._end_callbacks: list[Callable[[], None]] = []
         self._wal = WriteAheadLog(
             self._folder,
             self._incarnation,
@@ -141,6 +142,7 @@ class FileLogStore:
             idle_seconds=idle_seconds,
             page_cache_bytes=page_cache_bytes,
             on_file=self._file_changed,
+            on_end=self._tell_end,
         )
 
     @property
@@ -166,6 +168,15 @@ class FileLogStore:
 
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
         self._accepting_callbacks.append(callback)
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._end_callbacks.append(callback)
+        if self.ended is not None:
+            asyncio.get_running_loop().call_soon(callback)
+
+    def _tell_end(self) -> None:
+        for callback in self._end_callbacks:
+            callback()
 
     @property
     def unconfirmed_bytes(self) -> int:

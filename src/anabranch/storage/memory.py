@@ -224,6 +224,7 @@ class MemoryLogStore:
         self._is_accepting = True
         self._capacity_bytes: int | None = None
         self._accepting_callbacks: list[Callable[[bool], None]] = []
+        self._end_callbacks: list[Callable[[], None]] = []
         self._error: LogError | None = None
         self._commits = 0
         if incarnation in self._medium.wals:
@@ -263,6 +264,11 @@ class MemoryLogStore:
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
         self._accepting_callbacks.append(callback)
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._end_callbacks.append(callback)
+        if self.ended is not None:
+            asyncio.get_running_loop().call_soon(callback)
+
     @property
     def unconfirmed_bytes(self) -> int:
         return self._unconfirmed_bytes
@@ -284,6 +290,8 @@ class MemoryLogStore:
             self._error = error
             for writer in list(self._writers.values()):
                 self._drop(writer, error)
+            for callback in self._end_callbacks:
+                asyncio.get_running_loop().call_soon(callback)
 
     # -- writing
 

@@ -196,6 +196,9 @@ class LogStore(Protocol):
 
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None: ...
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Calls back once this incarnation is over, whether or not a ledger is open; owners are told before."""
+
     @property
     def unconfirmed_bytes(self) -> int:
         """Bytes appended and not yet confirmed: what back-pressure looks at."""

@@ -27,14 +27,20 @@ async def first_published_at(publish_time_ms: int, count: int, read: Read) -> in
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        published = _published(await read(middle, 1, 1))
-        if published is None:
-            published = _published(await read(middle, _NEARBY_ENTRIES, _NEARBY_BYTES))
+        published = await published_at(middle, read)
         if published is None or published >= publish_time_ms:
             high = middle
         else:
             low = middle + 1
     return low
+
+
+async def published_at(index: int, read: Read) -> int | None:
+    """When the entry at that index was published, or the next one that can be read; None if there is none nearby."""
+    published = _published(await read(index, 1, 1))
+    return (
+        published if published is not None else _published(await read(index, _NEARBY_ENTRIES, _NEARBY_BYTES))
+    )
 
 
 def _published(entries: Sequence[Entry]) -> int | None:

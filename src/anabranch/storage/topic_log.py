@@ -34,7 +34,7 @@ from anabranch.storage.port import (
     LogError,
     LogStore,
 )
-from anabranch.storage.publish_times import first_published_at
+from anabranch.storage.publish_times import first_published_at, published_at
 from anabranch.storage.spans import NOTHING_DROPPED, Span, Spans
 from anabranch.storage.topic_record import CompactedLedger, LedgerRecord, Skip, TopicRecord
 
@@ -377,6 +377,14 @@ class TopicLog:
             LedgerId(at[0]), Incarnation(span.incarnation), at[1], span.end, entries_max, bytes_max
         )
         return at[0], entries
+
+    async def published_at(self, at: Position) -> int | None:
+        """When the entry there was published, by its producer's clock; None if neither it nor one nearby says so."""
+
+        async def read(_: int, entries_max: int, bytes_max: int) -> list[Entry]:
+            return (await self.read(at, entries_max, bytes_max))[1]
+
+        return await published_at(0, read)
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """The first entry published then or later, by the producers' clocks; the end if there is none."""

@@ -98,7 +98,10 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, ledgers=(*kept, ledger), ledger_id_min=ledger.id + 1)
 
     def without_trimmed(self, trimmed: Position, gone: Position) -> TopicRecord:
-        """The record with everything below `trimmed` gone; the last ledger always stays: its writer is at work."""
+        """The record with everything below `trimmed` gone; the last ledger always stays: its writer is at work.
+
+        What was gone before stays so: whoever asks for less has waited behind somebody who asked for more."""
+        trimmed, gone = max(self.trimmed, trimmed), max(self.gone, gone)
         kept = tuple(
             ledger for ledger in self.ledgers[:-1] if ledger.end is None or (ledger.id, ledger.end) > trimmed
         )

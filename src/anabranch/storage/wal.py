@@ -90,6 +90,7 @@ class WriteAheadLog:
         idle_seconds: float,
         page_cache_bytes: int,
         on_file: Callable[[], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._warm: deque[WalFile] = deque()
         self._page_cache_bytes = page_cache_bytes
@@ -107,6 +108,7 @@ class WriteAheadLog:
         self._checkpoint_bytes = 0
         self._idle_seconds = idle_seconds
         self._on_file = on_file
+        self._on_end = on_end
         self.commit_bytes_max = commit_bytes_max
         self.filling: Commit | None = None
         self.is_refusing = False
@@ -207,6 +209,8 @@ class WriteAheadLog:
             if not waiting.done():
                 waiting.set_result(None)
         self._flushes.clear()
+        # There may be no owner at all, and somebody has to notice.
+        self._loop.call_soon(self._on_end)
         return told
 
     @property

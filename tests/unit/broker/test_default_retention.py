@@ -115,6 +115,43 @@ async def test_a_policy_of_nothing_means_nothing(rest: Rest, clock: Clock) -> No
     assert topic.log.entries == 0
 
 
+# -- clocks that are wrong, and what is no message at all
+
+
+async def spoilt(rest: Rest, name: str) -> Topic:
+    """A topic whose first entry nobody can read."""
+    topic = await opened(rest, name)
+    topic.publishing.publish_own(b"\x0e\x01\0\0\0\0\0\0\0\x02\xff\xff", 1)
+    await topic.stored_in_full()
+    return topic
+
+
+async def test_a_first_entry_that_nobody_can_read_holds_nothing(rest: Rest, clock: Clock) -> None:
+    topic = await spoilt(rest, "t")
+    await published(rest, "t", 1000, 1000, clock=clock)
+    await topic.maintain()
+    assert topic.log.entries == 3
+    clock.ahead_ms = 8 * DAY_MS
+    await topic.maintain()
+    assert topic.log.entries == 0
+
+
+async def test_a_first_message_from_the_future_holds_nothing(rest: Rest, clock: Clock) -> None:
+    topic = await published(rest, "t", -1000 * DAY_MS, *[1000] * 20, clock=clock)
+    clock.ahead_ms = 6 * DAY_MS
+    await topic.maintain()
+    assert topic.log.entries == 21
+    clock.ahead_ms = 8 * DAY_MS
+    await topic.maintain()
+    assert topic.log.entries == 0
+
+
+async def test_stats_of_a_topic_whose_last_entry_nobody_can_read(rest: Rest) -> None:
+    await spoilt(rest, "t")
+    stats = await rest.get("/admin/v2/persistent/public/default/t/stats")
+    assert stats["lastPublishTimeStamp"] == 0
+
+
 # -- the share of the disk
 
 
@@ -148,6 +185,34 @@ async def test_above_its_share_the_oldest_of_all_topics_go_first(rest: Rest, clo
     assert left[0] in (8, 9, 10, 11)
     assert left[1] in (29, 30, 31)
     assert rest.broker.disk_share.excess_bytes() <= 0
+
+
+async def test_one_message_of_1970_costs_nobody_more_than_its_share(rest: Rest, clock: Clock) -> None:
+    hours = [hour * 60 * MINUTE_MS for hour in range(100, 0, -1)]
+    topic = await published(rest, "t", *hours, clock=clock)
+    odd = [clock() - 1 - year * 366 * DAY_MS for year in range(50)]
+    await published(rest, "odd", *odd, clock=clock)
+    # Of 150 messages there is room for 90: all odd ones go, and 10 of the others.
+    disk(rest, 2 * taken(rest) * 90 // 150)
+    await rest.broker.disk_share.give_back()
+    assert topic.log.entries in (88, 89, 90)
+    assert rest.broker.disk_share.excess_bytes() <= 0
+
+
+@pytest.mark.parametrize("is_spoilt", [True, False])
+async def test_what_lies_behind_an_odd_first_message_is_given_back(
+    rest: Rest, clock: Clock, is_spoilt: bool
+) -> None:
+    if is_spoilt:
+        await spoilt(rest, "t")
+        topic = await published(rest, "t", *[DAY_MS] * 20, clock=clock)
+    else:
+        topic = await published(rest, "t", -1000 * DAY_MS, *[DAY_MS] * 20, clock=clock)
+    other = await published(rest, "other", *[0] * 20, clock=clock)
+    clock.ahead_ms = MINUTE_MS
+    disk(rest, 2 * taken(rest) * 25 // 41)
+    await rest.broker.disk_share.give_back()
+    assert (topic.log.entries, other.log.entries) == (0, 20)
 
 
 async def test_a_retention_that_somebody_set_is_kept_whatever_it_takes(rest: Rest, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from anabranch.broker.topic import Topic
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
+from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.topic_log import finish_delete
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
@@ -53,6 +54,16 @@ async def test_a_topic_with_something_kept_is_not_bare_until_that_is_given_up(re
     assert topic.is_bare
     await rest.publish("t", b"two")
     assert not topic.is_bare
+
+
+async def test_a_broker_whose_log_ends_is_over_also_while_no_topic_is_open(rest: Rest) -> None:
+    store = rest.broker.log
+    assert isinstance(store, MemoryLogStore)
+    assert not rest.broker.loaded()
+    store.fail()
+    assert await asyncio.wait_for(rest.broker.failed, 10) is store.ended
+    for path in ("health", "ready"):
+        assert "the log has ended" in await rest.refused("GET", f"/admin/v2/brokers/{path}", 503)
 
 
 async def test_rates_come_back_to_nothing_and_rise_again(rest: Rest) -> None:

@@ -95,6 +95,25 @@ async def test_deltas_are_folded_in_a_commit_in_which_the_ledger_has_several_run
     await heir.close()
 
 
+async def test_a_log_that_fails_while_nobody_writes_says_so() -> None:
+    files = Disk(1).boot()
+    store = store_on(files)
+    await store.start()
+    ended = asyncio.Event()
+    store.on_end(ended.set)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "ns")
+    writer.append(b"x", 1)
+    writer.close()
+    await owner.until(1)
+    # What comes now is the commit that says that nothing follows.
+    files.fail_sync_after = 0
+    await asyncio.wait_for(ended.wait(), 10)
+    assert isinstance(store.ended, LogFailedError)
+    assert owner.error is None
+    await store.close()
+
+
 class Speechless(FoldingOwner):
     def snapshot(self) -> bytes:
         raise OverflowError("integer out of range")

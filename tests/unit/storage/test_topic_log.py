@@ -188,6 +188,21 @@ async def test_trimming_is_in_the_record_before_entries_go() -> None:
     assert [number for _, number in await contents(successor)] == [4, 5]
 
 
+async def test_of_two_trims_at_once_the_further_one_counts() -> None:
+    for targets in ((4, 2), (2, 4), (4, 4)):
+        _world, metadata, owner, log = await opened()
+        for n in range(6):
+            log.append(entry(n), 1)
+        await owner.until(lambda owner=owner: owner.end == 6)  # type: ignore[misc]
+        await asyncio.gather(*(log.trim((log.ledger, target)) for target in targets))
+        assert [number for _, number in await contents(log)] == [4, 5]
+        assert log.has_lost((log.ledger, 3))
+        found = await metadata.get(PATH)
+        assert found is not None
+        record = TopicRecord.decode(found.value)
+        assert record.trimmed == record.gone == (log.ledger, 4)
+
+
 async def test_a_trim_drops_whole_ledgers_and_their_bytes() -> None:
     world = World()
     store, metadata = await world.broker()

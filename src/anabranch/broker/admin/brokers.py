@@ -22,6 +22,8 @@ router = APIRouter()
 @router.get("/health", response_class=PlainTextResponse)
 async def health(broker: BrokerDep) -> str:
     """`ok` once clients can connect: this port opens after the binary one. 503 while nothing can be published."""
+    if broker.log.ended is not None:
+        raise RestError(503, _ended(broker))
     if not broker.log.is_accepting:
         raise RestError(503, _stopped(broker))
     return "ok"
@@ -31,7 +33,13 @@ async def health(broker: BrokerDep) -> str:
 @needs(Needs.NAME)
 async def ready(broker: BrokerDep) -> str:
     """Whether clients may be sent here. With a full disk they may: it is consumers who make room."""
+    if broker.log.ended is not None:
+        raise RestError(503, _ended(broker))
     return "ok" if broker.log.is_accepting else f"ok, but {_stopped(broker)}"
+
+
+def _ended(broker: Broker) -> str:
+    return f"the log has ended, and this broker is about to: {broker.log.ended}"
 
 
 def _stopped(broker: Broker) -> str:
