@@ -144,6 +144,14 @@ class Entry:
         return self.count if self.wanted < 0 else self.wanted.bit_count()
 
     @property
+    def unpacked_size(self) -> int:
+        """How many bytes its payload has once it is unpacked, or as it came: as many as unpacking will give at most."""
+        metadata = self.metadata
+        if metadata.compression:
+            return min(metadata.uncompressed_size, UNPACKED_BYTES_MAX)
+        return len(self.data) - self.start
+
+    @property
     def is_inside(self) -> bool:
         """Whether it lies between the chunks of another message: acknowledging up to it would acknowledge those."""
         return self.resume is not None and self.resume < (self.ledger, self.entry)
