@@ -85,6 +85,10 @@ class Deduplication:
         self._covered.pop(producer, None)
         self._names_first.pop(producer, None)
 
+    def forget_all(self) -> None:
+        for table in (self.pushed, self.confirmed, self._covered, self._names_first):
+            table.clear()
+
     def began(self, producer: str) -> None:
         """A producer of this name has come, perhaps with another client: how it names ids is to be seen."""
         self._names_first.pop(producer, None)

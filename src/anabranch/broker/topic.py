@@ -338,7 +338,13 @@ class Topic:
         if not self._publishing.is_sealed:
             # Producers of a segment are told at once and turn to its children.
             self._publishing.seal(is_silent=self.name.is_classic)
-            await self.stored(topic_state.sealed())
+            if self._publishing.is_deduplicating or not self._publishing.dedup.pushed:
+                await self.stored(topic_state.sealed())
+            else:
+                # Ids of a time with deduplication. A producer that began anew since, and asks what is stored of what it
+                # is in doubt about, would be told that all of it is. No delta can say so.
+                self._publishing.dedup.forget_all()
+                await self.stored_in_full()
         if self.log.topic_record.sealed_end is None:
             await self.log.seal()
         if self.name.is_classic:

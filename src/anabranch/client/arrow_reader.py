@@ -86,7 +86,8 @@ class ArrowReader:
         for place, error in reversed(decoded.bad):
             self._errors.insert(0, error)
             del given[place]
-        counts = decoded.counts[decoded.counts > 0] if decoded.bad else decoded.counts
+        # One that is read may have no row either: all of its messages may be marked as compacted.
+        counts = np.delete(decoded.counts, [place for place, _ in decoded.bad])
         batch = _with_origin(decoded.batch, given, counts)
         if self._versions:
             versions = np.array([_version_of(entry) for entry in given], np.int64)

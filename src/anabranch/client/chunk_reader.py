@@ -86,6 +86,10 @@ class ChunkReader:
             raise
 
     def _clear_away(self, entry: Entry) -> None:
+        for place in self._chunks.strays:
+            log.warning("a chunk at %d:%d has a number that no chunk of its message can have", *place)
+            self._acked(place)
+        self._chunks.strays.clear()
         for partial in self._chunks.replaced:
             self._give_up(partial, "it was sent again")
         self._chunks.replaced.clear()

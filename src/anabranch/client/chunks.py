@@ -14,6 +14,8 @@ Place = tuple[int, int]
 
 INCOMPLETE_MAX: Final = 100
 BYTES_MAX: Final = 256 << 20
+# However small they are: each costs memory beside its bytes.
+CHUNKS_MAX: Final = 1 << 18
 
 
 class Partial:
@@ -50,14 +52,24 @@ class Whole(NamedTuple):
 
 
 class Chunks:
-    """Of one segment. What cannot be kept or completed is in `dropped` and `replaced`, to be taken from there."""
+    """Of one segment. What cannot be kept or completed is in `dropped`, `replaced` and `strays`, to be taken from
+    there."""
 
-    def __init__(self, *, incomplete_max: int = INCOMPLETE_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        incomplete_max: int = INCOMPLETE_MAX,
+        bytes_max: int = BYTES_MAX,
+        chunks_max: int = CHUNKS_MAX,
+    ) -> None:
         self.dropped: list[Partial] = []  # There were too many.
         self.replaced: list[Partial] = []  # Never to be completed.
+        self.strays: list[Place] = []  # Numbered as no chunk of their message is.
         self.bytes = 0
+        self._held = 0
         self._incomplete_max = incomplete_max
         self._bytes_max = bytes_max
+        self._chunks_max = chunks_max
         self._partials: dict[str, Partial] = {}  # The oldest first.
 
     def __len__(self) -> int:
@@ -71,28 +83,39 @@ class Chunks:
     def add(self, metadata: pb.MessageMetadata, place: Place, data: bytes, now: float) -> Whole | None:
         """Takes a chunk; the whole message if that was the last that was missing."""
         partial = self._partials.get(metadata.uuid)
+        index = metadata.chunk_id
+        if not 0 <= index < (metadata.num_chunks_from_msg if partial is None else partial.count):
+            # Any producer may send one, and no message ever becomes whole by it.
+            self.strays.append(place)
+            return None
         if partial is None:
             partial = Partial(metadata, now)
             self._replace(partial)
             self._partials[partial.uuid] = partial
         partial.touched = now
-        index = metadata.chunk_id
-        if 0 <= index < partial.count:
-            # One that was stored twice is wanted where it lies last, so that acknowledging that covers both.
-            self._count(partial, len(data) - len(partial.chunks.get(index, b"")))
-            partial.chunks[index] = data
-            partial.places[index] = place
+        # One that was stored twice is wanted where it lies last, so that acknowledging that covers both.
+        self._count(partial, len(data) - len(partial.chunks.get(index, b"")))
+        self._held += index not in partial.chunks
+        partial.chunks[index] = data
+        partial.places[index] = place
         if len(partial.chunks) == partial.count:
             self._forget(partial)
             order = range(partial.count)
             return Whole(
                 b"".join([partial.chunks[at] for at in order]), tuple(partial.places[at] for at in order)
             )
-        while self._partials and (len(self._partials) > self._incomplete_max or self.bytes > self._bytes_max):
+        while self._partials and self._has_too_many():
             oldest = next(iter(self._partials.values()))
             self._forget(oldest)
             self.dropped.append(oldest)
         return None
+
+    def _has_too_many(self) -> bool:
+        return (
+            len(self._partials) > self._incomplete_max
+            or self.bytes > self._bytes_max
+            or self._held > self._chunks_max
+        )
 
     def _replace(self, newer: Partial) -> None:
         for older in [one for one in self._partials.values() if one.sent == newer.sent]:
@@ -106,6 +129,7 @@ class Chunks:
     def _forget(self, partial: Partial) -> None:
         del self._partials[partial.uuid]
         self.bytes -= partial.bytes
+        self._held -= len(partial.chunks)
 
     def silent_since(self, then: float) -> list[Partial]:
         """Takes out what nothing was heard of since then."""
@@ -122,4 +146,4 @@ class Chunks:
     def clear(self) -> None:
         """They come again."""
         self._partials.clear()
-        self.bytes = 0
+        self.bytes = self._held = 0

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
@@ -529,7 +530,8 @@ class Client:
                 processing_timeout_s=processing_timeout_s,
                 negative_ack=negative_ack,
                 dead_letter=dead_letter,
-                make_sender=self.producer,
+                # What came in parts cannot leave as a whole.
+                make_sender=partial(self.producer, chunking=True),
             )
 
         if topic is None:

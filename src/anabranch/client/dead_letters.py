@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from anabranch.client.errors import BadArgument
 from anabranch.client.message import Message
 from anabranch.client.redelivery import DeadLetter
-from anabranch.errors import AnabranchError
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class DeadLetters:
         self._settled = settled
         self._sender: asyncio.Task[Sender] | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def takes(self, redeliveries: int) -> bool:
         """Whether a message that was sent again so often, and handed back now, is a dead letter."""
@@ -82,17 +83,20 @@ class DeadLetters:
         sending.add_done_callback(self._sending.discard)
 
     async def _send(self, message: Message) -> None:
+        making = self._sender_now()
         try:
-            sender = await asyncio.shield(self._sender_now())
+            sender = await asyncio.shield(making)
             await sender.send(
-                message.payload,
+                None if message.about.null_value else message.payload,
                 key=message.key_bytes if message.about.partition_key_b64_encoded else message.key,
                 properties=properties_of(message, self._subscription),
                 event_time=message.event_time_ms or None,
                 ordering_key=message.ordering_key,
             )
-        except AnabranchError as error:
+        except Exception as error:  # Whatever it is, the message must not get lost between the two topics.
             log.warning("%s could not be sent to %s yet: %s", message, self.topic, error)
+            if not isinstance(error, BadArgument):
+                self._replace(making)
             self._settled(message, False)
         else:
             self._settled(message, True)
@@ -101,6 +105,14 @@ class DeadLetters:
         if self._sender is None or (self._sender.done() and _has_failed(self._sender)):
             self._sender = asyncio.create_task(_made(self._make, self.topic))  # Awaited by `close`.
         return self._sender
+
+    def _replace(self, making: asyncio.Task[Sender]) -> None:
+        """The next message gets another sender: this one may be over for good, as when its topic was deleted."""
+        if self._sender is making:
+            self._sender = None
+            leaving = asyncio.create_task(_closed(making))
+            self._leaving.add(leaving)  # Awaited by `close`.
+            leaving.add_done_callback(self._leaving.discard)
 
     async def flush(self) -> None:
         """Returns once everything so far is settled."""
@@ -116,12 +128,22 @@ class DeadLetters:
             (sender,) = await asyncio.gather(self._sender, return_exceptions=True)
             if not isinstance(sender, BaseException):
                 await sender.close()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CLOSE_MAX_S)
 
     def abort(self) -> None:
         for sending in self._sending:
             sending.cancel()
         if self._sender is not None and not self._sender.done():
             self._sender.cancel()
+
+
+async def _closed(making: asyncio.Task[Sender]) -> None:
+    """Whatever ends it, its messages have been told by themselves."""
+    try:
+        await (await making).close()
+    except Exception as error:
+        log.debug("closing a sender of dead letters: %s", error)
 
 
 async def _made(make: MakeSender, topic: str) -> Sender:

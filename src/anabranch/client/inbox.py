@@ -25,6 +25,8 @@ BYTES_MAX: Final = 16 << 20
 # For readers of whole columns, where a batch of 1,000 messages is little.
 COLUMN_MESSAGES_MAX: Final = 100_000
 COLUMN_BYTES_MAX: Final = 32 << 20
+# What entries that are taken whole may unpack to together: a compressed one says how much it holds, and holds no more.
+UNPACKED_BYTES_MAX: Final = 128 << 20
 # Messages given out without a look at the event loop: others want to run too.
 TURN_MESSAGES: Final = 1000
 # What is taken apart at a time for other threads, which come here seldom.
@@ -207,9 +209,11 @@ class Inbox:
                 raise TimedOut(f"no message came within {timeout_s:g} s") from None
 
     def take_whole(self, rows_max: int) -> list[Entry]:
-        """The entries that are here, not taken apart, up to `rows_max` messages; the first, however many it has."""
+        """The entries that are here, not taken apart, up to `rows_max` messages; the first, however many it has.
+
+        Together they unpack to no more than `UNPACKED_BYTES_MAX`, but for the first."""
         found: list[Entry] = []
-        rows = 0
+        rows = size = 0
         if self.ready:
             # What is left of those that are open.
             left = self._take_back()
@@ -218,11 +222,18 @@ class Inbox:
                 if entry.in_batch:
                     entry.want(sum(1 << message.index for message in messages))
                 found.append(entry)
-        while self._entries and (not found or rows + self._entries[0].count <= rows_max):
-            entry = self._next_entry()
+                size += entry.unpacked_size
+        while self._entries:
+            entry = self._entries[0]
+            # What an entry says of itself may be anything.
+            count, unpacked = max(0, entry.count), entry.unpacked_size
+            if found and (rows + count > rows_max or size + unpacked > UNPACKED_BYTES_MAX):
+                break
+            self._next_entry()
             if entry.redeliveries and not entry.owner.is_wanted(entry):
                 continue
-            rows += entry.count
+            rows += count
+            size += unpacked
             self._open = entry
             self.opened(entry)
             found.append(entry)

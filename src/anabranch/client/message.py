@@ -20,6 +20,7 @@ from anabranch.client.errors import CryptoFailed
 from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire import varint
 from anabranch.wire.batch import decompress
 from anabranch.wire.entry import metadata_span
 from anabranch.wire.frames import MAGIC_CHECKSUM, strip_broker_metadata, verify
@@ -143,6 +144,14 @@ class Entry:
         return self.count if self.wanted < 0 else self.wanted.bit_count()
 
     @property
+    def unpacked_size(self) -> int:
+        """How many bytes its payload has once it is unpacked, or as it came: as many as unpacking will give at most."""
+        metadata = self.metadata
+        if metadata.compression:
+            return min(metadata.uncompressed_size, UNPACKED_BYTES_MAX)
+        return len(self.data) - self.start
+
+    @property
     def is_inside(self) -> bool:
         """Whether it lies between the chunks of another message: acknowledging up to it would acknowledge those."""
         return self.resume is not None and self.resume < (self.ledger, self.entry)
@@ -238,9 +247,9 @@ class Entry:
                 elif high < 128:
                     at = body + low + (high - 1 << 7)
                 else:
-                    at = body + _varint(data, p)
+                    at = body + varint.decode(data, p)[0]
                 add(Message(self, index, head, body, at, None))
-        except (StructError, IndexError):
+        except (StructError, IndexError, ValueError):
             at = len(data) + 1
         # Reading ahead may fail at a small message that is the last.
         return found if at <= len(data) else self._split_with_care()
@@ -264,17 +273,6 @@ class Entry:
                 raise MalformedFrame(f"message {index} of {self.count} has {single.payload_size} bytes")
             found.append(Message(self, index, head, body, at, single))
         return found
-
-
-def _varint(data: bytes, at: int) -> int:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value
-        at += 1
-        shift += 7
 
 
 class Message:
@@ -330,7 +328,9 @@ class Message:
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key's bytes; of a key that was sent as bytes, what the base64 in `key` stands for."""
+        """The key's bytes; of a key that was sent as bytes, what the base64 in `key` stands for.
+
+        Its text, if that is no base64 after all."""
         about = self.about
         if not about.HasField("partition_key"):
             return None
@@ -338,7 +338,10 @@ class Message:
         key = found.encode() if isinstance(found, str) else found
         if not about.partition_key_b64_encoded:
             return key
-        return b64decode(key + b"=" * (-len(key) % 4))
+        try:
+            return b64decode(key + b"=" * (-len(key) % 4))
+        except ValueError:
+            return key
 
     @property
     def ordering_key(self) -> bytes | None:

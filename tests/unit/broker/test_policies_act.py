@@ -478,3 +478,32 @@ async def test_without_deduplication_a_producer_may_start_again_from_nothing(res
     await rest.call("POST", f"{NS}/deduplication", 204, json=True)
     assert await publish_as(rest, "p", 2) == 1
     assert (await topic(rest)).log.entries == 8
+
+
+@pytest.mark.parametrize("is_crashed_before", [False, True])
+async def test_a_topic_sealed_without_deduplication_tells_no_ids_of_the_time_with_it(
+    rest: Rest, is_crashed_before: bool
+) -> None:
+    """A producer in doubt would take all that it has sent since, from nothing, for stored."""
+    await rest.call("POST", f"{NS}/deduplication", 204, json=True)
+    await publish_as(rest, "p", *range(10))
+    await rest.call("POST", f"{NS}/deduplication", 204, json=False)
+    await publish_as(rest, "p", 0, 1)
+    if is_crashed_before:
+        await rest.call("PUT", f"{T}/unload", 204)
+    opened = await topic(rest)
+    await opened.terminate()
+    assert opened.last_sequence_id("p") <= 1
+    await rest.call("PUT", f"{T}/unload", 204)
+    assert (await topic(rest)).last_sequence_id("p") <= 1
+
+
+async def test_a_topic_sealed_with_deduplication_goes_on_telling_without_it(rest: Rest) -> None:
+    await rest.call("POST", f"{NS}/deduplication", 204, json=True)
+    await publish_as(rest, "p", 0, 1, 2)
+    opened = await topic(rest)
+    await opened.terminate()
+    await rest.call("POST", f"{NS}/deduplication", 204, json=False)
+    assert opened.last_sequence_id("p") == 2
+    await rest.call("PUT", f"{T}/unload", 204)
+    assert (await topic(rest)).last_sequence_id("p") == 2

@@ -73,6 +73,15 @@ def test_the_oldest_is_dropped_when_there_are_too_many_or_too_large_ones() -> No
     assert chunks.bytes == 0
 
 
+def test_chunks_of_no_bytes_are_bounded_too() -> None:
+    chunks = Chunks(chunks_max=10)
+    for index in range(11):
+        chunks.add(chunk(index, count=1 << 30), (1, index), b"", 0.0)
+    assert [len(partial.chunks) for partial in chunks.dropped] == [11]
+    chunks.add(chunk(0, count=2, uuid="b"), (1, 11), b"x", 0.0)
+    assert chunks.add(chunk(1, count=2, uuid="b"), (1, 12), b"x", 0.0) is not None
+
+
 def test_what_nothing_is_heard_of_is_taken_out() -> None:
     chunks = Chunks()
     chunks.add(chunk(0, uuid="a", sequence=1), (1, 0), b"x", 10.0)
@@ -173,6 +182,22 @@ async def test_the_first_try_of_a_message_is_acknowledged_once_another_comes() -
     segment.add(chunk(0, uuid="first"), 1, b"x")
     segment.add(chunk(0, uuid="second"), 2, b"x")
     assert segment.acked == [(1, 1)]
+    segment.reader.close()
+
+
+@pytest.mark.parametrize("index", [-1, 3, 7, (1 << 31) - 1])
+async def test_a_chunk_with_a_number_that_its_message_has_not_is_acknowledged_and_stops_nobody(
+    index: int,
+) -> None:
+    segment = Segment()
+    assert segment.add(chunk(index), 1, b"x") is None
+    assert segment.acked == [(1, 1)]
+    assert segment.reader.first is None
+    segment.add(chunk(0, uuid="b", sequence=1), 2, b"x")
+    # One that names more chunks than the first of its message did.
+    assert segment.add(chunk(4, count=9, uuid="b", sequence=1), 3, b"x") is None
+    assert segment.acked == [(1, 1), (1, 3)]
+    assert segment.reader.first == (1, 2)
     segment.reader.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +128,23 @@ def test_a_batch_of_rubbish_is_refused_or_read_within_its_bytes(payload: bytes, 
         return
     assert len(found) == count
     assert sum(len(m.payload) for m in found) <= len(payload)
+
+
+def test_a_size_without_an_end_costs_no_more_than_reading_it() -> None:
+    # By hand a number of a megabyte of digits: more than ten bytes are no number of protobuf's.
+    payload = (1 << 20).to_bytes(4, "big") + b"\x18" + b"\xff" * (1 << 20)
+    entry = entry_of(build_message(metadata(num_messages_in_batch=1), payload))
+    before_s = time.process_time()
+    with pytest.raises(MalformedFrame):
+        entry.messages()
+    # Milliseconds; put together as one number it took minutes.
+    assert time.process_time() - before_s < 5
+
+
+def test_a_key_that_is_no_base64_is_its_text() -> None:
+    fields = {"partition_key": "a", "partition_key_b64_encoded": True}
+    (message,) = entry_of(build_message(metadata(**fields), b"x")).messages()
+    assert message.key_bytes == b"a"
 
 
 class Keys:

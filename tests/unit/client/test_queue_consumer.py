@@ -18,6 +18,8 @@ from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.redelivery import DeadLetter, NackDelay
 from anabranch.model.layout import SegmentLayout
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_message, open_entry
 from unit.client.scripted import ScriptedBroker
 
 TOPIC = "topic://public/default/t"
@@ -278,3 +280,30 @@ def test_messages_are_handed_back_at_once_on_a_loop_whose_handles_do_not_tell_th
         server.close()
 
     uvloop.run(asyncio.wait_for(main(), 30))
+
+
+async def test_a_dead_letter_that_came_in_parts_leaves_in_parts(
+    script: ScriptedBroker, client: Client
+) -> None:
+    half = b"x" * (4 << 20)
+    async with client.queue_consumer(TOPIC, "q", dead_letter=DeadLetter(0)) as consumer:
+        await script.until(lambda: script.consumers)
+        link, number = script.consumers[ROOT]
+        for chunk in range(2):
+            metadata = pb.MessageMetadata(
+                producer_name="p",
+                sequence_id=0,
+                publish_time=1,
+                uuid="u",
+                chunk_id=chunk,
+                num_chunks_from_msg=2,
+            )
+            at = pb.MessageIdData(ledgerId=1, entryId=chunk)
+            body = pb.CommandMessage(consumer_id=number, message_id=at)
+            link.send_entry(body, build_message(metadata, half))
+        (message,) = await take(consumer, 1)
+        await consumer.nack(message)
+        assert await consumer.flush()
+        parts = [open_entry(entry) for entry in script.entries]
+        assert [metadata.chunk_id for metadata, _ in parts] == [0, 1]
+        assert b"".join(bytes(payload) for _, payload in parts) == half + half

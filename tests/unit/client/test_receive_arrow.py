@@ -17,11 +17,11 @@ from anabranch.client import (
     TimedOut,
     Unsupported,
 )
-from anabranch.client.inbox import MESSAGES_MAX, Inbox
+from anabranch.client.inbox import MESSAGES_MAX, UNPACKED_BYTES_MAX, Inbox
 from anabranch.client.message import Entry, Origin
-from anabranch.errors import ChecksumMismatch
+from anabranch.errors import ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_batch
+from anabranch.wire.batch import build_batch, build_entry, compress
 from anabranch.wire.entry import metadata_span, parse_metadata
 from unit.client.scripted import ScriptedBroker, segment_topic
 
@@ -194,7 +194,10 @@ def put(inbox: Inbox, number: int, count: int = 2, *, owner: Any = None, keys: K
     if keys is not None:
         metadata.encryption_keys.add(key="theirs", value=b"")
     singles = [(pb.SingleMessageMetadata(payload_size=0), b"%d.%d" % (number, n)) for n in range(count)]
-    raw = build_batch(metadata, singles)
+    return put_raw(inbox, number, build_batch(metadata, singles), owner=owner, keys=keys)
+
+
+def put_raw(inbox: Inbox, number: int, raw: bytes, *, owner: Any = None, keys: Keys | None = None) -> Entry:
     entry = Entry(
         Origin("t", segment=0, decryption=keys),
         1,
@@ -219,6 +222,40 @@ async def test_a_damaged_entry_is_told_after_what_lies_before_and_with_what_lies
     assert batch["entry_id"].to_pylist() == [0, 0, 2, 2]
     with pytest.raises(ChecksumMismatch):
         await reader.read(100, 1)
+
+
+async def test_a_damaged_entry_beside_one_without_rows_costs_the_others_nothing() -> None:
+    inbox = Inbox()
+    reader = ArrowReader(inbox, keeps=False)
+    put(inbox, 0)
+    head = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    put_raw(
+        inbox, 1, build_batch(head, [(pb.SingleMessageMetadata(payload_size=0, compacted_out=True), b"")])
+    )
+    head.num_messages_in_batch = 3
+    put_raw(inbox, 2, build_entry(head, b"this is no batch of three"))
+    put(inbox, 3)
+    batch, _ = await reader.read(100, 1)
+    assert batch["entry_id"].to_pylist() == [0, 0, 3, 3]
+    with pytest.raises(MalformedFrame):
+        await reader.read(100, 1)
+
+
+async def test_what_unpacks_to_much_comes_in_several_batches() -> None:
+    """Of 3 MB each, from a few hundred bytes: what is packed says nothing of what all of them take at once."""
+    inbox = Inbox()
+    reader = ArrowReader(inbox, keeps=False)
+    size = 3 << 20
+    head = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZSTD, uncompressed_size=size
+    )
+    packed = build_entry(head, compress(pb.ZSTD, bytes(size)))
+    for number in range(50):
+        put_raw(inbox, number, packed)
+    first, _ = await reader.read(1000, 1)
+    assert 1 < first.num_rows <= UNPACKED_BYTES_MAX // size
+    rest, _ = await reader.read(1000, 1)
+    assert [*first["entry_id"].to_pylist(), *rest["entry_id"].to_pylist()] == list(range(50))
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "skip", "deliver"])
