@@ -176,7 +176,7 @@ class FileLogStore:
 
     def _tell_end(self) -> None:
         for callback in self._end_callbacks:
-            callback()
+            _tell(callback)
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -281,6 +281,9 @@ class FileLogStore:
                         self._let_newest_go()
             except (OSError, LogError) as error:
                 log.warning("giving disk back failed, and is tried again: %s", error)
+            except Exception:
+                # Whatever it was: a log that nobody looks after fills the disk, or never takes publishes again.
+                log.exception("giving disk back failed, and is tried again")
 
     async def _check_space(self) -> None:
         free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
@@ -291,7 +294,7 @@ class FileLogStore:
             log.warning("publishing %s: %s", "resumes" if now else "stops", self.told_space())
             self._wal.is_refusing = not now
             for callback in self._accepting_callbacks:
-                callback(now)
+                _tell(callback, now)
 
     def _let_newest_go(self) -> None:
         """The newest full file stays for its checkpoint, however dead it is. If a burst has made it a multiple of the
@@ -525,3 +528,11 @@ class FileLogStore:
 
     def histograms(self) -> Mapping[str, Histogram]:
         return {"append": self._wal.append_times, "sync": self._wal.sync_times}
+
+
+def _tell(callback: Callable[..., None], *args: object) -> None:
+    """One of several who want to hear of it: the failure of one is no concern of the others, nor of the log."""
+    try:
+        callback(*args)
+    except Exception:
+        log.exception("telling of a change of the log failed")

@@ -195,7 +195,8 @@ class Reclaimer:
 
     def live_bytes(self) -> int:
         """As far as known: of files that have not changed since the last pass, and of the one being written."""
-        known = sum(facts.live_bytes for facts, _ in self._facts.values())
+        # A copy: a pass may be adding to them on its thread.
+        known = sum(facts.live_bytes for facts, _ in list(self._facts.values()))
         rest = [file for file in list(self._catalog.files.values()) if file.id not in self._facts]
         return known + sum(row.size for file in rest for row in self._live.rows(file))
 
