@@ -25,7 +25,7 @@ from anabranch.storage import fences, takeover
 from anabranch.storage.cache import EntryCache
 from anabranch.storage.catalog import Catalog
 from anabranch.storage.files import Files, OsFiles
-from anabranch.storage.indexing import Indexed, index_incarnation
+from anabranch.storage.indexing import Indexed, index_incarnation, wal_numbers
 from anabranch.storage.live import Liveness
 from anabranch.storage.port import (
     Entry,
@@ -386,13 +386,22 @@ class FileLogStore:
             folder = self._root / "wal" / incarnation
             try:
                 known = await self._in_reader(takeover.take, self._files, folder, ledgers)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if await self._in_reader(self._has_log, folder):
+                    # Not that there is none: whoever heard that would begin the topic anew.
+                    raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
                 # Nobody of that name ever wrote here, or nothing of it is left.
                 return fences.Taken()
             except OSError as error:
                 raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
             self._taken[incarnation] = known
             return known
+
+    def _has_log(self, folder: Path) -> bool:
+        try:
+            return bool(wal_numbers(self._files, folder))
+        except FileNotFoundError:
+            return False
 
     async def _index(self, incarnation: Incarnation) -> None:
         """Puts another incarnation's files into the catalog; again, if more of it has been taken since."""
