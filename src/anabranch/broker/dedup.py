@@ -128,9 +128,12 @@ class Deduplication:
 def last_id(metadata: pb.MessageMetadata) -> int | None:
     """The last sequence id that this entry names; None for one that says nothing of its producer.
 
-    That is a chunk which completes no message, and an entry of an earlier version that nobody would take now.
+    That is a chunk which completes no message, an entry of a hidden write, which nobody deduplicates and which may name
+    whom it likes, and an entry of an earlier version that nobody would take now.
     """
     if not counts(metadata) or type(metadata.producer_name) is not str:
+        return None
+    if metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits"):
         return None
     last = max(metadata.sequence_id, metadata.highest_sequence_id)
     return last if last <= SEQUENCE_ID_MAX else None

@@ -396,9 +396,11 @@ class Topic:
         try:
             await self.compaction.stop()
             await self._settle()
-            self._detach_all()
         finally:
-            # However far it came: others wait for the topic to be closed, to open it again.
+            # However far it came: clients of a topic that is closed would wait for ever, and others wait for it to be
+            # closed, to open it again.
+            self._tell(self._publishing.stop)
+            self._tell(self._detach_all)
             self.log.close()
             self._finish_close()
 

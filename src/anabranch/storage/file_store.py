@@ -25,7 +25,7 @@ from anabranch.storage import fences, takeover
 from anabranch.storage.cache import EntryCache
 from anabranch.storage.catalog import Catalog
 from anabranch.storage.files import Files, OsFiles
-from anabranch.storage.indexing import Indexed, index_incarnation
+from anabranch.storage.indexing import Indexed, index_incarnation, wal_numbers
 from anabranch.storage.live import Liveness
 from anabranch.storage.port import (
     Entry,
@@ -176,7 +176,7 @@ class FileLogStore:
 
     def _tell_end(self) -> None:
         for callback in self._end_callbacks:
-            callback()
+            _tell(callback)
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -294,7 +294,7 @@ class FileLogStore:
             log.warning("publishing %s: %s", "resumes" if now else "stops", self.told_space())
             self._wal.is_refusing = not now
             for callback in self._accepting_callbacks:
-                callback(now)
+                _tell(callback, now)
 
     def _let_newest_go(self) -> None:
         """The newest full file stays for its checkpoint, however dead it is. If a burst has made it a multiple of the
@@ -389,13 +389,22 @@ class FileLogStore:
             folder = self._root / "wal" / incarnation
             try:
                 known = await self._in_reader(takeover.take, self._files, folder, ledgers)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if await self._in_reader(self._has_log, folder):
+                    # Not that there is none: whoever heard that would begin the topic anew.
+                    raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
                 # Nobody of that name ever wrote here, or nothing of it is left.
                 return fences.Taken()
             except OSError as error:
                 raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
             self._taken[incarnation] = known
             return known
+
+    def _has_log(self, folder: Path) -> bool:
+        try:
+            return bool(wal_numbers(self._files, folder))
+        except FileNotFoundError:
+            return False
 
     async def _index(self, incarnation: Incarnation) -> None:
         """Puts another incarnation's files into the catalog; again, if more of it has been taken since."""
@@ -531,3 +540,11 @@ class FileLogStore:
 
     def histograms(self) -> Mapping[str, Histogram]:
         return {"append": self._wal.append_times, "sync": self._wal.sync_times}
+
+
+def _tell(callback: Callable[..., None], *args: object) -> None:
+    """One of several who want to hear of it: the failure of one is no concern of the others, nor of the log."""
+    try:
+        callback(*args)
+    except Exception:
+        log.exception("telling of a change of the log failed")

@@ -124,11 +124,13 @@ def _recover_durably(files: Files, folder: Path) -> Tail:
     for _ in range(_TRIES):
         try:
             tail = recover(files, folder)
+            is_durable = all(_rewrite_doubtful(files, folder, tail, number) for number in tail.scanned)
         except FileNotFoundError:
-            # A writer that lives gives up files of its own. It may have done so between the list and the look.
+            # A writer that lives gives up files of its own. It may have done so between the list and the look, or
+            # before they were written again.
             files.list(folder)
             continue
-        if all(_rewrite_doubtful(files, folder, tail, number) for number in tail.scanned):
+        if is_durable:
             files.sync_folder(folder)
             return tail
     raise LogError(f"the log in {folder} changes while it is read")

@@ -207,3 +207,13 @@ def test_what_is_read_back_counts_by_the_last_id_and_not_by_the_highest() -> Non
         table.replay(*single(sequence_id))
     assert table.last_confirmed("p") == 1
     assert not table.is_duplicate("p", 2)
+
+
+def test_what_a_hidden_producer_wrote_does_not_count_against_anybody() -> None:
+    # Its attempt may be decided, and forgotten, by the time that the log is read back.
+    table = Deduplication({"p": 3})
+    made, entry = single(1_000)
+    made.txnid_most_bits = made.txnid_least_bits = 7
+    table.replay(made, entry)
+    assert table.last_confirmed("p") == 3
+    assert not table.is_duplicate("p", 4)

@@ -16,6 +16,9 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.topic_log import finish_delete
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry, encode_send
+from anabranch.wire.frames import FrameDecoder
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -64,6 +67,26 @@ async def test_a_broker_whose_log_ends_is_over_also_while_no_topic_is_open(rest:
     assert await asyncio.wait_for(rest.broker.failed, 10) is store.ended
     for path in ("health", "ready"):
         assert "the log has ended" in await rest.refused("GET", f"/admin/v2/brokers/{path}", 503)
+
+
+async def test_a_closing_that_is_given_up_leaves_no_client_with_a_closed_topic(rest: Rest) -> None:
+    topic = await opened(rest)
+    await rest.client.producer("t", name="p")
+    attached = topic.producers["p"]
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=NOW_MS)
+    send = encode_send(build_entry(metadata, b"x"), producer_id=0, sequence_id=0)
+    closing = asyncio.create_task(topic.close())
+    topic.publish(attached, FrameDecoder().feed(send))
+    await asyncio.sleep(0)
+    assert topic.is_closed
+    assert "p" in topic.producers, "it waits for what was published"
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert attached.is_closed
+    assert not topic.producers
+    await topic.wait_closed()
+    assert (await opened(rest)).log.entries == 1
 
 
 async def test_rates_come_back_to_nothing_and_rise_again(rest: Rest) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage import fences
 from anabranch.storage import format as fmt
 from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.port import FencedError, LedgerState, LogError, LogFailedError
+from anabranch.storage.port import Buffer, FencedError, LedgerState, LogError, LogFailedError
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner, Owner
 
@@ -357,6 +358,56 @@ async def test_files_that_go_while_they_are_listed_do_not_make_a_log_look_empty(
     await heir.start()
     hasty.doomed = logs[-1]
     assert (await heir.take(store.incarnation, [L1]))[L1].entries_end == 100
+    await heir.close()
+    files.power_off()
+    await store.close()
+
+
+class Vanishing(FaultyFiles):
+    """Some calls find that a file has just gone, as those of one who reads behind a living writer may."""
+
+    def __init__(self, disk: Disk, call: str, times: int) -> None:
+        super().__init__(disk)
+        self.call, self.times = call, times
+
+    def _meet(self, call: str, path: Path) -> None:
+        if call == self.call and self.times > 0 and "first" in path.parts:
+            self.times -= 1
+            raise FileNotFoundError(path)
+
+    def rewrite(self, path: Path, parts: Sequence[tuple[int, Buffer]]) -> None:
+        self._meet("rewrite", path)
+        super().rewrite(path, parts)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._meet("link", target)
+        super().link(source, target)
+
+
+@pytest.mark.parametrize(
+    ("call", "times", "is_taken"), [("rewrite", 1, True), ("rewrite", 99, False), ("link", 1, False)]
+)
+async def test_a_file_that_is_gone_is_never_taken_for_a_log_that_never_was(
+    call: str, times: int, is_taken: bool
+) -> None:
+    disk = Disk(8)
+    files = disk.boot()
+    store = store_on(files, is_shared=True)
+    await store.start()
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "ns")
+    for n in range(20):
+        writer.append(b"%04d" % n, 1)
+    await owner.until(20)
+    hasty = Vanishing(disk, call, times)
+    heir = store_on(hasty, "heir", is_shared=True)
+    await heir.start()
+    if not is_taken:
+        with pytest.raises(LogError):
+            await heir.take(store.incarnation, [L1])
+        hasty.times = 0
+    # Whoever asks again gets the answer. An empty one would be stored in the topic's record as its end.
+    assert (await heir.take(store.incarnation, [L1]))[L1].entries_end == 20
     await heir.close()
     files.power_off()
     await store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def store_on(
     cache_bytes: int = 16 * KB,
     reserve: int = 0,
     commit_bytes_max: int = 8 << 20,
+    reclaim_seconds: float = 100.0,
 ) -> FileLogStore:
     return FileLogStore(
         ROOT,
@@ -35,7 +37,7 @@ def store_on(
         cache_bytes=cache_bytes,
         commit_bytes_max=commit_bytes_max,
         disk_reserve_bytes=reserve,
-        reclaim_seconds=100.0,
+        reclaim_seconds=reclaim_seconds,
         idle_seconds=0.001,
     )
 
@@ -316,6 +318,29 @@ async def test_a_full_disk_refuses_publishes_while_state_and_deletes_go_on() -> 
     store.trim(L1, store.incarnation, owner.entries_end)
     await store.reclaim()
     assert told == [False, True]
+    writer.append(b"again", 1)
+    await owner.until(writer.next_entry)
+    await store.close()
+
+
+async def test_a_log_whose_listener_fails_is_looked_after_all_the_same() -> None:
+    disk = Disk(1, capacity=20 * FILE)
+    store = store_on(disk.boot(), reserve=6 * FILE, reclaim_seconds=0.01)
+    resumed = asyncio.Event()
+
+    def fails(is_accepting: bool) -> None:
+        raise RuntimeError("a topic in a state that nobody thought of")
+
+    store.on_accepting_change(fails)
+    store.on_accepting_change(lambda is_accepting: resumed.set() if is_accepting else None)
+    await store.start()
+    store.retain([])
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    with pytest.raises(LogFullError):
+        await publish_on(writer, owner)
+    store.trim(L1, store.incarnation, owner.entries_end)
+    await asyncio.wait_for(resumed.wait(), 20)
     writer.append(b"again", 1)
     await owner.until(writer.next_entry)
     await store.close()
