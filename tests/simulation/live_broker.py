@@ -63,7 +63,7 @@ class Link:
     def send_assignment(self, topic: TopicName, consumer_id: int, assignment: Assignment) -> None:
         """The consumers of this test take no messages."""
 
-    def awaits_producer(self, producer_id: int) -> bool:
+    def awaits_producer(self, producer: Producer) -> bool:
         return True
 
     def attach_producer(self, producer: Producer) -> None:

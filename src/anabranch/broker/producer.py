@@ -30,8 +30,8 @@ class ProducerLink(Protocol):
 
     def send(self, command: pb.BaseCommand) -> None: ...
 
-    def awaits_producer(self, producer_id: int) -> bool:
-        """False once the client has closed a producer that was still being created."""
+    def awaits_producer(self, producer: Producer) -> bool:
+        """False once the client has closed a producer that was still being created, or asked for another instead."""
 
     def attach_producer(self, producer: Producer) -> None:
         """From now on the connection's SENDs with this producer's id are its publishes."""
@@ -73,6 +73,8 @@ class Producer:
     is_closed: bool = False
     topic: Publishable | None = None
     is_encrypted: bool = False
+    # The request by which its client asked for it.
+    asked: pb.CommandProducer | None = None
     # The last sequence id that it named in what it sent last, kept while nobody deduplicates; -1: nothing yet.
     last_pushed: int = -1
     messages_in: int = 0

@@ -147,8 +147,9 @@ class Requests:
             existing.topic.attached.answer_again(existing, request.request_id)
             return
         session.producers[request.producer_id] = None
+        session.producers_asked[request.producer_id] = request
         if not session.spawn(request.request_id, self._create_producer(session, request)):
-            del session.producers[request.producer_id]
+            _give_up_producer(session, request)
 
     async def _create_producer(self, session: Session, request: pb.CommandProducer) -> None:
         broker = self._broker
@@ -187,11 +188,11 @@ class Requests:
                 created_ms=broker.now_ms(),
                 is_encrypted=request.encrypted,
                 role=session.role,
+                asked=request,
             )
             await topic.add_producer(producer, request.request_id)
         except BaseException:
-            if session.producers.get(request.producer_id) is None:
-                session.producers.pop(request.producer_id, None)
+            _give_up_producer(session, request)
             raise
 
     async def _tell_sequence_id(
@@ -199,7 +200,7 @@ class Requests:
     ) -> None:
         """What is stored of a producer with that name, also in a sealed segment; nobody is attached."""
         last = await topic.settled_sequence_id(request.producer_name)
-        session.producers.pop(request.producer_id, None)
+        _give_up_producer(session, request)
         answer = C(type=C.PRODUCER_SUCCESS)
         success = answer.producer_success
         success.request_id = request.request_id
@@ -209,6 +210,7 @@ class Requests:
 
     def _close_producer(self, session: Session, request: pb.CommandCloseProducer) -> None:
         producer = session.producers.pop(request.producer_id, None)
+        session.producers_asked.pop(request.producer_id, None)
         if producer is None:
             session.send_success(request.request_id)
             return
@@ -230,9 +232,10 @@ class Requests:
             session.send_error(request.request_id, NotReadyError("this consumer is still being created"))
             return
         session.consumers[request.consumer_id] = None
+        session.consumers_asked[request.consumer_id] = request
         session.early_acks.take(request.consumer_id)
         if not session.spawn(request.request_id, self._create_consumer(session, request)):
-            del session.consumers[request.consumer_id]
+            _give_up_consumer(session, request)
 
     async def _create_consumer(self, session: Session, request: pb.CommandSubscribe) -> None:
         broker = self._broker
@@ -248,10 +251,11 @@ class Requests:
             if request.HasField("schema"):
                 await self._consumer_schema(topic, request.schema)
             consumer = await topic.subscribe(session, request)
-            if request.consumer_id not in session.consumers:
+            if session.consumers_asked.get(request.consumer_id) is not request:
                 # The client closed it, or went away, while it was being made.
                 consumer.subscription.remove_consumer(consumer)
                 return
+            del session.consumers_asked[request.consumer_id]
             session.consumers[request.consumer_id] = consumer
             self.scalable.sessions.departures.consumer_attached(consumer)
             session.send_success(request.request_id)
@@ -259,9 +263,7 @@ class Requests:
                 self._ack(session, ack)
             consumer.subscription.consumer_ready(consumer)
         except BaseException:
-            if session.consumers.get(request.consumer_id) is None:
-                session.consumers.pop(request.consumer_id, None)
-                session.early_acks.take(request.consumer_id)
+            _give_up_consumer(session, request)
             raise
 
     def _consumer(self, session: Session, consumer_id: int) -> Consumer:
@@ -275,6 +277,7 @@ class Requests:
             self.scalable.sessions.leave(session, request)
             return
         consumer = session.consumers.pop(request.consumer_id, None)
+        session.consumers_asked.pop(request.consumer_id, None)
         if consumer is None:
             session.send_success(request.request_id)
             return
@@ -434,6 +437,21 @@ class Requests:
 
 class ConsumerNotFoundError(BrokerError):
     code = pb.ConsumerNotFound
+
+
+def _give_up_producer(session: Session, request: pb.CommandProducer) -> None:
+    """Frees the id, unless the client has closed the producer, or has asked for another one with that id since."""
+    if session.producers_asked.get(request.producer_id) is request:
+        del session.producers_asked[request.producer_id]
+        session.producers.pop(request.producer_id, None)
+
+
+def _give_up_consumer(session: Session, request: pb.CommandSubscribe) -> None:
+    """As for a producer, with what the client has acknowledged by it already."""
+    if session.consumers_asked.get(request.consumer_id) is request:
+        del session.consumers_asked[request.consumer_id]
+        session.consumers.pop(request.consumer_id, None)
+        session.early_acks.take(request.consumer_id)
 
 
 def _is_used_without_schema(topic: Topic | NonPersistentTopic) -> bool:

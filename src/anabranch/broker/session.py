@@ -67,6 +67,10 @@ class Session(asyncio.BufferedProtocol):
         self.broker = broker
         self.producers: dict[int, Producer | None] = {}
         self.consumers: dict[int, Consumer | None] = {}
+        # The request by which each one that is still being made was asked for. A client that waits no longer closes it
+        # and asks again with the same id, and the one that it gave up is still on its way.
+        self.producers_asked: dict[int, pb.CommandProducer] = {}
+        self.consumers_asked: dict[int, pb.CommandSubscribe] = {}
         # For consumers that are still being made.
         self.early_acks = EarlyAcks()
         # Of scalable topics: layouts and namespaces that are watched, and consumers registered with controllers, which
@@ -173,6 +177,8 @@ class Session(asyncio.BufferedProtocol):
         consumers = [c for c in self.consumers.values() if c is not None]
         self.producers.clear()
         self.consumers.clear()
+        self.producers_asked.clear()
+        self.consumers_asked.clear()
         for producer in producers:
             producer.is_closed = True
             if producer.topic is not None:
@@ -444,10 +450,11 @@ class Session(asyncio.BufferedProtocol):
             log.exception("request %s from %s failed", request_id, self.address)
             self.send_error(request_id, error)
 
-    def awaits_producer(self, producer_id: int) -> bool:
-        return producer_id in self.producers
+    def awaits_producer(self, producer: Producer) -> bool:
+        return self.producers_asked.get(producer.id) is producer.asked
 
     def attach_producer(self, producer: Producer) -> None:
+        self.producers_asked.pop(producer.id, None)
         self.producers[producer.id] = producer
 
     # -- what the broker closes

@@ -174,6 +174,11 @@ class TopicLists:
         # What is read later is newer.
         self._reading = asyncio.Lock()
 
+    @property
+    def watching(self) -> int:
+        """How many watches are told of changes."""
+        return sum(map(len, self._watches.values()))
+
     def names(self, namespace: NamespaceName) -> AbstractSet[str]:
         """Of a namespace that is watched."""
         return self._names.get(namespace, frozenset())
@@ -218,20 +223,30 @@ class TopicLists:
         """WATCH_TOPIC_LIST; again with the same id: the list as it is now."""
         watch = session.topic_watches.get(request.watcher_id)
         if watch is None:
-            if len(session.topic_watches) >= WATCHES_MAX:
-                raise NotAllowedError(f"a connection may have {WATCHES_MAX} topic list watches")
-            watch = TopicListWatch(self, session, request)
-            await self._broker.rights.list_topics(session.role, watch.namespace)
-            await self._broker.resources.policies(watch.namespace)
-            self._watches.setdefault(watch.namespace, []).append(watch)
-            session.topic_watches[watch.id] = watch
+            watch = await self._new_watch(session, request)
         try:
             async with self._reading:
                 await self._read_all(watch.namespace)
-            watch.begin(request.request_id, request.topics_hash)
+            if session.topic_watches.get(watch.id) is watch:
+                watch.begin(request.request_id, request.topics_hash)
+            else:
+                raise NotAllowedError(f"watch {watch.id} was closed before it was answered")
         except BaseException:
             self.end(session, watch)
             raise
+
+    async def _new_watch(self, session: Session, request: pb.CommandWatchTopicList) -> TopicListWatch:
+        made = TopicListWatch(self, session, request)
+        await self._broker.rights.list_topics(session.role, made.namespace)
+        await self._broker.resources.policies(made.namespace)
+        # The same id may have been asked for again meanwhile, and so may others.
+        if (other := session.topic_watches.get(made.id)) is not None:
+            return other
+        if len(session.topic_watches) >= WATCHES_MAX:
+            raise NotAllowedError(f"a connection may have {WATCHES_MAX} topic list watches")
+        self._watches.setdefault(made.namespace, []).append(made)
+        session.topic_watches[made.id] = made
+        return made
 
     def close(self, session: Session, request: pb.CommandWatchTopicListClose) -> None:
         """WATCH_TOPIC_LIST_CLOSE."""
@@ -257,7 +272,8 @@ class TopicLists:
 
     def end(self, session: Session, watch: TopicListWatch) -> None:
         watch.close()
-        session.topic_watches.pop(watch.id, None)
+        if session.topic_watches.get(watch.id) is watch:
+            del session.topic_watches[watch.id]
         watches = self._watches.get(watch.namespace, [])
         if watch in watches:
             watches.remove(watch)
@@ -298,7 +314,7 @@ class TopicLists:
 
     async def _read_all(self, namespace: NamespaceName) -> None:
         found = set(await self._listed(namespace))
-        if found != self._names.get(namespace):
+        if namespace in self._watches and found != self._names.get(namespace):
             self._names[namespace] = found
             self._tell(namespace, None)
 

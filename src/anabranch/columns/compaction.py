@@ -39,7 +39,7 @@ from anabranch.columns.scan import (
     PAYLOAD_END,
 )
 from anabranch.errors import MalformedFrame
-from anabranch.wire.batch import decompress
+from anabranch.wire.batch import CODECS, decompress
 from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
 
 Longs = npt.NDArray[np.int64]
@@ -265,6 +265,10 @@ def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
             continue
         packed = memoryview(held[place])[int(row[PAYLOAD]) - held[place].address :]
         kind, unpacked = int(row[scan.COMPRESSION]), int(row[scan.UNPACKED])
+        if kind not in CODECS:
+            # A number that nobody knows, which Protobuf leaves out.
+            row[FLAGS] |= BAD
+            continue
         try:
             memory = pa.py_buffer(decompress(kind, packed, unpacked, size_max=MESSAGE_BYTES_MAX))
         except MalformedFrame:

@@ -22,7 +22,7 @@ class Link:
 
     def send(self, command: pb.BaseCommand) -> None: ...
 
-    def awaits_producer(self, producer_id: int) -> bool:
+    def awaits_producer(self, producer: Producer) -> bool:
         return True
 
     def attach_producer(self, producer: Producer) -> None: ...

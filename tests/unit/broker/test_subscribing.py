@@ -113,6 +113,44 @@ async def test_a_connection_that_is_lost_while_it_subscribes_leaves_nobody_attac
         await until(lambda: len(broker.sessions) == 1 and list(topic.subscriptions) == ["keeps the topic"])
 
 
+@pytest.mark.parametrize("turns", [0, 1, 3, 8])
+async def test_a_consumer_closed_while_it_is_made_and_asked_for_again_is_one_consumer(
+    broker: Broker, peer: Peer, turns: int
+) -> None:
+    """As clients do that have waited for too long."""
+    for attempt in range(3):
+        subscribe(peer, 7, consumer_name=f"c{attempt}", request_id=100 + attempt)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if attempt < 2:
+            close = pb.CommandCloseConsumer(consumer_id=7, request_id=200 + attempt)
+            peer.send(C(type=C.CLOSE_CONSUMER, close_consumer=close))
+    assert (await answer(peer, 102)).HasField("success")
+    await until(lambda: [one.name for one in opened(broker).subscriptions["s"].consumers] == ["c2"])
+    await peer.close()
+    await until(lambda: not opened(broker).subscriptions["s"].consumers)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 8])
+@pytest.mark.parametrize("topic", [T, T.replace("persistent", "non-persistent", 1)])
+async def test_a_producer_closed_while_it_is_made_and_asked_for_again_is_one_producer(
+    broker: Broker, peer: Peer, topic: str, turns: int
+) -> None:
+    for attempt in range(3):
+        producer = pb.CommandProducer(topic=topic, producer_id=7, request_id=100 + attempt, epoch=attempt)
+        peer.send(C(type=C.PRODUCER, producer=producer))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if attempt < 2:
+            close = pb.CommandCloseProducer(producer_id=7, request_id=200 + attempt)
+            peer.send(C(type=C.CLOSE_PRODUCER, close_producer=close))
+    made = await peer.wait_for(lambda command: command.producer_success.request_id == 102)
+    found = await broker.attachable(TopicName.parse(topic), create=False)
+    await until(lambda: list(found.attached.producers) == [made.producer_success.producer_name])
+    await peer.close()
+    await until(lambda: not found.attached.producers)
+
+
 def run_until_held(rig: Rig, work: Any) -> asyncio.Task[None]:
     """Begins it, with a journal that confirms nothing."""
     rig.journal.is_holding = True

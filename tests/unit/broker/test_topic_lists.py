@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -193,3 +194,42 @@ async def test_watches_of_the_same_and_of_other_patterns_end_with_what_there_is(
             came = await update(one)
             told = (told | set(came.new_topics)) - set(came.deleted_topics)
         assert told == set(wanted[text])
+
+
+async def test_a_watch_asked_for_twice_at_once_is_one_and_ends_with_its_connection(
+    broker: Broker, lab: BrokerLab, peer: Peer
+) -> None:
+    """What is left behind would be told of every change, for ever."""
+    lists = broker.requests.topic_lists
+    for number in (1, 1, 1, 2):
+        peer.start(
+            C.WATCH_TOPIC_LIST,
+            "watchTopicList",
+            namespace="public/default",
+            topics_pattern=f"{SPACE}/a-.*",
+            watcher_id=number,
+        )
+    for _ in range(4):
+        await peer.receive(C.WATCH_TOPIC_LIST_SUCCESS)
+    assert lists.watching == 2
+    await peer.close()
+    async with asyncio.timeout(30):
+        while lists.watching:  # noqa: ASYNC110 - nothing tells of it.
+            await asyncio.sleep(0.01)
+
+
+async def test_no_more_watches_than_the_limit_are_let_in_at_once(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.broker.topic_lists.WATCHES_MAX", 5)
+    started = [
+        peer.start(
+            C.WATCH_TOPIC_LIST, "watchTopicList", namespace="public/default", topics_pattern="a", watcher_id=n
+        )
+        for n in range(20)
+    ]
+    answers = [
+        await peer.wait_for(lambda c, n=n: n in (c.error.request_id, c.watchTopicListSuccess.request_id))  # type: ignore[misc]
+        for n in started
+    ]
+    assert [one.HasField("error") for one in answers] == [False] * 5 + [True] * 15

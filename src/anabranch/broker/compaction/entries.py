@@ -35,8 +35,9 @@ HashKey = Callable[[bytes], int]
 
 class Looked(NamedTuple):
     slots: list[Slot]
-    # Which message the entry is a piece of, if it is one, and whether it is the last piece.
+    # Which message the entry is a piece of, if it is one, and whether it is the first or the last piece.
     piece_of: tuple[str, str] | None = None
+    is_first_piece: bool = False
     is_last_piece: bool = False
 
 
@@ -74,7 +75,7 @@ def _look_at_one(
     chunk = wire_entry.chunk(metadata)
     if chunk is None:
         return Looked([slot])
-    return Looked([slot], (metadata.producer_name, chunk.uuid), chunk.is_last)
+    return Looked([slot], (metadata.producer_name, chunk.uuid), chunk.chunk_id == 0, chunk.is_last)
 
 
 def rebuilt(entry: Buffer, flags: Sequence[int]) -> Buffer | None:

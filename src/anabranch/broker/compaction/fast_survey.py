@@ -7,13 +7,14 @@ messages, and what is encrypted or malformed.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from anabranch.broker.compaction.entries import DROP, EMPTY_SLOT, KEEP, Looked, look, rebuilt_from
+from anabranch.broker.compaction.entries import DROP, EMPTY_SLOT, KEEP, Looked, look, rebuilt, rebuilt_from
 from anabranch.broker.compaction.kept import Kept
+from anabranch.broker.compaction.pieces import Pieces
 from anabranch.broker.compaction.survey import InputChangedError
 from anabranch.columns.compaction import Flags, KeyTable, OpenedEntries, mark_keyless, open_entries, without
 from anabranch.wire.frames import Buffer
@@ -29,7 +30,7 @@ class FastCompactor:
         self._next = 0
         self._slots = -1
         self._kept = Kept()
-        self._last_pieces: dict[tuple[str, str], int] = {}
+        self._pieces = Pieces()
         self.passes = 0
         self.removed = 0
 
@@ -52,29 +53,31 @@ class FastCompactor:
                 self._next += part.total
 
     def _survey_odd(self, entry: Buffer) -> None:
-        looked, key = self._look(entry)
-        hash_, is_deleted = looked.slots[0]
-        if looked.piece_of is not None and looked.is_last_piece:
-            self._last_pieces[looked.piece_of] = self._next if hash_ >= 0 else hash_
-        if hash_ >= 0 and (looked.piece_of is None or looked.is_last_piece):
-            self._table.put(key, self._next, is_deleted=is_deleted)
-        self._next += 1
+        looked, keys = self._look(entry)
+        if looked.piece_of is not None:
+            self._pieces.note(looked, self._next)
+        for hash_, is_deleted in looked.slots:
+            if hash_ >= 0:
+                key = next(keys)
+                if looked.piece_of is None or looked.is_last_piece:
+                    self._table.put(key, self._next, is_deleted=is_deleted)
+            self._next += 1
 
-    def _look(self, entry: Buffer) -> tuple[Looked, bytes]:
-        keys = [b""]
+    def _look(self, entry: Buffer) -> tuple[Looked, Iterator[bytes]]:
+        """With the keys of those messages that have one."""
+        keys: list[bytes] = []
 
         def seen(key: bytes) -> int:
             keys.append(key)
             return 0
 
-        looked = look(entry, seen, keeps_keyless=self._keeps_keyless)
-        assert len(looked.slots) == 1
-        return looked, keys[-1]
+        return look(entry, seen, keeps_keyless=self._keeps_keyless), iter(keys)
 
     def end_pass(self) -> bool:
         if self._slots < 0:
             self._slots = self._next
         self._check_count()
+        self._pieces.end_pass()
         self.passes += 1
         latest, is_done = self._table.end_pass()
         packed = array("q")
@@ -88,9 +91,20 @@ class FastCompactor:
         if not entries:
             return []
         opened = open_entries(entries)
+        odd = np.flatnonzero(opened.plain == 0).tolist()
+        if not odd:
+            return self._compact_plain(entries, opened)
+        left: list[Buffer | None] = []
+        for first, stop in _runs(odd, len(entries)):
+            some = entries[first:stop]
+            if stop - first == 1 and not opened.plain[first]:
+                left.append(self._compact_odd(some[0]))
+            else:
+                left += self._compact_plain(some, open_entries(some))
+        return left
+
+    def _compact_plain(self, entries: Sequence[Buffer], opened: OpenedEntries) -> list[Buffer | None]:
         flags = self._flags(opened)
-        for place in np.flatnonzero(opened.plain == 0).tolist():
-            flags[opened.starts[place]] = self._is_odd_kept(entries[place], bool(flags[opened.starts[place]]))
         kept = np.add.reduceat(flags, opened.starts, dtype=np.int64)
         self.removed += opened.messages - int(kept.sum())
         self._next += opened.total
@@ -115,14 +129,20 @@ class FastCompactor:
         mark_keyless(opened, flags, is_kept=self._keeps_keyless)
         return flags
 
-    def _is_odd_kept(self, entry: Buffer, is_latest: bool) -> bool:
+    def _compact_odd(self, entry: Buffer) -> Buffer | None:
+        """Kernels and Python do not always agree on what can be read: it may be a whole batch."""
         looked, _ = self._look(entry)
         if looked.piece_of is not None:
-            # One whose end has not come yet is kept: the rest of it may follow.
-            last = self._last_pieces.get(looked.piece_of, KEEP)
-            return last == KEEP or (last >= 0 and self._kept.has(last))
-        hash_, _ = looked.slots[0]
-        return is_latest if hash_ >= 0 else hash_ != DROP
+            last = self._pieces.end_of(looked)
+            flags = [last == KEEP or (last >= 0 and self._kept.has(last))]
+        else:
+            flags = [
+                self._kept.has(number) if hash_ >= 0 else hash_ != DROP
+                for number, (hash_, _) in enumerate(looked.slots, self._next)
+            ]
+        self._next += len(flags)
+        self.removed += len(flags) - sum(flags)
+        return rebuilt(entry, flags)
 
     def finish(self) -> None:
         self._check_count()

@@ -23,6 +23,7 @@ from typing import Final
 
 from anabranch.broker.compaction.entries import DROP, KEEP, Slot, look, rebuilt
 from anabranch.broker.compaction.kept import Kept
+from anabranch.broker.compaction.pieces import Pieces
 from anabranch.errors import AnabranchError
 from anabranch.wire.frames import Buffer
 
@@ -48,8 +49,7 @@ class Compactor:
         self._next = 0  # The number of the next slot.
         self._slots = -1  # How many there are, once a pass has counted them.
         self._kept = Kept()
-        # The slot of the last piece of each message that came in pieces, or KEEP or DROP.
-        self._last_pieces: dict[tuple[str, str], int] = {}
+        self._pieces = Pieces()
         self.passes = 0
         self.removed = 0
 
@@ -63,9 +63,8 @@ class Compactor:
                     self._note(slot)
                     self._next += 1
                 continue
+            self._pieces.note(looked, self._next)
             if looked.is_last_piece:
-                hash_, _ = looked.slots[0]
-                self._last_pieces[looked.piece_of] = self._next if hash_ >= 0 else hash_
                 self._note(looked.slots[0])
             self._next += 1
 
@@ -87,6 +86,7 @@ class Compactor:
         if self._slots < 0:
             self._slots = self._next
         self._check_count()
+        self._pieces.end_pass()
         self.passes += 1
         is_done = self._high == _HASH_END
         self._kept.add(array("q", sorted(self._table.values())), is_only=is_done and self.passes == 1)
@@ -104,8 +104,7 @@ class Compactor:
             looked = look(entry, self._no_hash, keeps_keyless=self._keeps_keyless)
             count = len(looked.slots)
             if looked.piece_of is not None:
-                # One whose end has not come yet is kept: the rest of it may follow.
-                last = self._last_pieces.get(looked.piece_of, KEEP)
+                last = self._pieces.end_of(looked)
                 flags = bytearray([last == KEEP or (last >= 0 and self._kept.has(last))])
             else:
                 flags = self._kept.flags(self._next, count)

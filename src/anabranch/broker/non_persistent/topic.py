@@ -112,7 +112,7 @@ class NonPersistentTopic:
         await self.attached.make_way(producer)
         if self.is_closed:
             raise NotReadyError(f"{self.name} is closing")
-        if not producer.link.awaits_producer(producer.id):
+        if not producer.link.awaits_producer(producer):
             raise NotReadyError("the client closed this producer while it was being created")
         present = len(self.producers) - (producer.name in self.producers)
         self._limits.check_producer(str(self.name), present, is_encrypted=producer.is_encrypted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from anabranch.broker.compaction.fast_survey import FastCompactor
 from anabranch.broker.compaction.survey import Compactor, InputChangedError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry, unpack
+from anabranch.wire.entry import metadata_span
 from anabranch.wire.frames import Buffer
 
 SECRET = b"a secret of the test, long enough"
@@ -216,20 +218,21 @@ def test_nothing_is_left_of_an_empty_batch() -> None:
     assert compacted([empty, full, empty]) == [None, full, None]
 
 
-def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
-    def piece(uuid: str, number: int, of: int, key: str = "a") -> bytes:
-        metadata = pb.MessageMetadata(
-            producer_name="p",
-            sequence_id=1,
-            publish_time=1,
-            partition_key=key,
-            uuid=uuid,
-            chunk_id=number,
-            num_chunks_from_msg=of,
-            total_chunk_msg_size=10,
-        )
-        return build_entry(metadata, b"piece")
+def piece(uuid: str, number: int, of: int, key: str = "a") -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=1,
+        partition_key=key,
+        uuid=uuid,
+        chunk_id=number,
+        num_chunks_from_msg=of,
+        total_chunk_msg_size=10,
+    )
+    return build_entry(metadata, b"piece")
 
+
+def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
     old = [piece("one", 0, 2), piece("one", 1, 2)]
     new = [piece("two", 0, 3), piece("two", 1, 3), piece("two", 2, 3)]
     torn = [piece("three", 0, 2)]
@@ -239,6 +242,54 @@ def test_the_pieces_of_a_large_message_stand_or_fall_together() -> None:
     assert compacted([*mixed]) == [new[0], None, new[1], None, new[2]]
     gone = SentEntry((Sent("a", b""),), False).build()
     assert compacted([*new, gone]) == [None] * 4
+
+
+def test_a_large_message_does_not_fall_with_a_later_one_of_the_same_id() -> None:
+    """A producer that counts from the start again uses its ids again."""
+    one = [piece("p-0", 0, 2, "a"), piece("p-0", 1, 2, "a")]
+    other = [piece("p-0", 0, 2, "b"), piece("p-0", 1, 2, "b")]
+    newer = SentEntry((Sent("b", b"newer"),), False).build()
+    assert compacted([*one, *other, newer]) == [*one, None, None, newer]
+    assert compacted([*one, *other]) == [*one, *other]
+    assert compacted([*other, *one, newer]) == [None, None, *one, newer]
+
+
+def test_a_large_message_that_was_begun_anew_is_left_once() -> None:
+    """Its producer was cut off and sent all of it again; its readers let go of what they had."""
+    begun = [piece("p-0", 0, 3), piece("p-0", 1, 3)]
+    whole = [*begun, piece("p-0", 2, 3)]
+    assert compacted([*begun, *whole]) == [None, None, *whole]
+    assert compacted([*whole, *whole]) == [None, None, None, *whole]
+    # With other room, so that there are several passes.
+    keys = [SentEntry((Sent(str(n), b"x"),), False).build() for n in range(20)]
+    assert compacted([*begun, *keys, *whole], keys_max=3) == [None, None, *keys, *whole]
+
+
+# A pair of properties of which one is not UTF-8, and a compression that nobody knows.
+ODD_FIELDS = [b"\x22\x06\x0a\x01k\x12\x01\xff", b"\x40\x11"]
+
+
+@pytest.mark.parametrize("odd", ODD_FIELDS)
+@pytest.mark.parametrize("keeps_keyless", [False, True])
+def test_what_only_python_can_read_is_compacted_message_by_message(odd: bytes, keeps_keyless: bool) -> None:
+    def batch(*messages: Sent) -> bytes:
+        plain = SentEntry(messages).build()
+        start, end = metadata_span(plain)
+        return entry_of(plain[start:end] + odd, plain[end:])
+
+    old, new = batch(Sent("a", b"1"), Sent(None, b"2"), Sent("b", b"3")), batch(Sent("a", b"4"))
+    plain = SentEntry((Sent("a", b"0"), Sent("c", b"5"))).build()
+    left = compacted([plain, old, new], keeps_keyless=keeps_keyless)
+    assert [seen(entry) for entry in left] == [
+        {1: ("c", b"5")},
+        {1: (None, b"2"), 2: ("b", b"3")} if keeps_keyless else {2: ("b", b"3")},
+        {0: ("a", b"4")},
+    ]
+
+
+def entry_of(metadata: bytes, payload: bytes) -> bytes:
+    body = len(metadata).to_bytes(4, "big") + metadata
+    return b"\x0e\x01" + crc32c(payload, crc32c(body)).to_bytes(4, "big") + body + payload
 
 
 @pytest.mark.parametrize("kind", [Compactor, FastCompactor])
