@@ -10,14 +10,19 @@ import copy
 import io
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from anabranch.client.errors import BadArgument, SchemaMismatch, Unsupported
 from anabranch.client.schema_types import Shape, avro_shape_of
 from anabranch.client.schemas import Schema, schema_info
+from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 
 T = TypeVar("T")
+
+# Versions that the topic has not, or that nobody can tell anything of, as far as they are remembered.
+UNKNOWN_MAX: Final = 1000
+VERSION_BYTES_MAX: Final = 64
 
 
 def _fastavro() -> Any:
@@ -73,8 +78,9 @@ class AvroSchema(Schema[T]):
         self._names = {"return_record_name": True, "return_record_name_override": True} if cls else {}
         self._write = avro.schemaless_writer
         self._read = avro.schemaless_reader
-        # How each version of the topic was written; None for as we would.
+        # How each version of the topic was written; None for as we would, an error if nobody can tell.
         self._writers: dict[bytes, Any] = {b"": None}
+        self._of_others: SchemaMismatch | None = None  # The same for versions that are not remembered.
 
     def encode(self, value: T) -> bytes:
         buffer = io.BytesIO()
@@ -87,7 +93,9 @@ class AvroSchema(Schema[T]):
         return buffer.getvalue()
 
     def decode(self, payload: bytes, version: bytes = b"") -> T:
-        writer = self._writers.get(version)
+        writer = self._writers.get(version, self._of_others)
+        if isinstance(writer, SchemaMismatch):
+            raise SchemaMismatch(str(writer))
         try:
             if writer is None:
                 found = self._read(io.BytesIO(payload), self._own, None, **self._names)
@@ -108,21 +116,39 @@ class AvroSchema(Schema[T]):
         return own
 
     def knows(self, version: bytes) -> bool:
-        return version in self._writers
+        # Any producer may name one that the topic never had; the topic's own have eight bytes.
+        return version in self._writers or len(version) > VERSION_BYTES_MAX
 
     def learn(self, version: bytes, writer: pb.Schema | None) -> None:
         if writer is None or writer.type != pb.Schema.Avro:
-            self._writers[version] = None
+            self._as_ours(version)
             return
-        definition = _unqualified(_parsed_json(writer.schema_data.decode()))
-        if isinstance(definition, dict) and isinstance(self._own, dict) and "name" in self._own:
-            # What a class is called here and there is nobody's business; the fields are.
-            definition["name"] = self._own["name"]
         try:
+            definition = _unqualified(_parsed_json(writer.schema_data.decode()))
+            if isinstance(definition, dict) and isinstance(self._own, dict) and "name" in self._own:
+                # What a class is called here and there is nobody's business; the fields are.
+                definition["name"] = self._own["name"]
             parsed = _fastavro().parse_schema(definition)
-        except Exception as error:  # As above.
+        except Exception as error:  # As above, and whatever text that is no definition raises.
             raise SchemaMismatch(f"the topic's schema cannot be read: {error}") from error
         self._writers[version] = None if _same(parsed, self._own) else parsed
+
+    def refuse(self, version: bytes, why: AnabranchError) -> None:
+        error = SchemaMismatch(
+            f"how version {version.hex()} of the topic's schema was written cannot be told: {why}"
+        )
+        refused = [known for known, writer in self._writers.items() if isinstance(writer, SchemaMismatch)]
+        if len(refused) >= UNKNOWN_MAX:
+            del self._writers[refused[0]]
+            self._of_others = error
+        self._writers[version] = error
+
+    def _as_ours(self, version: bytes) -> None:
+        ours = [known for known, writer in self._writers.items() if writer is None and known]
+        if len(ours) >= UNKNOWN_MAX:
+            # What is not known is read in the same way, and asked for again.
+            del self._writers[ours[0]]
+        self._writers[version] = None
 
 
 def _parsed_json(text: str) -> Any:

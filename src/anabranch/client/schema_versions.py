@@ -71,10 +71,11 @@ class VersionGate:
             try:
                 await learn_version(self._schema, self._connections, self._topic, version)
                 self._backoff.reset()
-            except (RequestRefused, SchemaMismatch) as error:
+            except AnabranchError as error:
+                if error.retryable or not isinstance(error, RequestRefused | SchemaMismatch):
+                    log.debug("%s: version %s of the schema: %s", self._topic, version.hex(), error)
+                    await self._backoff.wait()
+                    continue
                 # Its values cannot be read, and say so one by one; payloads can.
                 log.warning("%s: version %s of the schema: %s", self._topic, version.hex(), error)
-                self._schema.learn(version, None)
-            except AnabranchError as error:
-                log.debug("%s: version %s of the schema: %s", self._topic, version.hex(), error)
-                await self._backoff.wait()
+                self._schema.refuse(version, error)

@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from anabranch.client.connections import Connections, ask
-from anabranch.client.errors import BadArgument, SchemaMismatch
+from anabranch.client.errors import BadArgument, SchemaMismatch, refusal
 from anabranch.client.schema_types import definition_of, is_model, is_record
+from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 
 T = TypeVar("T")
@@ -48,6 +49,10 @@ class Schema(Generic[T]):
 
     def learn(self, version: bytes, writer: pb.Schema | None) -> None:
         """The topic's schema of that version; None if the topic has none, and it is read as if it were ours."""
+
+    def refuse(self, version: bytes, why: AnabranchError) -> None:
+        """Nobody can tell how that version was written: it is known from now on, and `decode` raises SchemaMismatch."""
+        self.learn(version, None)
 
 
 class BytesSchema(Schema[bytes]):
@@ -164,10 +169,14 @@ def schema_info(kind: pb.Schema.Type, definition: Any, properties: Mapping[str, 
 
 
 async def learn_version(schema: Schema[Any], connections: Connections, topic: str, version: bytes) -> None:
-    """Fetches a version of the topic's schema that `schema.knows` nothing of. ConnectionLost if nobody answers."""
+    """Fetches a version of the topic's schema that `schema.knows` nothing of. ConnectionLost if nobody answers.
+
+    RequestRefused if the answer says nothing of the schema: then nothing is known of how the version was written."""
     connection = await connections.service()
     answer = await ask(
         connection, pb.BaseCommand.GET_SCHEMA, "getSchema", topic=topic, schema_version=version
     )
-    # An error means that the schema was deleted: what is left to try is our own definition.
+    if answer.HasField("error_code") and answer.error_code != pb.TopicNotFound:
+        raise refusal(answer.error_code, answer.error_message)
+    # Not found means that the schema was deleted: what is left to try is our own definition.
     schema.learn(version, None if answer.HasField("error_code") else answer.schema)

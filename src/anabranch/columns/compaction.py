@@ -2,6 +2,7 @@
 takes the others out of their batches.
 
     table = KeyTable(secret, slots_max)
+    groups(entries)                              # which of them may be opened together
     opened = open_entries(entries)               # facts; batches unpacked; `plain` says which the kernels can read
     table.note(opened, first_slot, range)        # every message of the plain entries, in order
     table.put(key, slot, is_deleted)             # one that Python had to look at
@@ -50,6 +51,8 @@ RANGE_END: Final = 1 << 62
 _SLOTS_MIN: Final = 1 << 12
 _EMPTY: Final = -1
 _DELETED: Final = -2
+# What entries that are opened together may unpack to, but for the first: packed, a megabyte of them may say terabytes.
+UNPACKED_BYTES_MAX: Final = 64 << 20
 
 
 @inline
@@ -249,13 +252,32 @@ class OpenedEntries(NamedTuple):
         return self.total - int(np.count_nonzero((self.facts[:, COUNT] == 0) & (self.plain == 1)))
 
 
-def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
-    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed."""
+def groups(entries: Sequence[Buffer], bytes_max: int = UNPACKED_BYTES_MAX) -> list[tuple[int, int]]:
+    """Those from i to before j each time are to be opened together: they unpack to no more than that, or are one."""
+    facts, _ = _scanned(entries)
+    is_unpacked = (facts[:, scan.COMPRESSION] != 0) & (facts[:, COUNT] >= 0)
+    ends = np.cumsum(np.where(is_unpacked, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), 0))
+    found = []
+    first = before = 0
+    while first < len(entries):
+        stop = max(first + 1, int(np.searchsorted(ends, before + bytes_max, "right")))
+        found.append((first, stop))
+        first, before = stop, int(ends[stop - 1])
+    return found
+
+
+def _scanned(entries: Sequence[Buffer]) -> tuple[scan.Facts, list[Any]]:
     held: list[Any] = [pa.py_buffer(entry) for entry in entries]
     addresses = np.array([one.address for one in held], np.int64)
     sizes = np.array([one.size for one in held], np.int64)
     facts = np.empty((len(entries), scan.WIDTH), np.int64)
     scan.scan_entries(addresses, sizes, facts)
+    return facts, held
+
+
+def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
+    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed."""
+    facts, held = _scanned(entries)
     plain = facts[:, FLAGS] & (BAD | ENCRYPTED | CHUNK) == 0
     for place in np.flatnonzero(plain & (facts[:, scan.COMPRESSION] != 0)).tolist():
         row = facts[place]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType, cast
 from uuid import UUID
 
 import pytest
@@ -16,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from anabranch.client.errors import BadArgument, SchemaMismatch
-from anabranch.client.schema_avro import AvroSchema
+from anabranch.client.connections import Backoff
+from anabranch.client.errors import BadArgument, RequestRefused, SchemaMismatch
+from anabranch.client.message import Entry, Origin
+from anabranch.client.schema_avro import UNKNOWN_MAX, AvroSchema
 from anabranch.client.schema_types import AvroType
+from anabranch.client.schema_versions import VersionGate
 from anabranch.client.schemas import BytesSchema, JsonSchema, Schema, StringSchema, schema_of
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -445,6 +450,68 @@ def test_a_definition_that_cannot_be_resolved_says_so() -> None:
         schema.decode(b"\x02", b"\0")
     with pytest.raises(SchemaMismatch, match="cannot be read"):
         schema.learn(b"\1", stored({"type": "nonsense"}))
+
+
+def test_a_version_that_nobody_can_tell_anything_of_is_not_read_as_ours() -> None:
+    schema = AvroSchema(Line).for_topic()
+    with pytest.raises(SchemaMismatch, match="cannot be read"):
+        schema.learn(b"\0", pb.Schema(name="x", type=pb.Schema.Avro, schema_data=b"no JSON"))
+    with pytest.raises(SchemaMismatch, match="cannot be read"):
+        schema.learn(b"\0", pb.Schema(name="x", type=pb.Schema.Avro, schema_data=b"\xff"))
+    schema.refuse(b"\0", RequestRefused(pb.AuthorizationError, "not you"))
+    assert schema.knows(b"\0")
+    with pytest.raises(SchemaMismatch, match="not you"):
+        schema.decode(schema.encode(Line("a", 3)), b"\0")
+
+
+def test_versions_that_a_topic_never_had_take_no_memory_without_end() -> None:
+    schema = AvroSchema(Line).for_topic()
+    why = RequestRefused(pb.UnknownError, "no such version")
+    for number in range(2 * UNKNOWN_MAX):
+        schema.learn(b"n%d" % number, None)
+        schema.refuse(b"r%d" % number, why)
+    known = [schema.knows(b"%b%d" % (kind, n)) for kind in (b"n", b"r") for n in range(2 * UNKNOWN_MAX)]
+    assert sum(known) == 2 * UNKNOWN_MAX
+    with pytest.raises(SchemaMismatch):
+        schema.decode(schema.encode(Line("a", 3)), b"r0")
+    assert schema.knows(b"x" * 1000)
+    assert schema.decode(schema.encode(Line("a", 3))) == Line("a", 3)
+
+
+class Answers:
+    """A broker's connection that answers questions for schemas, in turn."""
+
+    def __init__(self, *answers: pb.CommandGetSchemaResponse) -> None:
+        self.answers = list(answers)
+
+    async def service(self) -> Answers:
+        return self
+
+    async def request(self, kind: int, field: str, **fields: Any) -> pb.CommandGetSchemaResponse:
+        return self.answers.pop(0)
+
+
+async def test_a_broker_that_cannot_answer_now_does_not_make_a_version_ours() -> None:
+    """Avro does not say what it is: read by another definition, the values would be others."""
+    theirs = record({"name": "count", "type": "int"}, ITEM)
+    schema = AvroSchema(Line).for_topic()
+    found: list[Any] = []
+    done = asyncio.Event()
+
+    def put(entry: Entry) -> None:
+        found.append(schema.decode(entry.data, b"\0"))
+        done.set()
+
+    not_now = pb.CommandGetSchemaResponse(request_id=0, error_code=pb.MetadataError, error_message="not now")
+    brokers = Answers(not_now, pb.CommandGetSchemaResponse(request_id=0, schema=stored(theirs)))
+    gate = VersionGate(schema, cast(Any, brokers), "t", put, Backoff(random.Random(1)))
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, schema_version=b"\0")
+    payload = AvroSchema(definition=theirs).encode({"count": 1, "item": "a"})
+    gate.put(Entry(Origin("t"), 1, 1, metadata, payload))
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert found == [Line("a", 1)]
+    await gate.close()
 
 
 def test_other_schemas_know_every_version() -> None:

@@ -16,7 +16,15 @@ from anabranch.broker.compaction.entries import DROP, EMPTY_SLOT, KEEP, Looked, 
 from anabranch.broker.compaction.kept import Kept
 from anabranch.broker.compaction.pieces import Pieces
 from anabranch.broker.compaction.survey import InputChangedError
-from anabranch.columns.compaction import Flags, KeyTable, OpenedEntries, mark_keyless, open_entries, without
+from anabranch.columns.compaction import (
+    Flags,
+    KeyTable,
+    OpenedEntries,
+    groups,
+    mark_keyless,
+    open_entries,
+    without,
+)
 from anabranch.wire.frames import Buffer
 
 # 24 bytes each, three quarters of them in use: three million keys in a hundred megabytes.
@@ -37,6 +45,10 @@ class FastCompactor:
     # -- what is the latest
 
     def survey(self, entries: Sequence[Buffer]) -> None:
+        for first, stop in groups(entries):
+            self._survey(entries[first:stop])
+
+    def _survey(self, entries: Sequence[Buffer]) -> None:
         opened = open_entries(entries)
         odd = np.flatnonzero(opened.plain == 0).tolist()
         if not odd:
@@ -88,8 +100,9 @@ class FastCompactor:
     # -- what is left
 
     def compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]:
-        if not entries:
-            return []
+        return [left for first, stop in groups(entries) for left in self._compact(entries[first:stop])]
+
+    def _compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]:
         opened = open_entries(entries)
         odd = np.flatnonzero(opened.plain == 0).tolist()
         if not odd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from anabranch.broker.compaction.entries import last_slot
 from anabranch.broker.compaction.fast_survey import FastCompactor
 from anabranch.broker.compaction.survey import Compactor, InputChangedError
+from anabranch.columns.compaction import UNPACKED_BYTES_MAX
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry, unpack
 from anabranch.wire.entry import metadata_span
@@ -333,3 +335,21 @@ def test_what_nobody_can_read_is_kept_as_it_is(
             break
     assert made.compact(entries) == entries
     made.finish()
+
+
+def test_batches_that_unpack_to_much_are_not_in_memory_at_once() -> None:
+    """A thousand of them come in a megabyte: each is allowed, and all of them would be 5 GB."""
+    size = 4 << 20
+    entries = [SentEntry((Sent(f"{n % 3}", bytes(size)),), compression=pb.ZSTD).build() for n in range(60)]
+    compactor = FastCompactor(secret=SECRET)
+    tracemalloc.start()
+    try:
+        compactor.survey(entries)
+        assert compactor.end_pass()
+        left = compactor.compact(entries)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    compactor.finish()
+    assert [n for n, entry in enumerate(left) if entry is not None] == [57, 58, 59]
+    assert peak < 2 * UNPACKED_BYTES_MAX < 60 * size
