@@ -31,7 +31,8 @@ def test_a_fault_put_in_is_found_within_a_few_dozen_seeds(sabotage: Sabotage) ->
 
 def test_runs_do_what_they_are_meant_to_do() -> None:
     reports = [run(seed) for seed in range(10)]
-    assert all(report.sent >= 30 and report.delivered >= 2 * report.sent for report in reports)
+    # Some kinds of trouble have topics of their own, which one subscription reads.
+    assert all(report.sent >= 30 and report.delivered > report.sent for report in reports)
     assert sum(report.reshapings for report in reports) > 10
     assert sum(report.faults for report in reports) > 50
 

@@ -47,6 +47,7 @@ class Publishing:
     __slots__ = (
         "_answers",
         "_delay_ms_max",
+        "_is_attached",
         "_is_encryption_required",
         "_is_plain",
         "_is_silent",
@@ -70,11 +71,14 @@ class Publishing:
         dedup: Deduplication,
         *,
         is_sealed: bool,
+        is_attached: Callable[[str], bool],
         on_full: Callable[[], None],
         on_hidden: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        """`on_hidden` is told attempt, ledger and entry of what a hidden producer has appended."""
+        """`is_attached` says whether there is a producer of that name. `on_hidden` is told attempt, ledger and entry of
+        what a hidden producer has appended."""
         self._log = log
+        self._is_attached = is_attached
         self._answers: deque[_Answer] = deque()
         self._on_full = on_full
         self._on_hidden = on_hidden
@@ -229,12 +233,15 @@ class Publishing:
                     pb.NotAllowedError,
                     f"Exceeds max allowed delivery delay of {self._delay_ms_max} milliseconds",
                 )
-        if self.is_deduplicating and metadata.producer_name not in ("", producer.name):
-            # After a crash the log itself tells what is stored of whom.
+        if (
+            self.is_deduplicating
+            and metadata.producer_name != producer.name
+            and self._is_attached(metadata.producer_name)
+        ):
+            # After a crash the log itself tells what is stored of whom: it would count against the other one.
             return (
                 pb.NotAllowedError,
-                f"the message names another producer than its own, {producer.name!r}: "
-                "where messages are deduplicated, that would count against the other one",
+                f"the message names a producer that somebody else is, and its own is {producer.name!r}",
             )
         return None
 

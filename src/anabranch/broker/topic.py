@@ -78,6 +78,7 @@ class Topic:
             topic_log,
             dedup,
             is_sealed=is_sealed,
+            is_attached=lambda producer: producer in self.producers,
             on_full=self.attached.close_all,
             on_hidden=self.hidden.appended,
         )

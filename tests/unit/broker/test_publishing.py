@@ -85,7 +85,11 @@ class Rig:
         await TopicLog.create("/t", metadata, 1)
         self.log = await TopicLog.open("/t", "a/b", self.store, metadata, LedgerIds(metadata), 1)
         self.publishing = Publishing(
-            self.log, Deduplication(), is_sealed=is_sealed, on_full=lambda: setattr(self, "was_full", True)
+            self.log,
+            Deduplication(),
+            is_sealed=is_sealed,
+            is_attached=lambda name: name in ("p", "q"),
+            on_full=lambda: setattr(self, "was_full", True),
         )
         self.log.start(self)
         return self
@@ -251,13 +255,16 @@ async def test_metadata_that_nobody_can_read_is_refused_where_it_decides() -> No
     assert answers == [("receipt", 1, 0), *(("error", n, pb.NotAllowedError) for n in (2, 3, 4))]
 
 
-async def test_where_messages_are_deduplicated_nobody_sends_under_anothers_name() -> None:
+async def test_where_messages_are_deduplicated_nobody_sends_under_the_name_of_one_who_is_there() -> None:
     rig = await Rig().open()
     other = pb.MessageMetadata(producer_name="q", sequence_id=1, publish_time=1)
+    nobody = pb.MessageMetadata(producer_name="r", sequence_id=1, publish_time=1)
     rig.send(1, metadata=other)
     rig.publishing.deduplicate(True)
     rig.send(2, metadata=other)
-    assert await rig.until_answered(2) == [("receipt", 1, 0), ("error", 2, pb.NotAllowedError)]
+    rig.send(3, metadata=nobody)
+    answers = await rig.until_answered(3)
+    assert answers == [("receipt", 1, 0), ("error", 2, pb.NotAllowedError), ("receipt", 3, 1)]
 
 
 async def test_without_deduplication_ids_may_repeat() -> None:
