@@ -48,18 +48,20 @@ class Collection:
         if state is None or not state.topic.layout.sealed:
             return {}
         layout = state.topic.layout
-        keep_ms = await self._settings.retention_ms(controller.topic.namespace)
-        emptied_ms = keep_ms if self._settings.emptied_ms is None else self._settings.emptied_ms
-        if emptied_ms is None:
-            return {}
         # The store's time, as that of the layouts: the clocks of brokers differ.
         now_ms = await self._now_ms()
         seen_ms = self._seen_sealed(controller, layout, now_ms)
         records = await self._records.subscriptions(controller.topic, state.topic.generation)
         found: dict[SegmentId, tuple[int, int] | None] = {}
         for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
+            if segment.is_deleting:
+                continue
+            keep_ms = await self._settings.retention_ms(segment.topic(controller.topic))
+            emptied_ms = keep_ms if self._settings.emptied_ms is None else self._settings.emptied_ms
+            if emptied_ms is None:
+                continue
             least_ms = emptied_ms if keep_ms is None else min(emptied_ms, keep_ms)
-            if segment.is_deleting or segment.sealed_ms + least_ms > now_ms:
+            if segment.sealed_ms + least_ms > now_ms:
                 continue
             if seen_ms[segment.id] + min(least_ms, DOUBT_MS) > now_ms:
                 continue

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 
 # How many segments a topic may be created with. Automatic splits have a limit of their own.
 SEGMENTS_MAX = 4096
 
 
-async def _keep_nothing(namespace: NamespaceName) -> int | None:
+async def _keep_nothing(name: TopicName) -> int | None:
     return 0
 
 
@@ -22,8 +22,8 @@ class ControllerSettings:
     session_grace_s: float = 60.0
     # How often sealed segments are looked at that nobody may need any more.
     collect_every_s: float = 60.0
-    # For how long a sealed segment is kept at least, in milliseconds; None for ever.
-    retention_ms: Callable[[NamespaceName], Awaitable[int | None]] = _keep_nothing
+    # For how long a sealed segment is kept at least, by the name of its log, in milliseconds; None for ever.
+    retention_ms: Callable[[TopicName], Awaitable[int | None]] = _keep_nothing
     # For how long one that holds nothing any more, as there is nothing in it to retain; None: as any other.
     emptied_ms: int | None = None
     drain_poll_first_s: float = 0.25

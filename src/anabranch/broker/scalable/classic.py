@@ -11,7 +11,7 @@ from anabranch.broker.scalable.naming import is_segment_consumer
 from anabranch.controller.feed import Part
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
-from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName
+from anabranch.model.names import Domain, InvalidName, TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
 
 if TYPE_CHECKING:
@@ -87,12 +87,15 @@ def _partitioned_topic(path: str) -> TopicName | None:
 def controller_settings(broker: Broker) -> ControllerSettings:
     config = broker.config
 
-    async def retention_ms(namespace: NamespaceName) -> int | None:
+    async def retention_ms(name: TopicName) -> int | None:
         """As long as retention keeps consumed entries, and never less than they linger anyway; None for ever.
+
+        A segment that was a classic topic keeps what that topic's own policy says.
 
         What the disk's share, or a retention by size, takes of them earlier leaves nothing to keep: `emptied_ms`.
         """
-        found = (await broker.resources.policies(namespace)).retention_policies
+        of_namespace = await broker.resources.policies(name.namespace)
+        found = broker.topic_policies.over(of_namespace, name).retention_policies
         minutes = config.default_retention_time_in_minutes if found is None else found.minutes
         megabytes = config.default_retention_size_in_mb if found is None else found.megabytes
         if minutes < 0 and megabytes:

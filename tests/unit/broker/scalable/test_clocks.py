@@ -6,6 +6,8 @@ import pytest
 
 from anabranch.model.names import TopicName
 from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import build_entry
 from unit.broker.scalable.brokers import NOW_MS, BrokerLab, topics_of
 
 TOPIC = TopicName.parse("topic://public/default/orders")
@@ -40,7 +42,12 @@ async def test_a_sealed_segment_is_kept_for_its_retention_by_the_stores_time(
         default_retention_time_in_minutes=60, default_retention_size_in_mb=-1, log_linger_seconds=0
     )
     topics = topics_of(broker)
-    await topics.create(TOPIC, 1)
+    root = (await topics.create(TOPIC, 1)).layout.active[0]
+    # One that is empty has nothing to be kept for.
+    held = await broker.topic(root.topic(TOPIC))
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=lab.now_ms)
+    held.publishing.publish_own(build_entry(metadata, b"kept"), 1)
+    await held.stored_in_full()
     await topics.split(TOPIC, 0)
     controller = topics.controllers[TOPIC]
 
@@ -51,7 +58,9 @@ async def test_a_sealed_segment_is_kept_for_its_retention_by_the_stores_time(
             await topics.collect(controller)
             lab.now_ms += 61_000
             store_ms += 61_000
-        await topics.create_subscription(TOPIC, f"behind-the-removal-{store_ms}")
+        # Both have their turn behind the removal; and nobody is left who needs the segment.
+        await topics.create_subscription(TOPIC, "brief")
+        await topics.delete_subscription(TOPIC, "brief")
         return SegmentId(0) in (await topics.view(TOPIC)).layout.segments
 
     assert await look()
