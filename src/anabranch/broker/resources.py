@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -53,6 +53,9 @@ MANAGED_LEDGERS = "/managed-ledgers"
 CLASSIC_DOMAINS = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
 PoliciesListener = Callable[[NamespaceName, Policies | None], None]
+# A namespace may have a hundred thousand topics: reading their names must not hold others up.
+NAMES_PER_TURN: Final = 500
+
 T = TypeVar("T", bound=Json)
 
 
@@ -423,11 +426,13 @@ class Resources:
     # -- the store
 
     async def _names(self, root: str, namespace: NamespaceName, domains: Iterable[Domain]) -> list[TopicName]:
-        return [
-            TopicName(domain, namespace, decode_local(child))
-            for domain in domains
-            for child in await self._metadata.children(f"{root}/{namespace}/{domain.value}")
-        ]
+        found = []
+        for domain in domains:
+            for child in await self._metadata.children(f"{root}/{namespace}/{domain.value}"):
+                found.append(TopicName(domain, namespace, decode_local(child)))
+                if len(found) % NAMES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        return found
 
     async def _get(self, path: str, kind: type[T], what: str) -> T:
         found = await self._metadata.get(path)

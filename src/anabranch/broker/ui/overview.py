@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +17,7 @@ from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
 from anabranch.broker.metrics import resident_bytes
 from anabranch.broker.owners import BROKERS
-from anabranch.broker.resources import ResourceError
+from anabranch.broker.resources import NAMES_PER_TURN, ResourceError
 from anabranch.broker.scalable.auto_policy import applied
 from anabranch.broker.ui.recorder import shown_name
 from anabranch.controller.records import Records
@@ -38,8 +41,7 @@ class Names:
     """The names of all topics, read now and then, and the layouts of those that no controller here knows."""
 
     fresh_until: float = float("-inf")
-    scalable: tuple[TopicName, ...] = ()
-    classic: tuple[TopicName, ...] = ()
+    all: frozenset[TopicName] = frozenset()
     layouts: dict[TopicName, _Shape | None] = field(default_factory=dict)
 
     async def refresh(self, broker: Broker) -> None:
@@ -47,15 +49,15 @@ class Names:
         if began < self.fresh_until:
             return
         self.fresh_until = began + NAMES_FRESH_S
-        scalable: list[TopicName] = []
-        classic: set[TopicName] = set()
+        found: set[TopicName] = set()
         for tenant in await broker.resources.tenants():
             for namespace in await broker.resources.namespaces(tenant):
-                scalable += await broker.resources.scalable_names(namespace)
-                names = await broker.resources.topic_names(namespace)
-                classic |= {name.base for name in names if not name.is_system}
-                classic |= set(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
-        self.scalable, self.classic = tuple(scalable), tuple(classic)
+                found.update(await broker.resources.scalable_names(namespace))
+                async for name in _in_turns(await broker.resources.topic_names(namespace)):
+                    if not name.is_system:
+                        found.add(name.base)
+                found.update(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
+        self.all = frozenset(found)
         self.layouts.clear()
         took = time.monotonic() - began
         self.fresh_until = began + max(NAMES_FRESH_S, took * READING_SHARE)
@@ -76,14 +78,19 @@ async def overview_json(
 ) -> dict[str, Any]:
     """`wanted` is part of a name, or empty. Topics that the role may not administer are left out, uncounted."""
     await names.refresh(broker)
-    readable = await _readable(broker, role, {*names.scalable, *names.classic, *_open(broker)})
-    matching = [name for name in readable if wanted.lower() in str(name).lower()]
-    rates = {name: _rate(broker, name) for name in matching}
-    busiest = sorted(matching, key=lambda name: (-rates[name], name))[:TOPICS_MAX]
+    wanted = wanted.lower()
+    count = 0
+    matching: list[tuple[float, str, TopicName]] = []
+    open_now = [name for name in _open(broker) if name not in names.all]
+    async for name in _readable(broker, role, itertools.chain(names.all, open_now)):
+        count += 1
+        if wanted in (text := str(name)).lower():
+            matching.append((-_rate(broker, name), text, name))
+    busiest = [name for _, _, name in heapq.nsmallest(TOPICS_MAX, matching)]
     consumers = _consumers(broker, busiest)
     return {
         "now": broker.now_ms(),
-        "topicCount": len(readable),
+        "topicCount": count,
         "matching": len(matching),
         "segmentCount": sum(name.domain is Domain.SEGMENT for name in broker.loaded()),
         "topics": [
@@ -104,16 +111,22 @@ def _rate(broker: Broker, name: TopicName) -> float:
     return 0.0 if latest is None else latest.messages_in + latest.messages_out
 
 
-async def _readable(broker: Broker, role: str, names: Iterable[TopicName]) -> list[TopicName]:
+async def _readable(broker: Broker, role: str, names: Iterable[TopicName]) -> AsyncIterator[TopicName]:
     """A right on the namespace counts for all its topics; without it each is asked for."""
     whole: dict[NamespaceName, bool] = {}
-    found = []
-    for name in sorted(names):
+    async for name in _in_turns(names):
         if name.namespace not in whole:
             whole[name.namespace] = await _may(broker, role, name.namespace)
         if whole[name.namespace] or await _may(broker, role, name):
-            found.append(name)
-    return found
+            yield name
+
+
+async def _in_turns(names: Iterable[TopicName]) -> AsyncIterator[TopicName]:
+    """Lets others run in between: there may be a hundred thousand, and the page asks every few seconds."""
+    for number, name in enumerate(names, 1):
+        yield name
+        if number % NAMES_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def _may(broker: Broker, role: str, where: NamespaceName | TopicName) -> bool:

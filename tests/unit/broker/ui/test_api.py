@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from anabranch.broker.resources import NAMES_PER_TURN
 from anabranch.broker.ui import api
+from anabranch.broker.ui.overview import Names, overview_json
 from anabranch.client.client import Client
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.names import TopicName
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 from unit.broker.admin.test_scalable import OneOwner, Refusing
 
@@ -89,6 +93,34 @@ async def test_the_overview_has_each_topic_with_its_cross_section(rest: Rest) ->
     assert orders["section"] == [[0.25, 0.0], [0.25, 0.0], [0.5, 0.0]]
     assert found["persistent://public/default/old"]["segmentCount"] == 3
     assert found["persistent://public/default/topic-of-old-kind"]["msgRateIn"] > 0
+
+
+async def test_others_run_while_many_topics_are_looked_at(rest: Rest) -> None:
+    """Whoever may open the page asks for it every few seconds."""
+    count = 4000
+    names = Names(
+        fresh_until=float("inf"),
+        all=frozenset(TopicName.parse(f"persistent://public/default/t{n}") for n in range(count)),
+    )
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    turns = 0
+    found = await overview_json(rest.broker, names, "", 0, "t39")
+    others.cancel()
+    assert turns >= count // NAMES_PER_TURN
+    assert (found["topicCount"], found["matching"]) == (count, 111)
+    assert [topic["name"] for topic in found["topics"]][:2] == [
+        "persistent://public/default/t39",
+        "persistent://public/default/t390",
+    ]
 
 
 async def test_the_overview_is_searched_by_part_of_a_name(rest: Rest) -> None:
