@@ -9,8 +9,8 @@ judged part by part, native Protobuf ones by their root message, and all others 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from anabranch.wire import pulsar_pb2 as pb
@@ -19,8 +19,12 @@ DEFAULT_STRATEGY: Final = "FULL"
 
 # Comparing a schema with all versions takes so many steps at most, about a second. A thousand fields take thousands.
 STEPS_MAX: Final = 500_000
+# So many members of a set are compared in the time of one step.
+_MEMBERS_PER_STEP: Final = 16
 # What a refusal shows of a type.
 SHOWN_MAX: Final = 200
+# Of a type's name with its namespace: it is put together anew wherever a schema refers to a type.
+NAME_CHARS_MAX: Final = 10_000
 
 # Its name is a word of Python's.
 TYPE_NONE: Final = pb.Schema.Type.Value("None")
@@ -74,19 +78,33 @@ class Unreadable(ValueError):
 
 def is_same(one: Definition, other: Definition) -> bool:
     """Whether both say the same. Spacing and order of JSON members do not count."""
-    if one.type != other.type:
-        return False
+    return same_as(one)(other)
+
+
+def same_as(one: Definition) -> Callable[[Definition], bool]:
+    """`is_same` for many others: the one is read once."""
     if one.type == pb.Schema.KeyValue:
         # Primitive parts have no definition: only their types tell them apart.
-        return all(is_same(a, b) for a, b in zip(_parts(one), _parts(other), strict=True))
-    if one.data == other.data:
-        return True
-    if one.type not in _AVRO_TYPES:
-        return False
-    try:
-        return bool(json.loads(one.data) == json.loads(other.data))
-    except (ValueError, RecursionError):
-        return False
+        are_same = [same_as(part) for part in _parts(one)]
+        return lambda other: (
+            other.type == one.type
+            and all(is_same(part) for is_same, part in zip(are_same, _parts(other), strict=True))
+        )
+    read = cache(lambda: json.loads(one.data))
+
+    def is_it(other: Definition) -> bool:
+        if one.type != other.type:
+            return False
+        if one.data == other.data:
+            return True
+        if one.type not in _AVRO_TYPES:
+            return False
+        try:
+            return bool(read() == json.loads(other.data))
+        except (ValueError, RecursionError):
+            return False
+
+    return is_it
 
 
 def defect(schema: Definition) -> str | None:
@@ -128,7 +146,7 @@ def objection(before: Sequence[Definition], new: Definition, strategy: str) -> s
         return "this namespace allows no change of a schema"
     compared = before if strategy.endswith("_TRANSITIVE") else before[-1:]
     direction = strategy.removesuffix("_TRANSITIVE")
-    steps = count(1)
+    steps = _Steps()
     for old in compared:
         if old.type != new.type:
             return f"the topic's schema is of type {_name(old.type)}, not {_name(new.type)}"
@@ -154,7 +172,7 @@ def _name(type: int) -> str:
     return pb.Schema.Type.Name(type) if type in pb.Schema.Type.values() else str(type)
 
 
-def _compare(old: Definition, new: Definition, direction: str, steps: Iterator[int]) -> str | None:
+def _compare(old: Definition, new: Definition, direction: str, steps: _Steps) -> str | None:
     if old.type in _AVRO_TYPES:
         older, newer = _parse(old.data), _parse(new.data)
         reason = None
@@ -206,14 +224,31 @@ def _root_message(data: bytes) -> str:
 class _Named:
     """A named type, resolved: `kind` is record, enum or fixed."""
 
-    __slots__ = ("fields", "kind", "name", "node")
+    __slots__ = ("fields", "has_default", "kind", "name", "size", "symbols", "types")
 
     def __init__(self, kind: str, name: str, node: Mapping[str, Any]) -> None:
         self.kind = kind
         self.name = name
-        self.node = node
-        # (name, aliases, type, has a default) of a record's fields.
+        # (name, aliases, type, has a default) of a record's fields, and the types by name.
         self.fields: list[tuple[str, frozenset[str], Any, bool]] = []
+        self.types: dict[str, Any] = {}
+        # Of an enum.
+        self.symbols = frozenset(map(str, node["symbols"])) if kind == "enum" else frozenset()
+        self.has_default = "default" in node
+        # Of a fixed.
+        self.size = int(node["size"]) if kind == "fixed" else 0
+
+
+class _Steps:
+    """What comparing may take."""
+
+    def __init__(self) -> None:
+        self._left = STEPS_MAX
+
+    def take(self, count: int = 1) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise Unreadable("the schemas are too complex to be compared")
 
 
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -225,7 +260,7 @@ def _parse(data: bytes) -> Any:
         return _resolve(json.loads(data), {}, "")
     except json.JSONDecodeError as error:
         raise Unreadable(f"the schema is no Avro definition, as it is no JSON: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise Unreadable(f"the schema is no Avro definition: {error!r}") from None
 
 
@@ -249,6 +284,8 @@ def _resolve(node: Any, names: dict[str, _Named], space: str) -> Any:
     name = str(node.get("name", ""))
     space = name.rpartition(".")[0] or str(node.get("namespace") or space)
     full = name if "." in name or not space else f"{space}.{name}"
+    if len(full) > NAME_CHARS_MAX:
+        raise ValueError(f"a name of {len(full)} characters, the limit is {NAME_CHARS_MAX}")
     named = names[full] = names[name] = _Named("record" if kind == "error" else kind, full, node)
     if named.kind == "record":
         named.fields = [
@@ -260,22 +297,36 @@ def _resolve(node: Any, names: dict[str, _Named], space: str) -> Any:
             )
             for field in node["fields"]
         ]
+        named.types = {field[0]: field[2] for field in named.fields}
     return named
 
 
 class _Fault(NamedTuple):
-    """Why something cannot be read: the path of the first field in the way, and what to say before and behind it."""
+    """Why something cannot be read: the path of the first field in the way, and what to say before and behind it.
+
+    `types` are shown behind that. Most faults are found in branches of unions of which another one fits, and nobody
+    ever hears of them."""
 
     path: str
     before: str
     after: str
+    types: tuple[Any, Any] | None = None
+    lacks: tuple[_Named, _Named] | None = None
 
     def __str__(self) -> str:
-        return f"{self.before}{self.path or 'the value'}{self.after}"
+        told = f"{self.before}{self.path or 'the value'}{self.after}"
+        if self.types is not None:
+            reader, writer = self.types
+            told += f": {_show(writer)} cannot be read as {_show(reader)}"
+        if self.lacks is not None:
+            reader, writer = self.lacks
+            told += f": the enum lacks {_short(', '.join(sorted(writer.symbols - reader.symbols)))}"
+        return told
 
     def within(self, field: str) -> _Fault:
         is_plain = not self.path or self.path.startswith("[")
-        return self._replace(path=f"{field}{self.path}" if is_plain else f"{field}.{self.path}")
+        path = f"{_short(field)}{self.path}" if is_plain else f"{_short(field)}.{self.path}"
+        return self._replace(path=_short(path))
 
 
 # A fault, or None with the outermost comparison under way that it was taken for granted will find none.
@@ -291,7 +342,7 @@ class _Comparison:
     success that rests on such a pair is forgotten if that pair turns out to have a fault.
     """
 
-    def __init__(self, steps: Iterator[int]) -> None:
+    def __init__(self, steps: _Steps) -> None:
         self._steps = steps
         self._known: dict[tuple[int, int], _Fault | None] = {}
         self._under_way: dict[tuple[int, int], int] = {}
@@ -304,8 +355,7 @@ class _Comparison:
         return None if found is None else str(found)
 
     def _judge(self, reader: Any, writer: Any) -> _Verdict:
-        if next(self._steps) > STEPS_MAX:
-            raise Unreadable("the schemas are too complex to be compared")
+        self._steps.take()
         if isinstance(writer, list):
             return self._all((reader, branch) for branch in writer)
         if isinstance(reader, list):
@@ -338,14 +388,13 @@ class _Comparison:
 
     def _named(self, reader: _Named, writer: _Named) -> _Verdict:
         if reader.kind == "fixed":
-            is_same_size = reader.node.get("size") == writer.node.get("size")
-            return (None if is_same_size else _Fault("", "", ": fixed sizes differ")), _SURE
+            return (None if reader.size == writer.size else _Fault("", "", ": fixed sizes differ")), _SURE
         if reader.kind == "enum":
-            unknown = set(writer.node["symbols"]) - set(reader.node["symbols"])
-            if unknown and "default" not in reader.node:
-                lacks = _short(", ".join(sorted(map(str, unknown))))
-                return _Fault("", "", f": the enum lacks {lacks}"), _SURE
-            return None, _SURE
+            if len(writer.symbols) <= len(reader.symbols):
+                self._steps.take(len(writer.symbols) // _MEMBERS_PER_STEP)
+            if reader.has_default or writer.symbols <= reader.symbols:
+                return None, _SURE
+            return _Fault("", "", "", lacks=(reader, writer)), _SURE
         pair = (id(reader), id(writer))
         if pair in self._known:
             return self._known[pair], _SURE
@@ -357,6 +406,7 @@ class _Comparison:
         depth, mark = len(self._under_way), len(self._order)
         self._under_way[pair] = depth
         found, rests_on = self._fields(reader, writer)
+        self._steps.take((len(self._order) - mark) // _MEMBERS_PER_STEP)
         del self._under_way[pair]
         if found is not None:
             self._known[pair] = found
@@ -381,9 +431,10 @@ class _Comparison:
 
     def _fields(self, reader: _Named, writer: _Named) -> _Verdict:
         least = _SURE
-        written = {name: type for name, _, type, _ in writer.fields}
+        written = writer.types
         for name, aliases, type, has_default in reader.fields:
-            source = next((known for known in (name, *aliases) if known in written), None)
+            self._steps.take(1 + len(aliases) // _MEMBERS_PER_STEP)
+            source = name if name in written else next((known for known in aliases if known in written), None)
             if source is not None:
                 found, rests_on = self._judge(type, written[source])
                 if found is not None:
@@ -395,16 +446,30 @@ class _Comparison:
 
 
 def _differ(reader: Any, writer: Any) -> _Verdict:
-    return _Fault("", "", f": {_short(_show(writer))} cannot be read as {_short(_show(reader))}"), _SURE
+    return _Fault("", "", "", types=(reader, writer)), _SURE
 
 
 def _short(text: str) -> str:
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
-def _show(node: Any) -> str:
-    if isinstance(node, list):
-        return "[" + ", ".join(_show(branch) for branch in node) + "]"
-    if isinstance(node, tuple):
-        return f"{node[0]} of {_show(node[1])}"
-    return f"{node.kind} {node.name}" if isinstance(node, _Named) else str(node)
+def _show(type: Any) -> str:
+    """As far as it is shown."""
+    told = ""
+    nodes = [type]
+    while nodes and len(told) <= SHOWN_MAX:
+        node = nodes.pop()
+        if isinstance(node, list):
+            told += "["
+            nodes.append("]")
+            # A branch has a character at least.
+            for n, branch in reversed(list(enumerate(node[:SHOWN_MAX]))):
+                nodes += [branch, ", "] if n else [branch]
+        elif isinstance(node, tuple):
+            told += f"{node[0]} of "
+            nodes.append(node[1])
+        elif isinstance(node, _Named):
+            told += f"{node.kind} {_short(node.name)}"
+        else:
+            told += str(node)
+    return _short(told)

@@ -17,7 +17,7 @@ from anabranch.broker import schema_compat
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, InvalidSchemaError
 from anabranch.broker.policies import Policies
-from anabranch.metadata.errors import AlreadyExists, VersionConflict
+from anabranch.metadata.errors import AlreadyExists, ValueTooLarge, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -108,6 +108,10 @@ class Schemas:
                     await self._metadata.put(_path(topic), value, if_version=found.version)
             except (AlreadyExists, VersionConflict):
                 continue
+            except ValueTooLarge as error:
+                raise InvalidSchemaError(
+                    f"the versions of {topic}'s schema would take too much room: {error}"
+                ) from None
             return len(stored)
 
     async def check_consumer(self, topic: TopicName, schema: StoredSchema, policies: Policies) -> bool:
@@ -139,9 +143,11 @@ class Schemas:
             if not _live(stored):
                 return len(stored)
             mark = StoredSchema(schema_compat.TYPE_NONE, "", b"", timestamp_ms=now_ms, is_deletion=True)
+            # Their numbers stay theirs. The record has an end, and what nobody can have must not fill it.
+            gone = [msgspec.structs.replace(one, name="", data=b"", properties={}) for one in stored]
             try:
                 await self._metadata.put(
-                    _path(topic), msgspec.json.encode([*stored, mark]), if_version=found.version
+                    _path(topic), msgspec.json.encode([*gone, mark]), if_version=found.version
                 )
             except VersionConflict:
                 continue
@@ -169,7 +175,8 @@ async def _version_of(known: Mapping[int, StoredSchema], schema: StoredSchema) -
 
 
 def _first_match(known: Mapping[int, StoredSchema], schema: StoredSchema) -> int | None:
-    return next((version for version, old in known.items() if old.matches(schema)), None)
+    is_same = schema_compat.same_as(schema)
+    return next((version for version, old in known.items() if is_same(old)), None)
 
 
 async def _aside(size: int, judge: Callable[..., T], *given: object) -> T:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.consumer import KEY_SHARED, SHARED, Consumer
-from anabranch.broker.dispatch.chunks import BegunChunks, name_of
+from anabranch.broker.dispatch.chunks import CHUNKS_MAX, BegunChunks, name_of
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.rig import RecordingLink, Rig
@@ -104,6 +104,17 @@ def test_a_name_of_megabytes_is_kept_as_its_hash() -> None:
     chunks.sent((1, 0), metadata, consumer)
     metadata.chunk_id = 1
     assert chunks.owner(metadata) is consumer
+
+
+def test_a_message_that_never_ends_is_not_remembered_for_ever() -> None:
+    """All of it reaches one consumer at a time, and what it costs has an end."""
+    chunks, consumer = BegunChunks(), Consumer(1, "c", RecordingLink())
+    metadata = pb.MessageMetadata(uuid="m", chunk_id=0, num_chunks_from_msg=2**31 - 1)
+    for n in range(3 * CHUNKS_MAX):
+        metadata.chunk_id = min(n, 1)
+        chunks.sent((1, n), metadata, consumer)
+        assert n % 1000 or chunks.remembered <= CHUNKS_MAX
+    assert chunks.remembered > 0
 
 
 @dataclass

@@ -12,6 +12,7 @@ import pytest
 from anabranch.broker.policies import AuthPolicies, Bundles, Cluster, Policies, Retention, Tenant
 from anabranch.broker.policy_json import InvalidValue
 from anabranch.broker.resources import (
+    NAMES_PER_TURN,
     NAMESPACES,
     Conflict,
     NamespaceNotFound,
@@ -297,3 +298,25 @@ def test_policies_are_served_under_pulsars_names() -> None:
     assert shown["deduplicationEnabled"] is True
     assert "message_ttl_in_seconds" not in shown
     assert Policies.decode(msgspec.json.encode(shown)).retention_policies == Retention(minutes=1, megabytes=2)
+
+
+async def test_others_run_while_the_names_of_many_topics_are_read(
+    resources: Resources, store: MemoryStore
+) -> None:
+    count = 4000
+    for n in range(count):
+        await store.create(topic_record_path(SALES.topic(f"t{n}")), b"")
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    turns = 0
+    assert len(await resources.topic_names(SALES)) == count
+    others.cancel()
+    assert turns >= count // NAMES_PER_TURN

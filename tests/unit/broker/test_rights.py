@@ -365,3 +365,45 @@ async def test_checks_do_not_hold_each_other_up(acme: Guarded) -> None:
     async with acme.as_role("writer") as one, acme.as_role("nobody") as other:
         answers = await asyncio.gather(produce(one), produce(other))
         assert [answer.type for answer in answers] == [C.PRODUCER_SUCCESS, C.ERROR]
+
+
+COMPACTIONS = [
+    ("POST", f"{PATH}/subscription/__compaction/skip_all", None),
+    ("POST", f"{PATH}/subscription/%5F_compaction/skip_all", None),
+    ("POST", f"{PATH}/subscription/%255F_compaction/skip/1", None),
+    ("POST", f"{PATH}/subscription/__compaction/resetcursor/1", None),
+    ("POST", f"{PATH}/subscription/__compaction/resetcursor", {"ledgerId": 0, "entryId": 1}),
+    ("POST", f"{PATH}/subscription/__compaction/expireMessages/1", None),
+    ("POST", f"{PATH}/subscription/__compaction/expireMessages", {"ledgerId": 0, "entryId": 1}),
+    ("PUT", f"{PATH}/subscription/__compaction", None),
+    ("PUT", f"{PATH}/subscription/__compaction/properties", {}),
+    ("POST", f"{NS}/unsubscribe/__compaction", None),
+    ("POST", f"{NS}/clearBacklog/__compaction", None),
+    ("POST", f"{NS}/0x00000000_0xffffffff/unsubscribe/__compaction", None),
+    ("POST", f"{NS}/0x00000000_0xffffffff/clearBacklog/__compaction", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "json"), COMPACTIONS)
+@pytest.mark.parametrize("role", ["reader", "boss"])
+async def test_nobody_moves_the_cursor_that_keeps_what_is_not_compacted(
+    acme: Guarded, role: str, method: str, path: str, json: Any
+) -> None:
+    """A reader could have the log let go of what readers of the compacted topic have not seen."""
+    await acme.rest("boss", "PUT", f"{PATH}/compaction", 204)
+    topic = acme.broker.loaded()[TopicName.parse(TOPIC)]
+    await topic.compaction.wait()
+    assert "__compaction" in topic.subscriptions
+    await acme.rest(role, method, path, 405, json=json)
+    assert "__compaction" in topic.subscriptions
+
+
+async def test_who_may_compact_may_have_the_log_let_go(acme: Guarded) -> None:
+    await acme.rest("boss", "PUT", f"{PATH}/compaction", 204)
+    topic = acme.broker.loaded()[TopicName.parse(TOPIC)]
+    await topic.compaction.wait()
+    own = f"{PATH}/subscription/__compaction"
+    assert (await acme.rest("reader", "DELETE", own)).status_code in (401, 403)
+    assert "__compaction" in topic.subscriptions
+    await acme.rest("boss", "DELETE", own, 204)
+    assert "__compaction" not in topic.subscriptions

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from anabranch.broker.schema_compat import consumer_objection, is_same, objection
+from anabranch.broker.schema_compat import consumer_objection, defect, is_same, objection
 from anabranch.broker.schemas import StoredSchema
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -210,6 +212,73 @@ def test_schemas_that_take_too_long_to_compare_are_refused() -> None:
     reason = objection([many("W", 800, "int")], many("R", 800, "string"), "BACKWARD")
     assert reason is not None
     assert "too complex" in reason
+
+
+def names_types_at_length(count: int) -> tuple[StoredSchema, StoredSchema]:
+    """Each field of the new one is compared with a branch that takes long to be told, before another one fits."""
+    slow = record(field("u", [{"type": "array", "items": ["int"] * 80_000}, "string"]), name="Slow")
+    small = [record(field("u", "string"), name=f"W{n}") for n in range(count)]
+    new = [field("f0", json.loads(slow.data)), *(field(f"f{n}", "Slow") for n in range(1, count))]
+    return record(*(field(f"f{n}", json.loads(w.data)) for n, w in enumerate(small))), record(*new)
+
+
+def unlike_a_large_record(count: int) -> tuple[StoredSchema, StoredSchema]:
+    large = record(*(field(f"a{n}", "int") for n in range(20_000)), name="W")
+    small = [json.loads(record(field("q", "int"), name=f"R{n}").data) for n in range(count)]
+    return record(field("x", json.loads(large.data))), record(field("x", small))
+
+
+def unlike_a_large_enum(count: int) -> tuple[StoredSchema, StoredSchema]:
+    large = {"type": "enum", "name": "W", "symbols": [f"a{n}" for n in range(60_000)]}
+    small = [{"type": "enum", "name": f"R{n}", "symbols": ["q"]} for n in range(count)]
+    return record(field("x", large)), record(field("x", small))
+
+
+def called_by_many_names(count: int) -> tuple[StoredSchema, StoredSchema]:
+    many = field("q", "int", aliases=[f"a{n}" for n in range(100_000)], default=0)
+    new = [
+        field("f0", json.loads(record(many, name="R").data)),
+        *(field(f"f{n}", "R") for n in range(1, count)),
+    ]
+    old = [field(f"f{n}", json.loads(record(name=f"W{n}").data)) for n in range(count)]
+    return record(*old), record(*new)
+
+
+@pytest.mark.parametrize(
+    "made", [names_types_at_length, unlike_a_large_record, unlike_a_large_enum, called_by_many_names]
+)
+def test_what_schemas_take_to_compare_is_counted_whatever_they_are_made_of(
+    made: Callable[[int], tuple[StoredSchema, StoredSchema]],
+) -> None:
+    """Within a second or two of the processor's time; some of them took minutes."""
+    old, new = made(2000)
+    assert len(old.data) < 2_000_000 > len(new.data)
+    before_s = time.thread_time()
+    objection([old], new, "BACKWARD")
+    assert time.thread_time() - before_s < 20
+
+
+def test_a_name_that_is_put_together_again_and_again_has_an_end() -> None:
+    long = record(name=f"{'x' * 100_000}.R")
+    reason = objection([record()], long, "BACKWARD")
+    assert reason is not None
+    assert "characters" in reason
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        {"type": "enum", "name": "E"},
+        {"type": "enum", "name": "E", "symbols": 3},
+        {"type": "fixed", "name": "F"},
+        {"type": "fixed", "name": "F", "size": float("inf")},
+        {"type": "fixed", "name": "F", "size": [16]},
+    ],
+)
+def test_types_without_what_makes_them_are_refused_not_fatal(type: Any) -> None:
+    wrong = record(field("a", type))
+    assert defect(wrong) is not None
+    assert objection([wrong], wrong, "FULL") is not None
 
 
 @pytest.mark.parametrize("depth", [200, 5000])

@@ -17,7 +17,7 @@ from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.namespaces import clear, existing, unload_topics
 from anabranch.broker.admin.needs import Needs, needs
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, UsersSubscriptionDep
 from anabranch.broker.broker import Broker
 from anabranch.broker.policies import BUNDLES_MAX, Bundles, Policies
 from anabranch.broker.resources import NamespaceNotFound
@@ -117,7 +117,7 @@ async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep, bundle: str)
 @router.post(_PATH + "/clearBacklog/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(
-    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: UsersSubscriptionDep
 ) -> None:
     for topic in await _topics(broker, namespace, bundle):
         await clear(topic, subscription)
@@ -126,7 +126,7 @@ async def clear_backlog_of(
 @router.post(_PATH + "/unsubscribe/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
 async def unsubscribe(
-    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: SubscriptionDep
+    broker: BrokerDep, namespace: NamespaceDep, bundle: str, subscription: UsersSubscriptionDep
 ) -> None:
     for topic in await _topics(broker, namespace, bundle):
         if subscription in topic.subscriptions:

@@ -15,7 +15,7 @@ from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.openapi import takes
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, SubscriptionDep, body
+from anabranch.broker.admin.params import BrokerDep, NamespaceDep, UsersSubscriptionDep, body
 from anabranch.broker.admin.setting import shown_quotas
 from anabranch.broker.broker import Broker
 from anabranch.broker.errors import TopicNotFoundError
@@ -180,14 +180,16 @@ async def clear_backlog(broker: BrokerDep, namespace: NamespaceDep) -> None:
 
 @router.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
-async def clear_backlog_of(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
+async def clear_backlog_of(
+    broker: BrokerDep, namespace: NamespaceDep, subscription: UsersSubscriptionDep
+) -> None:
     async for topic in in_turns(await existing(broker, namespace)):
         await clear(topic, subscription)
 
 
 @router.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status_code=204)
 @needs(Needs.NAMESPACE_CONSUME)
-async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: SubscriptionDep) -> None:
+async def unsubscribe(broker: BrokerDep, namespace: NamespaceDep, subscription: UsersSubscriptionDep) -> None:
     async for topic in in_turns(await existing(broker, namespace)):
         if subscription in topic.subscriptions:
             await topic.delete_subscription(subscription, force=False)

@@ -20,6 +20,7 @@ from fastapi import Depends, Request
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.request_scope import ROLE
 from anabranch.broker.broker import Broker
+from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.model.names import Domain, NamespaceName, TopicName, check_given
 
 T = TypeVar("T")
@@ -58,6 +59,13 @@ async def _subscription(subscription: str) -> str:
     return name
 
 
+async def _users_subscription(subscription: str) -> str:
+    name = await _subscription(subscription)
+    if name == COMPACTION:
+        raise RestError(405, f"{COMPACTION} is the broker's own: what is not compacted yet hangs on it")
+    return name
+
+
 def decoded(text: str) -> str:
     try:
         return unquote_plus(text, errors="strict")
@@ -79,6 +87,8 @@ NamespaceDep = Annotated[NamespaceName, Depends(_namespace)]
 TopicDep = Annotated[TopicName, Depends(_persistent)]
 AnyTopicDep = Annotated[TopicName, Depends(_topic)]
 SubscriptionDep = Annotated[str, Depends(_subscription)]
+# One that users may change: not compaction's, which keeps the log for readers of what is compacted.
+UsersSubscriptionDep = Annotated[str, Depends(_users_subscription)]
 
 
 async def body(request: Request, kind: type[T], default: T | None = None) -> T:

@@ -12,9 +12,18 @@ from fastapi import APIRouter, Request
 
 from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.openapi import takes
-from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep, body, body_of
+from anabranch.broker.admin.params import (
+    BrokerDep,
+    RoleDep,
+    SubscriptionDep,
+    TopicDep,
+    UsersSubscriptionDep,
+    body,
+    body_of,
+)
 from anabranch.broker.admin.partitions import each, parts, single
 from anabranch.broker.broker import Broker
+from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.policy_json import Int32, Int64
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
@@ -56,7 +65,7 @@ async def list_subscriptions(broker: BrokerDep, topic: TopicDep) -> list[str]:
 
 @router.put("/subscription/{subscription}", status_code=204, openapi_extra=takes(At | str))
 async def create_subscription(
-    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, request: Request
 ) -> None:
     """The body says where it starts: a message id, `"earliest"` or `"latest"` (also without a body)."""
     asked: At | str = await body_of(request, At | str, "latest")
@@ -80,8 +89,11 @@ def _word(text: str) -> Literal["earliest", "latest"]:
 
 @router.delete("/subscription/{subscription}", status_code=204)
 async def delete_subscription(
-    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, force: bool = False
+    broker: BrokerDep, role: RoleDep, topic: TopicDep, subscription: SubscriptionDep, force: bool = False
 ) -> None:
+    """Compaction's own, which keeps the log for readers of what is compacted, is for those who may compact."""
+    if subscription == COMPACTION:
+        await broker.rights.administer(role, topic)
     holders = [part for part in await each(broker, topic) if subscription in part.subscriptions]
     if not holders:
         raise _absent(topic, subscription)
@@ -120,7 +132,7 @@ async def properties(broker: BrokerDep, topic: TopicDep, subscription: Subscript
 
 @router.put("/subscription/{subscription}/properties", status_code=204, openapi_extra=takes(dict[str, str]))
 async def set_properties(
-    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, request: Request
 ) -> None:
     """All of them: those not sent are gone."""
     sent = await body(request, dict[str, str], {})
@@ -150,13 +162,13 @@ async def set_replicated(
 
 
 @router.post("/subscription/{subscription}/skip_all", status_code=204)
-async def skip_all(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep) -> None:
+async def skip_all(broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep) -> None:
     for found in await _found(broker, topic, subscription):
         await found.skip_all()
 
 
 @router.post("/subscription/{subscription}/skip/{count}", status_code=204)
-async def skip(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, count: int) -> None:
+async def skip(broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, count: int) -> None:
     if not 0 <= count < 2**31:
         raise RestError(412, "The number of messages to skip must be 0 to 2147483647")
     if not topic.is_partition and await broker.resources.partitions(topic):
@@ -168,14 +180,16 @@ async def skip(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep
 
 @router.post("/subscription/{subscription}/resetcursor/{timestamp}", status_code=204)
 async def reset_to_time(
-    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, timestamp: int
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, timestamp: int
 ) -> None:
     for found in await _found(broker, topic, subscription):
         await found.seek_to_time(timestamp)
 
 
 @router.post("/subscription/{subscription}/resetcursor", status_code=204, openapi_extra=takes(At))
-async def reset(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request) -> None:
+async def reset(
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, request: Request
+) -> None:
     """To a message id, which is delivered again unless `isExcluded`."""
     at = await body(request, At)
     place = at.place
@@ -197,7 +211,9 @@ async def reset(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDe
 
 
 @router.post("/subscription/{subscription}/expireMessages/{seconds}", status_code=204)
-async def expire(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, seconds: int) -> None:
+async def expire(
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, seconds: int
+) -> None:
     """Acknowledges every message older than that."""
     _check_age(seconds)
     for found in await _found(broker, topic, subscription):
@@ -206,7 +222,7 @@ async def expire(broker: BrokerDep, topic: TopicDep, subscription: SubscriptionD
 
 @router.post("/subscription/{subscription}/expireMessages", status_code=204, openapi_extra=takes(At))
 async def expire_below(
-    broker: BrokerDep, topic: TopicDep, subscription: SubscriptionDep, request: Request
+    broker: BrokerDep, topic: TopicDep, subscription: UsersSubscriptionDep, request: Request
 ) -> None:
     """Acknowledges every message up to that id, and it too unless `isExcluded`."""
     at = await body(request, At)

@@ -16,6 +16,8 @@ from anabranch.wire import pulsar_pb2 as pb
 
 # Messages whose chunks are being handed out. The oldest is forgotten: its producer has died half-way.
 BEGUN_MAX: Final = 10_000
+# Chunks of one of them. Nobody's message has so many, and each is remembered: a producer may never come to the last.
+CHUNKS_MAX: Final = 10_000
 # Chunks waiting for room at their consumer, before reading stops.
 WAITING_MAX: Final = 10_000
 # Longer names are kept by their hash: any producer may send any name.
@@ -47,6 +49,11 @@ class BegunChunks:
 
     __slots__ = ("_begun", "_waiting", "waiting")
 
+    @property
+    def remembered(self) -> int:
+        """How many chunks of begun messages are known."""
+        return sum(len(one.places) for one in self._begun.values())
+
     def __init__(self) -> None:
         self._begun: dict[Name, _Begun] = {}
         # Position and key of each, and which message it is part of.
@@ -74,6 +81,9 @@ class BegunChunks:
             begun = self._begun[name] = _Begun(owner)
             if len(self._begun) > BEGUN_MAX:
                 del self._begun[next(iter(self._begun))]
+        if len(begun.places) >= CHUNKS_MAX:
+            del self._begun[name]
+            return
         begun.places.append(at)
 
     def wait(self, at: Position, metadata: pb.MessageMetadata, owner: Consumer, key_hash: int = 0) -> None:

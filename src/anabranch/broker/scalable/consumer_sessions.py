@@ -170,7 +170,9 @@ class ConsumerSessions:
         except AnabranchError as error:
             session.send(_refusal(request.request_id, error))
             return
-        session.spawn(request.request_id, self._register(session, consumer, request.request_id))
+        if not session.spawn(request.request_id, self._register(session, consumer, request.request_id)):
+            # Who closes it would wait for a registration that nobody has begun.
+            self._forget(session, consumer)
 
     def _new_session(self, session: Session, request: pb.CommandScalableTopicSubscribe) -> ConsumerSession:
         number, topics = request.consumer_id, self._topics

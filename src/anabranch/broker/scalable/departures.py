@@ -237,6 +237,6 @@ def _is_of(consumer: Consumer, held: ConsumerSession) -> bool:
 def _who(topic: TopicName, consumer: str) -> tuple[TopicName, str, SegmentId] | None:
     """The scalable topic, the consumer and the segment that a V5 client's consumer on a segment is named for."""
     name, mark, number = consumer.rpartition(_MARK)
-    if not mark or not number.isdigit():
+    if not mark or not (number.isascii() and number.isdecimal()):
         return None
     return scalable_name(topic.base), name, SegmentId(int(number))

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from anabranch.broker.errors import IncompatibleSchemaError
+from anabranch.broker.policies import Policies
 from anabranch.broker.schemas import Schemas, StoredSchema, version_bytes
 from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
@@ -91,3 +92,23 @@ async def test_a_topic_that_is_used_without_a_schema_gets_none_from_a_consumer(r
     with pytest.raises(RequestRefused) as refused:
         await rest.client.consumer("t", "typed", schema=STRING)
     assert refused.value.error == pb.IncompatibleSchema
+
+
+async def test_schemas_that_fill_their_record_are_refused_until_they_are_deleted() -> None:
+    schemas = Schemas(await MemoryMetadata(lambda: 0).connect())
+    policies = Policies(schema_compatibility_strategy="ALWAYS_COMPATIBLE")
+
+    def large(n: int) -> StoredSchema:
+        doc = {"type": "record", "name": "R", "doc": f"{n}" + "x" * 200_000, "fields": []}
+        return StoredSchema(type=pb.Schema.Avro, name="", data=json.dumps(doc).encode())
+
+    async def fill(count: int) -> None:
+        for n in range(count):
+            await schemas.add(TOPIC, large(n), policies)
+        with pytest.raises(IncompatibleSchemaError, match="too much room"):
+            await schemas.add(TOPIC, large(count), policies)
+
+    await fill(3)
+    assert await schemas.mark_deleted(TOPIC, 1) == 3
+    await fill(3)
+    assert set(await schemas.versions(TOPIC)) == {4, 5, 6}

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.broker.broker import Broker
 from anabranch.model.names import TopicName
+from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.scalable.brokers import V5, BrokerLab, C, Peer, ids, topics_of
 
 ORDERS = "topic://public/default/orders"
@@ -217,3 +218,38 @@ async def test_a_sealed_segment_that_is_read_to_its_end_is_closed_by_who_stays(
     await is_given(java, {1, 2})
     consumers = (await topics_of(broker).stats(TOPIC)).subscriptions["sub"].consumers
     assert [(c.name, c.is_connected) for c in consumers] == [("a", True)]
+
+
+async def test_names_that_only_look_like_those_of_segments_are_anybodys(peer: Peer) -> None:
+    for number, name in enumerate(("x-seg-²", "x-seg-٣", "x-seg-", "-seg-1", "x-seg-" + "9" * 900)):
+        answer = await peer.ask(
+            C.SUBSCRIBE,
+            "subscribe",
+            topic="persistent://public/default/t",
+            subscription=f"s{number}",
+            subType=0,
+            consumer_id=number,
+            consumer_name=name,
+        )
+        assert answer.type == C.SUCCESS, answer
+
+
+async def test_a_registration_for_which_there_is_no_room_leaves_nothing_to_wait_for(
+    lab: BrokerLab, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics_of(broker).create(TOPIC, 2)
+    java = await lab.peer(broker, V5)
+    with monkeypatch.context() as tight:
+        tight.setattr("anabranch.broker.session.REQUESTS_MAX", 0)
+        java.start(
+            C.SCALABLE_TOPIC_SUBSCRIBE,
+            "scalableTopicSubscribe",
+            topic=ORDERS,
+            subscription="sub",
+            consumer_name="a",
+            consumer_id=1,
+            consumer_type=pb.STREAM,
+        )
+        assert (await java.receive(C.ERROR)).error.error == pb.TooManyRequests
+    await java.leave(1)
+    assert ids((await java.register(ORDERS, "b", consumer_id=1)).assignment) == [0, 1]
