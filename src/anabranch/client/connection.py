@@ -74,18 +74,23 @@ _ANSWERS = {
 
 
 def host_and_port(service_url: str) -> tuple[str, int]:
-    url = urlsplit(service_url)
-    if url.scheme not in DEFAULT_PORTS or not url.hostname:
+    try:
+        url = urlsplit(service_url)
+        host, port = url.hostname, url.port
+    except ValueError:  # Such as a port that is none.
+        host = port = None
+    if not host or url.scheme not in DEFAULT_PORTS:
         raise ConnectionLost(f"{service_url!r} is no service URL: expected pulsar://host:port")
-    return url.hostname, url.port or DEFAULT_PORTS[url.scheme]
+    return host, port or DEFAULT_PORTS[url.scheme]
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Made by `open`. Bound to the loop it was opened on."""
 
-    def __init__(self, security: Security = NOBODY) -> None:
+    def __init__(self, security: Security = NOBODY, proof: bytes = b"") -> None:
         self._loop = asyncio.get_running_loop()
         self._security = security
+        self._proof = proof
         self._wire = Connection(Role.CLIENT, now=self._loop.time())
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -105,11 +110,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         host, port = host_and_port(service_url)
         loop = asyncio.get_running_loop()
         tls = security.tls() if urlsplit(service_url).scheme == TLS_SCHEME else None
-        security.proof()  # A mistake in it is the caller's to know, not a lost connection.
+        # Once, and here: what is wrong with it is the caller's to know, and nobody would hear of it in a callback.
+        proof = security.proof()
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
                 _, self = await loop.create_connection(
-                    lambda: cls(security), host, port, ssl=tls, server_hostname=host if tls else None
+                    lambda: cls(security, proof), host, port, ssl=tls, server_hostname=host if tls else None
                 )
                 try:
                     await asyncio.shield(self._connected)
@@ -138,6 +144,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         except OSError as error:
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
+        except UnicodeError as error:  # A name that no host can have.
+            raise ConnectionLost(f"cannot connect to {service_url}: {error}") from None
         except PeerError as error:
             raise type(error)(
                 f"{service_url} does not speak Pulsar's protocol ({error}): name the binary port, 6650"
@@ -154,7 +162,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         proof: dict[str, Any] = {}
         if self._security.method != "none":
-            proof = {"auth_method_name": self._security.method, "auth_data": self._security.proof()}
+            proof = {"auth_method_name": self._security.method, "auth_data": self._proof}
         transport.write(
             self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features, **proof)
         )
