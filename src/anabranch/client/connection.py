@@ -63,6 +63,11 @@ _TO_PART = {
     C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH.value),
     C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH.value),
 }
+# How the broker is told that one is gone.
+_CLOSING = {
+    PartKind.PRODUCER.value: (C.CLOSE_PRODUCER, "close_producer"),
+    PartKind.CONSUMER.value: (C.CLOSE_CONSUMER, "close_consumer"),
+}
 _MESSAGE: Final[int] = C.MESSAGE
 _ANSWERS = {
     field.number: field.name
@@ -217,7 +222,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 future.exception()
         parts, self._parts = self._parts, {}
         for part in parts.values():
-            part.lost(error)
+            _tell_lost(part, error)
 
     async def close(self) -> None:
         self._transport.close()
@@ -254,7 +259,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             body = command.message
             part = self._parts.get(body.consumer_id)
             if part is not None:
-                part.received(kind, body, payload)
+                try:
+                    part.received(kind, body, payload)
+                except Exception as error:
+                    self._part_failed(body.consumer_id, PartKind.CONSUMER.value, error)
         elif kind == C.CONNECTED:
             self._connected.set_result(None)
         elif kind == C.AUTH_CHALLENGE:
@@ -262,9 +270,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]
             body = getattr(command, field)
-            part = self._parts.get(getattr(body, whose))
+            number = getattr(body, whose)
+            part = self._parts.get(number)
             if part is not None:
-                part.received(kind, body, payload)
+                try:
+                    part.received(kind, body, payload)
+                except Exception as error:
+                    self._part_failed(number, whose, error)
         elif kind == C.ERROR and not self._connected.done():
             self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
         elif kind in _ANSWERS:
@@ -274,6 +286,16 @@ class ClientConnection(asyncio.BufferedProtocol):
             waiter = self._requests.pop(body.request_id, None)
             if waiter is not None and not waiter.done():
                 _settle(waiter, kind, body)
+
+    def _part_failed(self, number: int, whose: str, error: Exception) -> None:
+        """One of those who share the connection could not take what came: it is lost to that one only."""
+        log.error("what the broker sent to %s %d could not be taken in", whose, number, exc_info=error)
+        part = self._parts.pop(number, None)
+        if whose in _CLOSING and not self._transport.is_closing():
+            kind, field = _CLOSING[whose]
+            self.tell(kind, field, **{whose: number})
+        if part is not None:
+            _tell_lost(part, ConnectionLost(f"what the broker sent could not be taken in: {error!r}"))
 
     def _prove_again(self) -> None:
         """What was shown has run out: a token from a file or a function may be newer by now."""
@@ -370,6 +392,14 @@ _WITH_ERROR = {
     C.ACK_RESPONSE,
     C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
 }
+
+
+def _tell_lost(part: Part, error: Exception) -> None:
+    """Whatever one of several does when it is told, the others are told."""
+    try:
+        part.lost(error)
+    except Exception:
+        log.exception("a part of a lost connection failed when it was told")
 
 
 def _settle(waiter: asyncio.Future[Any], kind: int, body: Any) -> None:
