@@ -12,7 +12,8 @@ import pytest
 from anabranch import blocking
 from anabranch.broker.config import BrokerConfig
 from anabranch.cli.main import main
-from anabranch.pipelines.load_history import read_history, stream, write_batch
+from anabranch.pipelines.load_history import SAMPLES_MAX, read_history, rows, stream, write_batch
+from anabranch.pipelines.load_history_schema import RATE_COLUMNS
 from harness.broker_process import BrokerProcess, until
 
 if TYPE_CHECKING:
@@ -168,6 +169,30 @@ def test_messages_that_are_no_records_are_counted_and_left_out(
     found = write_batch(bad.unionByName(later), 0, str(tmp_path))
     assert (found.unreadable, sum(found.records.values())) == (4, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("claimed", "samples"), [(0, 1), (-5, 1), (4, 4), (2**31 - 1, SAMPLES_MAX)])
+def test_a_record_that_claims_no_samples_or_too_many_stops_nothing(
+    spark: SparkSession, claimed: int, samples: int
+) -> None:
+    load = ", ".join(
+        [
+            "'t' topic, 0L segment, 0 range_start, 65535 range_end, timestamp_millis(0) since",
+            *(f"1D {name}" for name in RATE_COLUMNS),
+            f"0L backlog, 0 producers, 0 consumers, {claimed} samples",
+        ]
+    )
+    record = spark.sql(f"select timestamp_millis(200000) at, 'b' broker, named_struct({_named(load)}) load")
+    found = rows(record, "loads").selectExpr("count(*)", "max(at)", "sum(seconds)").first()
+    assert found is not None
+    assert (found[0], found[1].timestamp()) == (samples, 200)
+    assert found[2] == pytest.approx(200)
+
+
+def _named(columns: str) -> str:
+    """`value name, …` as `'name', value, …`."""
+    pairs = (one.rpartition(" ") for one in columns.split(", "))
+    return ", ".join(f"'{name}', {value}" for value, _, name in pairs)
 
 
 def test_a_backtest_under_the_recorded_policy_decides_what_the_broker_did(

@@ -63,6 +63,11 @@ _TO_PART = {
     C.SCALABLE_TOPIC_UPDATE: ("scalableTopicUpdate", PartKind.WATCH.value),
     C.WATCH_SCALABLE_TOPICS_UPDATE: ("watchScalableTopicsUpdate", PartKind.NAMESPACE_WATCH.value),
 }
+# How the broker is told that one is gone.
+_CLOSING = {
+    PartKind.PRODUCER.value: (C.CLOSE_PRODUCER, "close_producer"),
+    PartKind.CONSUMER.value: (C.CLOSE_CONSUMER, "close_consumer"),
+}
 _MESSAGE: Final[int] = C.MESSAGE
 _ANSWERS = {
     field.number: field.name
@@ -74,18 +79,23 @@ _ANSWERS = {
 
 
 def host_and_port(service_url: str) -> tuple[str, int]:
-    url = urlsplit(service_url)
-    if url.scheme not in DEFAULT_PORTS or not url.hostname:
+    try:
+        url = urlsplit(service_url)
+        host, port = url.hostname, url.port
+    except ValueError:  # Such as a port that is none.
+        host = port = None
+    if not host or url.scheme not in DEFAULT_PORTS:
         raise ConnectionLost(f"{service_url!r} is no service URL: expected pulsar://host:port")
-    return url.hostname, url.port or DEFAULT_PORTS[url.scheme]
+    return host, port or DEFAULT_PORTS[url.scheme]
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Made by `open`. Bound to the loop it was opened on."""
 
-    def __init__(self, security: Security = NOBODY) -> None:
+    def __init__(self, security: Security = NOBODY, proof: bytes = b"") -> None:
         self._loop = asyncio.get_running_loop()
         self._security = security
+        self._proof = proof
         self._wire = Connection(Role.CLIENT, now=self._loop.time())
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -105,11 +115,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         host, port = host_and_port(service_url)
         loop = asyncio.get_running_loop()
         tls = security.tls() if urlsplit(service_url).scheme == TLS_SCHEME else None
-        security.proof()  # A mistake in it is the caller's to know, not a lost connection.
+        # Once, and here: what is wrong with it is the caller's to know, and nobody would hear of it in a callback.
+        proof = security.proof()
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
                 _, self = await loop.create_connection(
-                    lambda: cls(security), host, port, ssl=tls, server_hostname=host if tls else None
+                    lambda: cls(security, proof), host, port, ssl=tls, server_hostname=host if tls else None
                 )
                 try:
                     await asyncio.shield(self._connected)
@@ -138,6 +149,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         except OSError as error:
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ConnectionLost(f"cannot connect to {service_url}: {cause}") from None
+        except UnicodeError as error:  # A name that no host can have.
+            raise ConnectionLost(f"cannot connect to {service_url}: {error}") from None
         except PeerError as error:
             raise type(error)(
                 f"{service_url} does not speak Pulsar's protocol ({error}): name the binary port, 6650"
@@ -154,7 +167,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         proof: dict[str, Any] = {}
         if self._security.method != "none":
-            proof = {"auth_method_name": self._security.method, "auth_data": self._security.proof()}
+            proof = {"auth_method_name": self._security.method, "auth_data": self._proof}
         transport.write(
             self._wire.connect(f"Anabranch-{anabranch.__version__}", feature_flags=features, **proof)
         )
@@ -209,7 +222,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 future.exception()
         parts, self._parts = self._parts, {}
         for part in parts.values():
-            part.lost(error)
+            _tell_lost(part, error)
 
     async def close(self) -> None:
         self._transport.close()
@@ -246,7 +259,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             body = command.message
             part = self._parts.get(body.consumer_id)
             if part is not None:
-                part.received(kind, body, payload)
+                try:
+                    part.received(kind, body, payload)
+                except Exception as error:
+                    self._part_failed(body.consumer_id, PartKind.CONSUMER.value, error)
         elif kind == C.CONNECTED:
             self._connected.set_result(None)
         elif kind == C.AUTH_CHALLENGE:
@@ -254,9 +270,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]
             body = getattr(command, field)
-            part = self._parts.get(getattr(body, whose))
+            number = getattr(body, whose)
+            part = self._parts.get(number)
             if part is not None:
-                part.received(kind, body, payload)
+                try:
+                    part.received(kind, body, payload)
+                except Exception as error:
+                    self._part_failed(number, whose, error)
         elif kind == C.ERROR and not self._connected.done():
             self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
         elif kind in _ANSWERS:
@@ -266,6 +286,16 @@ class ClientConnection(asyncio.BufferedProtocol):
             waiter = self._requests.pop(body.request_id, None)
             if waiter is not None and not waiter.done():
                 _settle(waiter, kind, body)
+
+    def _part_failed(self, number: int, whose: str, error: Exception) -> None:
+        """One of those who share the connection could not take what came: it is lost to that one only."""
+        log.error("what the broker sent to %s %d could not be taken in", whose, number, exc_info=error)
+        part = self._parts.pop(number, None)
+        if whose in _CLOSING and not self._transport.is_closing():
+            kind, field = _CLOSING[whose]
+            self.tell(kind, field, **{whose: number})
+        if part is not None:
+            _tell_lost(part, ConnectionLost(f"what the broker sent could not be taken in: {error!r}"))
 
     def _prove_again(self) -> None:
         """What was shown has run out: a token from a file or a function may be newer by now."""
@@ -362,6 +392,14 @@ _WITH_ERROR = {
     C.ACK_RESPONSE,
     C.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
 }
+
+
+def _tell_lost(part: Part, error: Exception) -> None:
+    """Whatever one of several does when it is told, the others are told."""
+    try:
+        part.lost(error)
+    except Exception:
+        log.exception("a part of a lost connection failed when it was told")
 
 
 def _settle(waiter: asyncio.Future[Any], kind: int, body: Any) -> None:

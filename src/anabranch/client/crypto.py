@@ -97,7 +97,7 @@ class Encryption:
             try:
                 cipher = self._opened.get(sealed.value) or self._open(sealed)
                 return cipher.decrypt(metadata.encryption_param, payload, None)
-            except _sealing().InvalidTag:
+            except (_sealing().InvalidTag, ValueError):  # Or the nonce is none: any producer can send one.
                 tried.append(f"{sealed.key} (the message is not what was encrypted)")
             except CryptoFailed as failed:
                 tried.append(f"{sealed.key} ({failed})")

@@ -181,9 +181,14 @@ class Entry:
         if metadata.encryption_keys:
             decryption = self.origin.decryption
             if decryption is None:
-                names = ", ".join(key.key for key in metadata.encryption_keys)
+                names = ", ".join(_text(key.key) for key in metadata.encryption_keys)
                 raise CryptoFailed(f"a message encrypted for {names}: open the consumer with encryption=")
-            self.data = decryption.decrypt(metadata, self._payload())
+            try:
+                self.data = decryption.decrypt(metadata, self._payload())
+            except AnabranchError:
+                raise
+            except Exception as error:  # The application's own keys may raise anything.
+                raise CryptoFailed(f"a message cannot be decrypted: {error!r}") from error
             self.start = 0
             del metadata.encryption_keys[:]
         return self._payload()

@@ -56,15 +56,23 @@ class Security:
         return "tls" if self.tls_certificate_file is not None else "none"
 
     def proof(self) -> bytes:
-        """What is sent with CONNECT, and when a broker asks again. AccessFailed if a file cannot be read."""
+        """What is sent with CONNECT, and when a broker asks again.
+
+        AccessFailed if a file cannot be read, or the application's function does not tell a token: those who connect
+        again go on trying after that, and after nothing else."""
         if self.username is not None:
             return f"{self.username}:{self.password}".encode()
         if self.token is None:
             return b""
-        token = self.token if isinstance(self.token, str) else self.token()
-        if token.startswith("file:"):
-            token = _text(url2pathname(urlsplit(token).path))
-        return token.removeprefix("token:").strip().encode()
+        try:
+            token = self.token if isinstance(self.token, str) else self.token()
+            if token.startswith("file:"):
+                token = _text(url2pathname(urlsplit(token).path))
+            return token.removeprefix("token:").strip().encode()
+        except AccessFailed:
+            raise
+        except Exception as error:
+            raise AccessFailed(f"token: the function that is to tell it has failed: {error!r}") from error
 
     def headers(self) -> dict[str, str]:
         """The same for the admin REST."""

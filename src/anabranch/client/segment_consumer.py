@@ -125,13 +125,13 @@ class SegmentConsumer:
         self._chunks: ChunkReader | None = None
         self._is_sealed = is_sealed
         self._living: asyncio.Task[None] | None = None
-        self._refused: AnabranchError | None = None
+        self._refused: Exception | None = None
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         inbox.segments += 1
 
     def open(self) -> None:
-        self._living = asyncio.create_task(self._live())  # Awaited by `close`.
+        self._living = asyncio.create_task(self._live_or_fail())  # Awaited by `close`.
 
     @property
     def is_attached(self) -> bool:
@@ -149,6 +149,14 @@ class SegmentConsumer:
             raise self._refused
 
     # -- lives
+
+    async def _live_or_fail(self) -> None:
+        try:
+            await self._live()
+        except Exception as error:
+            # Ours to repair; until then the application hears of it, rather than wait for messages that never come.
+            log.exception("the consumer on %s ends", self.topic)
+            self._give_up(error)
 
     async def _live(self) -> None:
         while not self._is_closing:
@@ -200,7 +208,7 @@ class SegmentConsumer:
         """Whether a reader may not have had all that it is to read."""
         return self.position is not None and not self.has_ended
 
-    def _give_up(self, error: AnabranchError) -> None:
+    def _give_up(self, error: Exception) -> None:
         """It never will be subscribed again."""
         self._refused = error
         self._settled.set()

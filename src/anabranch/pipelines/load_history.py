@@ -31,8 +31,8 @@ _MS: Final = "unix_millis(at) - unix_millis(load.since)"
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "loads": (
         *(f"load.{name}" for name in ("topic", "segment", "range_start", "range_end")),
-        f"timestamp_millis(cast(unix_millis(load.since) + round(({_MS}) * n / load.samples) as bigint)) at",
-        f"({_MS}) / 1000D / load.samples {SECONDS}",
+        f"timestamp_millis(cast(unix_millis(load.since) + round(({_MS}) * n / samples) as bigint)) at",
+        f"({_MS}) / 1000D / samples {SECONDS}",
         *(f"load.{name}" for name in RATE_COLUMNS),
         *("load.backlog", "load.producers", "load.consumers attached", "broker"),
     ),
@@ -119,8 +119,10 @@ def rows(records: DataFrame, table: str) -> DataFrame:
 
     chosen = records.where(f.col(_RECORDS[table]).isNotNull())
     if table == "loads":
+        # Whoever may write there may claim none, and a division by it would end the query at each start.
         samples = f.least(f.greatest("load.samples", f.lit(1)), f.lit(SAMPLES_MAX))
-        chosen = chosen.withColumn("n", f.explode(f.sequence(f.lit(1), samples)))
+        chosen = chosen.withColumn("samples", samples)
+        chosen = chosen.withColumn("n", f.explode(f.sequence(f.lit(1), f.col("samples"))))
     return chosen.selectExpr(*TABLES[table]).selectExpr("*", "to_date(at) date")
 
 

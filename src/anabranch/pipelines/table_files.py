@@ -39,7 +39,7 @@ class Files(Protocol):
         """A new file, whole or not at all. False if there is one already, which stays as it is."""
 
     def persist(self, paths: Iterable[str]) -> None:
-        """Returns once they would survive a loss of power."""
+        """Returns once they would survive a loss of power, under these names. What is not there is passed over."""
 
     def move(self, source: str, target: str) -> None:
         """Who lists the target's folder sees the file whole or not at all. Nothing happens if there is no source."""
@@ -104,8 +104,15 @@ class LocalFiles:
         return True
 
     def persist(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            _persist(path)
+        folders: set[str] = set()
+        for path in map(os.path.abspath, paths):
+            with suppress(FileNotFoundError):
+                _persist(path)
+                folders.update(map(str, Path(path).parents))
+        # A name is in its folder, and the folder's in another: whoever made them need not have stored that.
+        for folder in sorted(folders, reverse=True):
+            with suppress(PermissionError):  # It is nobody's of ours then.
+                _persist(folder)
 
     def move(self, source: str, target: str) -> None:
         folder = os.path.dirname(target)

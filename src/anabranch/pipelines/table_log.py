@@ -158,6 +158,8 @@ class TableLog:
             self._files.remove(f"{self.table}/{path}")
         for source, target in record.moves.items():
             self._files.move(f"{staging}/{source}", f"{self.table}/{target}")
+        # Once the staged files are gone nobody does any of it again.
+        self._files.persist(f"{self.table}/{target}" for target in record.moves.values())
         if guard is not None:
             self._files.remove(guard)
         self._files.remove(staging)

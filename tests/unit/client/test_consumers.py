@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
-from anabranch.client import Client, Message, RequestRefused, StreamConsumer, TopicDeleted, controller_session
+from anabranch.client import (
+    Client,
+    ConnectionLost,
+    Message,
+    RequestRefused,
+    StreamConsumer,
+    TopicDeleted,
+    controller_session,
+)
+from anabranch.client.connections import Connections
+from anabranch.client.security import Security
 from anabranch.model.cut import Cut
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
@@ -377,3 +388,46 @@ async def test_a_subscription_that_cannot_be_looked_at_is_closed_before_the_next
         assert await flushing
         assert script.places_refused == 0
         assert script.attached == [topic]
+
+
+@pytest.mark.parametrize("failure", [OSError("the vault is sealed"), KeyError("token"), None])
+async def test_a_token_that_cannot_be_told_for_a_while_ends_nothing(
+    script: ScriptedBroker, failure: Exception | None
+) -> None:
+    """Whoever connects again asks for it, and goes on asking: a producer, a consumer and the watch of the layout."""
+    failed = 0
+    is_failing, is_enough = False, asyncio.Event()
+
+    def token() -> str:
+        nonlocal failed
+        if not is_failing:
+            return "secret"
+        failed += 1
+        if failed == 5:
+            is_enough.set()
+        if failure is not None:
+            raise failure
+        return None  # type: ignore[return-value]  # As a function may that is not checked.
+
+    async with Client(script.url, chance=random.Random(1), security=Security(token=token)) as client:
+        producer = await client.producer(TOPIC)
+        await producer.send(b"x")
+        consumer = await client.queue_consumer(TOPIC, "q")
+        await script.until(lambda: script.consumers)
+        is_failing = True
+        link, _ = next(iter(script.consumers.values()))
+        script.consumers.clear()
+        link.cut()
+        async with asyncio.timeout(10):
+            await is_enough.wait()
+        is_failing = False
+        await script.until(lambda: script.consumers)
+        await producer.send(b"y")
+        script.deliver(ROOT, 0)
+        assert (await consumer.receive(timeout_s=10)).payload == b"x"
+
+
+@pytest.mark.parametrize("url", ["pulsar://host:99999", "pulsar://[::1", f"pulsar://{'x' * 70}.example:1"])
+async def test_an_address_that_is_none_is_a_connection_that_cannot_be_had(url: str) -> None:
+    with pytest.raises(ConnectionLost):
+        await Connections(url).to(url)

@@ -136,6 +136,14 @@ def test_a_message_that_no_key_opens_says_which_keys_would(
         reader().decrypt(metadata, hidden)
 
 
+@pytest.mark.parametrize("nonce", [b"", b"short", b"x" * 200])
+def test_a_nonce_that_is_none_is_a_message_that_cannot_be_read(nonce: bytes) -> None:
+    metadata, hidden = sealed(Encryption(public_keys={"k": PUBLIC}))
+    metadata.encryption_param = nonce
+    with pytest.raises(CryptoFailed, match="not what was encrypted"):
+        Encryption(private_keys={"k": PRIVATE}).decrypt(metadata, hidden)
+
+
 def test_a_message_that_was_changed_is_refused() -> None:
     metadata, hidden = sealed(Encryption(public_keys={"k": PUBLIC}))
     changed = bytes([hidden[0] ^ 1]) + hidden[1:]

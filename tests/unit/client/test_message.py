@@ -179,6 +179,25 @@ def test_an_encrypted_entry_without_its_key_fails_or_is_delivered_as_it_is() -> 
     assert (message.index, entry.count) == (-1, 1)
 
 
+class Vault:
+    """Keys of an application that cannot be had."""
+
+    on_failure = "fail"
+
+    def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        raise OSError("the vault is sealed")
+
+
+@pytest.mark.parametrize("decryption", [None, Vault()])
+def test_whatever_is_wrong_with_an_encrypted_message_is_told_as_such(decryption: Vault | None) -> None:
+    # A key's name that is no UTF-8: a field of bytes has the same form on the wire.
+    named = metadata().SerializeToString() + bytes([13 << 3 | 2, 7, 10, 1, 0xFF, 18, 2]) + b"xx"
+    parsed = pb.MessageMetadata.FromString(named)
+    assert parsed.encryption_keys[0].key == b"\xff"  # type: ignore[comparison-overlap]
+    with pytest.raises(CryptoFailed):
+        Entry(Origin("t", decryption=decryption), 1, 1, parsed, b"x").messages()
+
+
 def test_a_consumer_without_keys_says_what_is_missing() -> None:
     parsed, payload = open_entry(build_message(metadata(), b"x"))
     parsed.encryption_keys.add(key="billing", value=b"")
