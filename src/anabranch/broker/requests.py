@@ -289,7 +289,9 @@ class Requests:
     async def _unsubscribe(self, session: Session, request: pb.CommandUnsubscribe) -> None:
         consumer = self._consumer(session, request.consumer_id)
         await consumer.subscription.unsubscribe(consumer, force=request.force)
-        session.consumers.pop(request.consumer_id, None)
+        # Its id may be another consumer's by now.
+        if session.consumers.get(request.consumer_id) is consumer:
+            del session.consumers[request.consumer_id]
         session.send_success(request.request_id)
 
     def _flow(self, session: Session, request: pb.CommandFlow) -> None:

@@ -131,6 +131,28 @@ async def test_a_consumer_closed_while_it_is_made_and_asked_for_again_is_one_con
     await until(lambda: not opened(broker).subscriptions["s"].consumers)
 
 
+async def test_an_id_that_is_used_again_while_its_subscription_is_deleted_is_the_new_consumers(
+    broker: Broker, peer: Peer
+) -> None:
+    assert (await answer(peer, subscribe(peer, 1, subscription="other"))).HasField("success")
+    for turns in range(10):
+        assert (await answer(peer, subscribe(peer, 7))).HasField("success")
+        unsubscribe = pb.CommandUnsubscribe(consumer_id=7, request_id=300)
+        peer.send(C(type=C.UNSUBSCRIBE, unsubscribe=unsubscribe))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        close = pb.CommandCloseConsumer(consumer_id=7, request_id=301)
+        peer.send(C(type=C.CLOSE_CONSUMER, close_consumer=close))
+        subscribe(peer, 7, subscription="other", request_id=302)
+        for number in (300, 301, 302):
+            await answer(peer, number)
+        peer.send(
+            C(type=C.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=7, request_id=303))
+        )
+        await answer(peer, 303)
+    assert [consumer.id for consumer in opened(broker).subscriptions["other"].consumers] == [1]
+
+
 @pytest.mark.parametrize("turns", [0, 1, 3, 8])
 @pytest.mark.parametrize("topic", [T, T.replace("persistent", "non-persistent", 1)])
 async def test_a_producer_closed_while_it_is_made_and_asked_for_again_is_one_producer(

@@ -50,7 +50,8 @@ async def _subscription(subscription: str) -> str:
 
 
 def _segment(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > SEGMENT_ID_MAX:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(SEGMENT_ID_MAX))
+    if not is_number or int(text) > SEGMENT_ID_MAX:
         raise RestError(
             400, f"{decoded_once(text)!r} is no segment id: expected a number, as in the topic's stats"
         )

@@ -134,7 +134,7 @@ def _shown_parts(data: bytes) -> str:
         part, data = data[4 : 4 + size], data[4 + size :]
         try:
             shown[name] = json.loads(part) if part else ""
-        except ValueError:
+        except (ValueError, RecursionError):
             shown[name] = part.decode(errors="replace")
     return json.dumps(shown, separators=(",", ":"))
 

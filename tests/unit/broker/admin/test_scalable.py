@@ -779,3 +779,9 @@ async def test_a_leader_that_is_gone_is_succeeded_by_the_broker_that_is_asked(tw
     await first.broker.scalable.release(TopicName.parse(TOPIC))
     await second.call("POST", f"{T}/split/1", 204)
     assert len(await active(first)) == 3
+
+
+@pytest.mark.parametrize("number", ["-1", "٣", "0x1", str(2**63), "9" * 5000])
+async def test_what_is_no_number_of_a_segment_is_told_so(rest: Rest, number: str) -> None:
+    await rest.call("PUT", T, json={})
+    assert "no segment id" in await rest.refused("POST", f"{T}/split/{number}", 400)

@@ -112,3 +112,12 @@ async def test_schemas_that_fill_their_record_are_refused_until_they_are_deleted
     assert await schemas.mark_deleted(TOPIC, 1) == 3
     await fill(3)
     assert set(await schemas.versions(TOPIC)) == {4, 5, 6}
+
+
+async def test_a_part_that_is_nested_too_deeply_is_shown_as_text(rest: Rest) -> None:
+    part = b"[" * 100_000
+    types = {f"{half}.schema.type": "STRING" for half in ("key", "value")}
+    data = bytes(4) + len(part).to_bytes(4, "big") + part
+    pair = StoredSchema(type=pb.Schema.KeyValue, name="", data=data, properties=types)
+    await rest.broker.schemas.add(TOPIC, pair)
+    assert len((await rest.get(PATH))["data"]) > len(part)
