@@ -7,7 +7,9 @@ deleted never is, and sealed segments would be kept for as long.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
@@ -22,6 +24,9 @@ from anabranch.model.scalable import (
 
 log = logging.getLogger(__name__)
 
+# Read in one turn of the loop: some ten milliseconds, whatever the number of topics.
+RECORDS_PER_TURN: Final = 500
+
 
 async def unfinished(metadata: MetadataStore) -> list[TopicName]:
     """Those in the middle of something, and those that have sealed segments to collect and no leader.
@@ -30,7 +35,9 @@ async def unfinished(metadata: MetadataStore) -> list[TopicName]:
     """
     stored = {path: node.value for path, node in await metadata.scan(TOPICS)}
     found = []
-    for path, value in stored.items():
+    for count, (path, value) in enumerate(stored.items(), 1):
+        if count % RECORDS_PER_TURN == 0:
+            await asyncio.sleep(0)
         topic = topic_of_path(path)
         if topic is None or path != topic_path(topic) or not value:
             continue

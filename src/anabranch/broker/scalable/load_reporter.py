@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 SEGMENTS_PER_TURN: Final = 50
 AT_REST_PER_TURN: Final = 1_000
+RECORDS_PER_TURN: Final = 500
 _EXPIRED_EVERY: Final = 6
 
 
@@ -350,7 +351,9 @@ class LoadReporter:
     async def adopt(self) -> None:
         """Finds the segments that this broker owns, has not open, and that were last heard of with a load."""
         stored = dict(await self._metadata.scan(TOPICS))
-        for path, found in stored.items():
+        for count, (path, found) in enumerate(stored.items(), 1):
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
             number, topic = segment_of_load_path(path), topic_of_path(path)
             if number is None or topic is None or (node := stored.get(topic_path(topic))) is None:
                 continue
