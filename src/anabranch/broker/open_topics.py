@@ -91,6 +91,9 @@ class OpenTopics:
             if not topic.is_closed:
                 return topic
             await topic.wait_closed()
+            if self._topics.get(name) is task:
+                # It was closed before it was open in full, when nobody could know it by this task yet.
+                del self._topics[name]
 
     async def _open(self, name: TopicName, create: bool, made_for: int | None, for_deletion: bool) -> Topic:
         broker = self._broker

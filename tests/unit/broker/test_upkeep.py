@@ -144,6 +144,31 @@ async def test_a_topic_that_could_not_be_opened_in_full_is_closed_and_opened_ane
     assert topic.log.entries == 2
 
 
+async def test_a_topic_that_is_closed_before_it_is_open_in_full_is_opened_again(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.publish("t", b"one")
+    broker, resources = rest.broker, rest.broker.resources
+    await broker.unload_topic(NAME)
+    read, asked, closed = resources.policies, 0, []
+
+    async def closing(namespace: NamespaceName) -> Policies:
+        """The second time the topic is about to be handed out."""
+        nonlocal asked
+        asked += 1
+        if asked == 2 and (topic := broker.opened(NAME)) is not None:
+            closed.append(topic)
+            await topic.close()
+        return await read(namespace)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resources, "policies", closing)
+        topic = await broker.topic(NAME)
+    assert closed
+    assert topic not in closed
+    assert broker.loaded() == {NAME: topic}
+
+
 async def test_a_deletion_that_lost_the_store_half_way_is_finished_by_who_wants_the_name(
     rest: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
