@@ -16,11 +16,11 @@ def test_splits_merges_and_kills_lose_reorder_and_double_nothing(tmp_path: Path)
 
 def test_a_log_that_loses_its_end_does_not_go_unnoticed(tmp_path: Path) -> None:
     options = scalable.Options(
-        operations=10,
+        operations=24,
         seed=4,
         folder=tmp_path,
         pause_s=0.05,
-        operations_per_kill=4,
+        operations_per_kill=2,
         per_second=100,
         quiet_s=3.0,
         sabotage=True,

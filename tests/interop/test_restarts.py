@@ -153,13 +153,15 @@ def test_a_chunked_message_cut_off_by_a_kill_is_stored_whole(mortal: BrokerProce
 
 
 def _whole_messages(peer: Peer) -> Iterator[bytes]:
-    """Puts chunks together; a first chunk starts over."""
+    """Puts chunks together; a first chunk starts over, and one that was stored without a receipt comes twice."""
     parts: list[bytes] = []
     while True:
         entry = peer.receive_kind(C.MESSAGE)[1]
         metadata = parse_metadata(entry)
         if metadata.chunk_id == 0:
             parts = []
+        if metadata.chunk_id < len(parts):
+            continue
         assert metadata.chunk_id == len(parts)
         parts.append(bytes(payload(entry)))
         if len(parts) == metadata.num_chunks_from_msg:

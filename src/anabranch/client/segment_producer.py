@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -185,11 +185,11 @@ class SegmentProducer:
     def open(self) -> None:
         """Starts attaching, if it is not attached."""
         if self._opening is None and self._attached is None:
-            self._opening = asyncio.create_task(self._or_fail(self._attach()))  # Awaited by `close`.
+            self._opening = asyncio.create_task(self._or_fail(self._attach))  # Awaited by `close`.
 
-    async def _or_fail(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _or_fail(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:
             # Ours to repair; until then the application hears of it, rather than wait for receipts that never come.
             log.exception("the producer on %s ends", self._topic)
@@ -365,7 +365,7 @@ class SegmentProducer:
             self._attached = None
             attached.detach()
             assert self._opening is None
-            self._opening = asyncio.create_task(self._or_fail(self._settle_doubt()))  # Awaited by `close`.
+            self._opening = asyncio.create_task(self._or_fail(self._settle_doubt))  # Awaited by `close`.
         elif body.error in MESSAGE_ERRORS:
             self._flying = deque(one for one in self._flying if one[0].first != body.sequence_id)
             self._owner.refused(self._segment, body.sequence_id, error)
