@@ -145,15 +145,14 @@ class Publishing:
             # What many topics at once, and large batches, look like: the lists below would cost more than the append.
             self._publish_one(producer, sends[0])
             return
-        entries = [send[6] for send in sends]
-        counts = [send[3] for send in sends]
+        _, _, first_ids, counts, last_ids, _, entries = zip(*sends, strict=True)
         try:
             first = self._log.append_many(entries, counts)
         except LogError as error:
             self._append_failed(error)
             return
         _note_last(producer, sends[-1])
-        ids = [(send[2], send[4]) for send in sends]
+        ids = list(zip(first_ids, last_ids, strict=True))
         self._answers.append((first + len(ids) - 1, producer, ids, None, None))
         producer.link.owes(len(ids))
         self._count(producer, len(ids), sum(counts), sum(map(len, entries)))

@@ -215,7 +215,7 @@ class FrameDecoder:
     def _cut(self, end: int) -> list[Frame]:
         frames: list[Frame] = []
         buffer, view, at, limit = self._buffer, self._view, self._start, self.frame_bytes_max
-        find, mark = buffer.find, -1  # No `_COUNT_TAG` is before the mark.
+        find = buffer.find
         need = 8
         while end - at >= 8:
             size, command_size, word, tag, producer_id, tag_2 = _SEND_HEAD(buffer, at)
@@ -264,15 +264,9 @@ class FrameDecoder:
                         highest = sequence_id
                     if crc32c(view[entry_at + 6 : after]) != crc:
                         flags |= BAD_CHECKSUM
-                    elif num_messages != 1 or mark < metadata_end:
-                        if mark < entry_at + 10:
-                            # Looked for across entries: most reads hold it nowhere, or rarely.
-                            mark = find(_COUNT_TAG, entry_at + 10, end)
-                            if mark < 0:
-                                mark = end
-                        if num_messages != 1 or mark < metadata_end:
-                            num_messages, bad = _counted(buffer, entry_at + 10, metadata_end, after)
-                            flags |= bad
+                    elif num_messages != 1 or find(_COUNT_TAG, entry_at + 10, metadata_end) >= 0:
+                        num_messages, bad = _counted(buffer, entry_at + 10, metadata_end, after)
+                        flags |= bad
                     entry = view[entry_at:after]
                     frames.append((6, producer_id, sequence_id, num_messages, highest, flags, entry))
                     at = after
