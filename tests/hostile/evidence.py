@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 _TURN: Final = re.compile(
-    r"one turn of the event loop kept others waiting for (\d+) ms and used (\d+) ms of processor time, in (.*)"
+    r"one turn of the event loop kept others waiting for (\d+) ms and used (\d+) ms of processor time"
+    r" \((\d+) ms of it to collect garbage\), in (.*)"
 )
 _HELD: Final = re.compile(
     r"one turn of the event loop keeps others waiting for more than 1 s so far, in (.*)"
@@ -63,12 +64,14 @@ class LogTail:
             line = lines[at]
             at += 1
             if found := _TURN.search(line):
-                wall, cpu, place = int(found[1]), int(found[2]), found[3]
+                wall, cpu, collecting, place = int(found[1]), int(found[2]), int(found[3]), found[4]
                 self.longest_ms, self.longest_cpu_ms = (
                     max(self.longest_ms, wall),
                     max(self.longest_cpu_ms, cpu),
                 )
-                told = f"{cpu} ms of processor time, {wall} ms in all; {place}"
+                told = (
+                    f"{cpu} ms of processor time, {collecting} of them for garbage, {wall} ms in all; {place}"
+                )
                 yield Finding("slow turn", _inner(place), told, cpu)
             elif found := _HELD.search(line):
                 yield Finding("held", _inner(found[1]), found[1])

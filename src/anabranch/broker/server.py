@@ -45,7 +45,9 @@ SWITCH_INTERVAL_S = 0.0001
 BACKLOG = 1024
 # With fewer descriptors there is hardly room for a connection beside what the broker itself has open.
 CONNECTIONS_LEAST = 96
-GC_THRESHOLDS = (100_000, 50, 100)
+# The collector looks at every 50,000 new objects (1 ms), at every tenth look at what was left of those (at most 500,000
+# objects, 15 ms), and very rarely at everything.
+GC_THRESHOLDS = (50_000, 10, 1_000)
 
 
 class StartError(AnabranchError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import re
 import time
 from collections.abc import Callable
 
@@ -36,6 +38,18 @@ async def test_a_turn_that_works_for_long_is_counted_and_its_code_is_named(
     assert "one turn of the event loop kept others waiting" in caplog.text
     assert "test_loop_watch.py" in caplog.text
     assert "work" in caplog.text
+
+
+async def test_what_collecting_garbage_took_of_a_slow_turn_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    times = TurnTimes()
+    with caplog.at_level(logging.WARNING), LoopWatch(times):
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            gc.collect()
+        await until(lambda: times.slow > 0)
+    told = re.search(r"\((\d+) ms of it to collect garbage\)", caplog.text)
+    assert told is not None
+    assert int(told[1]) > 50
 
 
 async def test_a_turn_that_only_waits_is_long_but_not_slow(caplog: pytest.LogCaptureFixture) -> None:
