@@ -9,7 +9,8 @@ nothing is written, and everybody is told at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from anabranch.broker import state
 from anabranch.broker.ports import Done, Journal
@@ -17,14 +18,34 @@ from anabranch.model.position import Position
 
 
 class AckWriter:
-    """What one subscription has to write. Its owner calls `flush` once per turn in which it gathered something."""
+    """What one subscription has to write. Its owner calls `flush` once per turn in which it gathered something, and is
+    told by `stored` whenever all that was written is confirmed."""
 
-    __slots__ = ("_below", "_entries", "_journal", "_loop", "_name", "_parts", "_waiters")
+    __slots__ = (
+        "_below",
+        "_entries",
+        "_journal",
+        "_loop",
+        "_name",
+        "_parts",
+        "_stored",
+        "_unconfirmed",
+        "_waiters",
+    )
 
-    def __init__(self, name: str, journal: Journal | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        journal: Journal | None,
+        loop: asyncio.AbstractEventLoop,
+        stored: Callable[[], None] = lambda: None,
+    ) -> None:
         self._name = name
         self._journal = journal
         self._loop = loop
+        self._stored = stored
+        # Records under way, and those that never will be confirmed.
+        self._unconfirmed = 0
         self._entries: dict[int, list[int]] = {}
         # What is left of each batch, and its size.
         self._parts: dict[Position, tuple[int, int]] = {}
@@ -34,6 +55,12 @@ class AckWriter:
     @property
     def is_durable(self) -> bool:
         return self._journal is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all that was acknowledged is confirmed: nothing of it can be taken back any more."""
+        is_gathering = self._entries or self._parts or self._below is not None
+        return self._journal is None or not (self._unconfirmed or is_gathering)
 
     # -- gathering
 
@@ -80,7 +107,16 @@ class AckWriter:
             return
         for record in records[:-1]:
             self._journal.record(record)
-        self._journal.record(records[-1], done)
+        self._unconfirmed += 1
+        self._journal.record(records[-1], partial(self._confirmed, done))
+
+    def _confirmed(self, done: Done | None, error: Exception | None) -> None:
+        if error is None:
+            self._unconfirmed -= 1
+        if done is not None:
+            done(error)
+        if not self._unconfirmed:
+            self._stored()
 
     def write_down(self, record: bytes) -> asyncio.Future[None]:
         """Done once the record is confirmed. What was gathered before it is written before it.

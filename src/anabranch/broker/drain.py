@@ -26,9 +26,20 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Drain:
-    """The verdict on one cursor of one sealed topic. `tell` is called once for each place at which it is drained."""
+    """The verdict on one cursor of one sealed topic. `tell` is called once for each place at which it is drained, and
+    not before `is_stored` says that the cursor's place is."""
 
-    __slots__ = ("_cursor", "_key", "_log", "_looking", "_loop", "_tell", "_told_at", "_verdict")
+    __slots__ = (
+        "_cursor",
+        "_is_stored",
+        "_key",
+        "_log",
+        "_looking",
+        "_loop",
+        "_tell",
+        "_told_at",
+        "_verdict",
+    )
 
     def __init__(
         self,
@@ -36,11 +47,13 @@ class Drain:
         log: LogReader,
         loop: asyncio.AbstractEventLoop,
         tell: Callable[[], None],
+        is_stored: Callable[[], bool],
     ) -> None:
         self._cursor = cursor
         self._log = log
         self._loop = loop
         self._tell = tell
+        self._is_stored = is_stored
         self._key: tuple[Position, int] | None = None
         self._verdict = False
         self._told_at: Position | None = None
@@ -69,14 +82,14 @@ class Drain:
         return known
 
     def moved(self, *, is_all_sent: bool) -> None:
-        """The cursor has moved forwards. The remainder is looked at once all of it was sent: until then there are
-        messages in it."""
+        """The cursor has moved forwards, or its place is stored now. The remainder is looked at once all of it was
+        sent: until then there are messages in it."""
         verdict = self.verdict
         if verdict is None:
             if is_all_sent and self._looking is None:
                 # Ends by itself and never raises; it is referred to here so that it is not collected.
                 self._looking = self._loop.create_task(self._look())
-        elif verdict and self._told_at != self._cursor.next:
+        elif verdict and self._told_at != self._cursor.next and self._is_stored():
             self._told_at = self._cursor.next
             self._tell()
 

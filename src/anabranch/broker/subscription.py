@@ -109,7 +109,8 @@ class Subscription:
         self._now_ms = now_ms
         self._ended = ended
         self._drained = drained
-        self._drain = Drain(cursor, log, loop, self._tell_drained)
+        self._acks = AckWriter(name, journal, loop, self._acks_stored)
+        self._drain = self._drain_of(log)
         self._context = DispatchContext(
             topic=topic,
             subscription=name,
@@ -125,7 +126,6 @@ class Subscription:
         # How often dispatch has failed in a row, and when it did last.
         self._failures = 0
         self._failed_at = 0.0
-        self._acks = AckWriter(name, journal, loop)
         self._is_flush_due = False
         # Commands that name very many messages.
         self._seeks = 0
@@ -184,12 +184,15 @@ class Subscription:
 
     @property
     def is_drained(self) -> bool:
-        """Sealed and acknowledged to the end, as far as is known without reading. See `drain.py`."""
-        return self.is_sealed and bool(self._drain.verdict)
+        """Sealed and acknowledged to the end, as far as is known without reading. See `drain.py`.
+
+        An acknowledgement that may yet be lost does not count: its message would come again, and nobody would be there
+        to get it, or somebody would have been given what comes after it."""
+        return self.is_sealed and self._acks.is_stored and bool(self._drain.verdict)
 
     async def look_whether_drained(self) -> bool:
         """The same, once the remainder has been looked at."""
-        return self.is_sealed and await self._drain.look()
+        return self.is_sealed and await self._drain.look() and self._acks.is_stored
 
     def state(self) -> state.SubscriptionState:
         """For the topic's snapshot; durable subscriptions only."""
@@ -251,7 +254,10 @@ class Subscription:
             self.dispatcher = None
         self.topic_log = self._context.log = log
         self._context.is_compacted = self.is_compacted
-        self._drain = Drain(self.cursor, log, self._loop, self._tell_drained)
+        self._drain = self._drain_of(log)
+
+    def _drain_of(self, log: LogReader) -> Drain:
+        return Drain(self.cursor, log, self._loop, self._tell_drained, lambda: self._acks.is_stored)
 
     @property
     def is_compacted(self) -> bool:
@@ -410,7 +416,7 @@ class Subscription:
         self._wait_for_return()
 
     def topic_terminated(self) -> None:
-        """Nothing more will be published. Consumers learn of it once all is acknowledged."""
+        """Nothing more will be published. Consumers learn of it once all is acknowledged, and that is stored."""
         self.is_sealed = True
         self._check_end()
         self._progressed()
@@ -426,7 +432,7 @@ class Subscription:
             self._drained(self)
 
     def _check_end(self) -> None:
-        if self.is_sealed and self.consumers and self.backlog() == 0:
+        if self.is_sealed and self.consumers and self._acks.is_stored and self.backlog() == 0:
             for consumer in self.consumers:
                 if consumer.is_ready:
                     consumer.send_reached_end()
@@ -593,6 +599,11 @@ class Subscription:
             if self.is_sealed:
                 self._check_end()
                 self._progressed()
+
+    def _acks_stored(self) -> None:
+        if self.is_sealed and not self.is_closed:
+            self._check_end()
+            self._progressed()
 
     def when_stored(self, done: Done) -> None:
         """Calls `done` once every acknowledgement taken so far is durable, or with the error that prevents it."""

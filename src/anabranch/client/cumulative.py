@@ -10,18 +10,20 @@ import asyncio
 from bisect import insort
 
 from anabranch.client.ack_sender import GROUP_S, Tally
-from anabranch.client.acks import Until
+from anabranch.client.acks import Place, Until
+from anabranch.client.inbox import Inbox
 from anabranch.client.message import Entry, Message
 from anabranch.client.segment_consumer import SegmentConsumer
 from anabranch.client.vector import Vector
 
 
 class Cumulative:
-    """Of one inbox, which tells it of each entry that is `opened`; `stop` in the end."""
+    """Of one inbox, which tells it of each entry that is `opened` and of those `dropped`; `stop` in the end."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._vector: Vector[SegmentConsumer] = Vector()
+        # A whole entry's place is just that, which is quicker to make.
+        self._vector: Vector[SegmentConsumer, Place | Until] = Vector()
         # The newest message that was acknowledged, until its positions are sent.
         self._up_to: Message | None = None
         self._up_to_number = -1
@@ -30,9 +32,25 @@ class Cumulative:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
+    def follow(self, inbox: Inbox) -> None:
+        """From here on it is told what becomes of the entries of that inbox."""
+        inbox.opened = self.opened
+        inbox.dropped = self.dropped
+
     def opened(self, entry: Entry) -> None:
         given = self._vector.given_alone if entry.is_inside else self._vector.given
         given(entry.owner, entry.number + entry.count - 1, (entry.ledger, entry.entry))
+
+    def dropped(self, first: Message) -> None:
+        """That message of a segment, and those behind it, left the inbox and the application will not get them: they
+        come again. Only what it has of their entries may be acknowledged with others."""
+        entry, index = first.container, max(0, first.index)
+        self._vector.take_back(entry.owner, entry.number + index)
+        taken = entry.wanted & (1 << index) - 1
+        if taken:
+            last = taken.bit_length() - 1
+            given = self._vector.given_alone if entry.is_inside else self._vector.given
+            given(entry.owner, entry.number + last, _part(entry, last))
 
     def ack_whole(self, entries: list[Entry]) -> None:
         """Everything up to the last of them."""
@@ -68,12 +86,12 @@ class Cumulative:
         for segment, place in told:
             segment.acks.add_until(Until(*place))
         for segment, place in (alone := self._vector.alone_up_to(self._up_to_number)):
-            segment.acks.add(place)
+            _add_alone(segment, Until(*place))
         told += alone
         if entry.owner.acking is entry.life and -1 < index < entry.count - 1:
-            part = Until(entry.ledger, entry.entry, index, entry.count, entry.wanted)
+            part = _part(entry, index)
             if entry.is_inside:
-                entry.owner.acks.add((entry.ledger, entry.entry), (part.left, entry.count))
+                _add_alone(entry.owner, part)
             else:
                 entry.owner.acks.add_until(part)
             entry.owner.acks.send()
@@ -91,3 +109,13 @@ class Cumulative:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _part(entry: Entry, index: int) -> Until:
+    """Up to a message within a batch."""
+    return Until(entry.ledger, entry.entry, index, entry.count, entry.wanted)
+
+
+def _add_alone(segment: SegmentConsumer, until: Until) -> None:
+    """Acknowledges an entry, or some of its messages, and nothing before it."""
+    segment.acks.add(until[:2], (until.left, until.size))

@@ -37,7 +37,8 @@ AHEAD_BYTES: Final = 1 << 20
 class Inbox:
     """`messages_max` and `bytes_max` bound what segments ask for; a batch may overshoot them.
 
-    `opened` is called with each entry that is taken apart, before its first message is given out.
+    `opened` is called with each entry that is taken apart, before its first message is given out; `dropped` with the
+    first message of those that were not given out after all, because their segment was dropped.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Inbox:
         messages_max: int = MESSAGES_MAX,
         bytes_max: int = BYTES_MAX,
         opened: Callable[[Entry], None] = lambda _: None,
+        dropped: Callable[[Message], None] = lambda _: None,
     ) -> None:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -62,6 +64,7 @@ class Inbox:
             None  # Of an entry opened ahead: raised once those before it are taken.
         )
         self.opened = opened
+        self.dropped = dropped
         self._entries: deque[Entry] = deque()
         self._error: Exception | None = None
         self._something = asyncio.Event()
@@ -87,13 +90,13 @@ class Inbox:
 
     def drop(self, owner: SegmentConsumer) -> None:
         """Forgets everything of a segment that the application has not taken."""
-        if self._is_ahead:
-            self.ready.extend(
-                [message for message in self._take_back() if message.container.owner is not owner]
-            )
-        elif self._open is not None and self._open.owner is owner:
-            self.ready.clear()
+        found = self._take_back()
+        dropped = [message for message in found if message.container.owner is owner]
+        self.ready.extend([message for message in found if message.container.owner is not owner])
+        if self._open is not None and self._open.owner is owner:
             self._open = None
+        if dropped:
+            self.dropped(dropped[-1])
         if any(entry.owner is owner for entry in self._entries):
             self._entries = deque(entry for entry in self._entries if entry.owner is not owner)
             self.queued_bytes = sum(len(entry.data) for entry in self._entries)
@@ -171,6 +174,10 @@ class Inbox:
     def _take_back(self) -> list[Message]:
         """All that is ready, the last message first. From the far end: what others `pop` meanwhile comes before it."""
         found: list[Message] = []
+        if not self._is_ahead:
+            found[:] = self.ready
+            self.ready.clear()
+            return found
         while True:
             try:
                 found.append(self.ready.pop(0))

@@ -152,7 +152,7 @@ class NamespaceStreamConsumer(NamespaceConsumer[StreamConsumer]):
 
     def __init__(self, setup: NamespaceSetup[StreamConsumer]) -> None:
         super().__init__(setup)
-        self._inbox.opened = self._cumulative.opened
+        self._cumulative.follow(self._inbox)
 
     async def ack_cumulative(self, message: Message | pa.RecordBatch) -> None:
         """Acknowledges everything that was received up to that message, or record batch, in all segments of all topics.

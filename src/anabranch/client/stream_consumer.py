@@ -31,7 +31,7 @@ class StreamConsumer(Consumer):
         self._how = Subscription(subscription, pb.CommandSubscribe.Exclusive, setup.consumer_name, earliest)
         if setup.shared is None:
             self._cumulative = Cumulative(self._tally)
-            self._inbox.opened = self._cumulative.opened
+            self._cumulative.follow(self._inbox)
         else:
             self._cumulative = setup.shared.cumulative
         self._session = ControllerSession(

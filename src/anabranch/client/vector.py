@@ -11,27 +11,35 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-Place = tuple[int, int]
+P = TypeVar("P")
 
 
-class Vector(Generic[K]):
-    """By segment: the entries given out and not acknowledged, each with the number of its last message."""
+class Vector(Generic[K, P]):
+    """By segment: the places of entries given out and not acknowledged, each with the number of its last message."""
 
     def __init__(self) -> None:
-        self._given: dict[K, deque[tuple[int, Place]]] = {}
+        self._given: dict[K, deque[tuple[int, P]]] = {}
         # Entries to be acknowledged by themselves, because what lies before them is not given out yet.
-        self._alone: dict[K, deque[tuple[int, Place]]] = {}
+        self._alone: dict[K, deque[tuple[int, P]]] = {}
 
-    def given_alone(self, segment: K, last_number: int, place: Place) -> None:
+    def given_alone(self, segment: K, last_number: int, place: P) -> None:
         """As `given`, for an entry that must not acknowledge what lies before it."""
         self._alone.setdefault(segment, deque()).append((last_number, place))
 
-    def given(self, segment: K, last_number: int, place: Place) -> None:
+    def given(self, segment: K, last_number: int, place: P) -> None:
         """An entry is given out. Numbers rise."""
         entries = self._given.get(segment)
         if entries is None:
             entries = self._given[segment] = deque()
         entries.append((last_number, place))
+
+    def take_back(self, segment: K, number: int) -> None:
+        """That message of the segment, and those behind it there, were not given out after all.
+
+        An entry that has such messages goes as a whole: what was given out of it is to be told again."""
+        for entries in (self._given.get(segment), self._alone.get(segment)):
+            while entries and entries[-1][0] >= number:
+                entries.pop()
 
     def forget(self, segment: K) -> int | None:
         """What was given out of it comes again, or is somebody else's now.
@@ -41,20 +49,20 @@ class Vector(Generic[K]):
         forgotten = [entries.pop(segment, None) for entries in (self._given, self._alone)]
         return min((entries[0][0] for entries in forgotten if entries), default=None)
 
-    def up_to(self, number: int) -> list[tuple[K, Place]]:
+    def up_to(self, number: int) -> list[tuple[K, P]]:
         """For each segment the last entry that is behind us once that message is; they are forgotten here."""
-        found: list[tuple[K, Place]] = []
+        found: list[tuple[K, P]] = []
         for segment, entries in self._given.items():
-            last: Place | None = None
+            last: P | None = None
             while entries and entries[0][0] <= number:
                 last = entries.popleft()[1]
             if last is not None:
                 found.append((segment, last))
         return found
 
-    def alone_up_to(self, number: int) -> list[tuple[K, Place]]:
+    def alone_up_to(self, number: int) -> list[tuple[K, P]]:
         """The entries to be acknowledged by themselves once that message is behind us; they are forgotten here."""
-        found: list[tuple[K, Place]] = []
+        found: list[tuple[K, P]] = []
         for segment, entries in self._alone.items():
             while entries and entries[0][0] <= number:
                 found.append((segment, entries.popleft()[1]))

@@ -24,6 +24,36 @@ def test_the_last_acknowledgement_tells_once(rig: Rig) -> None:
     assert rig.drained == [rig.subscription]
 
 
+def test_an_acknowledgement_that_is_not_stored_drains_nothing(rig: Rig) -> None:
+    places = rig.publish(2)
+    consumer, _ = rig.consumer()
+    rig.subscription.topic_terminated()
+    rig.journal.is_holding = True
+    rig.ack(consumer, places)
+    assert rig.subscription.backlog() == 0
+    assert not rig.subscription.is_drained
+    assert not rig.loop.run(rig.subscription.look_whether_drained())
+    assert not rig.drained
+    rig.journal.confirm()
+    assert rig.subscription.is_drained
+    assert rig.loop.run(rig.subscription.look_whether_drained())
+    assert rig.drained == [rig.subscription]
+
+
+def test_before_lost_chunks_an_acknowledgement_that_is_not_stored_drains_nothing(rig: Rig) -> None:
+    (place,) = rig.publish()
+    lost_chunks(rig, 3)
+    consumer, _ = rig.consumer()
+    rig.subscription.topic_terminated()
+    rig.journal.is_holding = True
+    rig.ack(consumer, [place])
+    assert not rig.loop.run(rig.subscription.look_whether_drained())
+    assert not rig.drained
+    rig.journal.confirm()
+    rig.loop.settle()
+    assert rig.drained == [rig.subscription]
+
+
 def test_sealing_tells_if_nothing_is_left(rig: Rig) -> None:
     places = rig.publish(2)
     consumer, _ = rig.consumer()

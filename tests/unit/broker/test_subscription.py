@@ -342,6 +342,40 @@ def test_the_end_of_a_terminated_topic_is_told_once_all_is_acknowledged(rig: Rig
     assert [command.type for command in link.commands] == [pb.BaseCommand.REACHED_END_OF_TOPIC]
 
 
+@pytest.mark.parametrize("is_terminated_first", [True, False])
+def test_the_end_of_a_terminated_topic_is_not_told_before_the_last_acknowledgement_is_stored(
+    rig: Rig, is_terminated_first: bool
+) -> None:
+    places = rig.publish(2)
+    consumer, link = rig.consumer(SHARED)
+    rig.journal.is_holding = True
+    if is_terminated_first:
+        rig.subscription.topic_terminated()
+    rig.ack(consumer, places)
+    rig.subscription.topic_terminated()
+    _, late = rig.consumer(SHARED)
+    assert not link.commands
+    assert not late.commands
+    rig.journal.confirm()
+    rig.loop.settle()
+    for told in (link, late):
+        assert [command.type for command in told.commands] == [pb.BaseCommand.REACHED_END_OF_TOPIC]
+
+
+def test_the_end_of_a_terminated_topic_is_not_told_if_an_acknowledgement_is_lost(rig: Rig) -> None:
+    places = rig.publish(2)
+    consumer, link = rig.consumer(SHARED)
+    rig.subscription.topic_terminated()
+    rig.ack(consumer, places[:1])
+    rig.journal.is_holding = True
+    rig.ack(consumer, places[1:])
+    rig.journal.confirm(FencedError("another broker has it"))
+    rig.loop.settle()
+    assert not link.commands
+    assert not rig.subscription.is_drained
+    assert not rig.drained
+
+
 def test_a_consumer_that_comes_to_a_finished_topic_is_told_at_once(rig: Rig) -> None:
     rig.subscription.topic_terminated()
     _, link = rig.consumer(EXCLUSIVE)

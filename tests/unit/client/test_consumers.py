@@ -324,6 +324,86 @@ async def test_acknowledgements_are_sent_again_unless_the_subscription_was_moved
         assert len(script.acks) == (2 if is_moved_back else 3)
 
 
+async def lose(script: ScriptedBroker, segment: int) -> None:
+    """Cuts every connection and returns once all segments are subscribed to again, but for one, which is refused."""
+    script.refusals[segment_topic(segment)] = [pb.ServiceNotReady] * 1000
+    script.consumers.clear()
+    for link in script.links:
+        link.cut()
+    await script.until(lambda: script.consumers)
+
+
+async def test_what_a_lost_segment_had_ready_is_not_acknowledged_with_others(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver(segment_topic(1), 6)
+        script.deliver_batch(segment_topic(1), 7, 3)
+        before, first = await take(consumer, 2)
+        assert (before.entry, first.payload) == (6, b"7.0")
+        await lose(script, 1)
+        # The rest of the batch has left the inbox. An acknowledgement includes only what was taken of it.
+        script.deliver(segment_topic(2), 0)
+        (other,) = await take(consumer, 1)
+        await consumer.ack_cumulative(other)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: script.acks)
+        script.refusals.clear()
+        assert await flushing
+        assert script.acks == [(segment_topic(2), 1, 0, True)]
+        assert script.parts == [(7, 0b110)]
+        script.deliver_batch(segment_topic(1), 7, 3, unacked=0b110)
+        rest = await take(consumer, 2)
+        assert [message.payload for message in rest] == [b"7.1", b"7.2"]
+        await consumer.ack_cumulative(rest[-1])
+        assert await consumer.flush()
+        assert script.acks[1:] == [(segment_topic(1), 1, 7, True)]
+
+
+async def test_what_was_opened_ahead_of_a_lost_segment_is_not_acknowledged_with_others(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        for entry in range(5):
+            script.deliver(segment_topic(1), entry)
+        await consumer.receive()
+        # As for other threads.
+        async with asyncio.timeout(10):
+            second = await consumer.receive_ahead()
+        assert second.entry == 1
+        await lose(script, 1)
+        script.deliver(segment_topic(2), 0)
+        (other,) = await take(consumer, 1)
+        await consumer.ack_cumulative(other)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: script.acks)
+        script.refusals.clear()
+        assert await flushing
+        assert script.acks[0] == (segment_topic(2), 1, 0, True)
+        # In segment 1: sent when it was subscribed to again, up to what was taken.
+        assert [ack[1:] for ack in script.acks[1:]] == [(1, 1, True)]
+
+
+async def test_what_a_lost_segment_had_ready_between_chunks_is_not_acknowledged_with_others(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await open_stream(script, client, [1, 2]) as consumer:
+        script.deliver_chunk(segment_topic(1), 0, chunk=0, chunks=2)
+        script.deliver_batch(segment_topic(1), 1, 2)
+        (first,) = await take(consumer, 1)
+        assert first.payload == b"1.0"
+        await lose(script, 1)
+        script.deliver(segment_topic(2), 0)
+        (other,) = await take(consumer, 1)
+        await consumer.ack_cumulative(other)
+        flushing = asyncio.create_task(consumer.flush())
+        await script.until(lambda: script.acks)
+        script.refusals.clear()
+        assert await flushing
+        assert script.acks == [(segment_topic(2), 1, 0, True)]
+        assert script.parts == [(1, 0b10)]
+
+
 async def test_a_broker_that_closes_a_consumer_has_a_reason_and_gets_no_acknowledgements_of_before(
     script: ScriptedBroker, client: Client
 ) -> None:

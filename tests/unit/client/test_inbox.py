@@ -89,6 +89,23 @@ async def test_what_is_dropped_is_not_given_out_and_the_rest_is() -> None:
     assert inbox.queued_bytes == 0
 
 
+async def test_the_first_message_that_was_opened_and_is_dropped_is_told() -> None:
+    dropped: list[bytes] = []
+    inbox = Inbox(dropped=lambda message: dropped.append(message.payload))
+    one, other = Segment(), Segment()
+    for number, owner in enumerate([one, one, other]):
+        inbox.put(batch(owner, number))
+    await inbox.next()
+    inbox.drop(other)  # type: ignore[arg-type]
+    assert dropped == []
+    inbox.drop(one)  # type: ignore[arg-type]
+    assert dropped == [b"0.1"]
+    inbox.put(batch(one, 3, count=1))
+    await inbox.next()
+    inbox.drop(one)  # type: ignore[arg-type]
+    assert dropped == [b"0.1"]
+
+
 async def test_a_damaged_entry_is_told_once_and_those_behind_it_are_given_out() -> None:
     inbox = Inbox()
     damaged = batch(Segment(), 0)
@@ -190,7 +207,10 @@ async def test_dropping_a_segment_leaves_messages_of_others_that_were_opened_ahe
         inbox.put(batch(owner, number))
     await inbox.next()
     inbox.open_ahead()
+    dropped: list[bytes] = []
+    inbox.dropped = lambda message: dropped.append(message.payload)
     inbox.drop(one)  # type: ignore[arg-type]
+    assert dropped == [b"0.1"]
     assert [(await inbox.next()).payload for _ in range(2)] == [b"1.0", b"1.1"]
     entries = inbox.take_whole(100)
     assert [(entry.entry, entry.wanted) for entry in entries] == [(1, 0b100), (3, 0b111)]
