@@ -221,13 +221,14 @@ class Reader:
         """Acknowledges what was taken last, and with a stream everything before it."""
         if not self._held:
             return
-        (sent, message), self._held = self._held[-1], []
+        held, self._held = self._held, []
+        message = held[-1][1]
         if isinstance(consumer, QueueConsumer):
             await consumer.ack(message)
         else:
             await consumer.ack_cumulative(message)
         if await consumer.flush():
-            self._history.acknowledged(self._subscription, [sent])
+            self._history.acknowledged(self._subscription, [sent for sent, _ in held])
 
 
 # -- operators
