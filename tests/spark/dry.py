@@ -47,7 +47,9 @@ class DryQuery:
         return rows
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
-        tasks = self.tasks(start, end)
+        return self.read(self.tasks(start, end))
+
+    def read(self, tasks: Sequence[InputPartition]) -> list[Row]:
         return [row for task in tasks for batch in self._reader.read(task) for row in batch.to_pylist()]
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -56,7 +56,7 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
-from anabranch.model.scalable import scalable_name
+from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.ledger_ids import LedgerIds
 from anabranch.storage.port import LogError, LogStore
@@ -296,12 +296,12 @@ class Broker:
         name: TopicName,
         *,
         create: bool = False,
-        made_for: int | None = None,
+        made_for: ScalableTopic | None = None,
         for_deletion: bool = False,
     ) -> Topic:
         """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it.
 
-        `made_for` makes a missing segment of the topic of that generation: only its owner may say so. `for_deletion`
+        `made_for` makes a missing segment of the topic with that record: only its owner may say so. `for_deletion`
         also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
         """
         return await self.open_topics.topic(name, create=create, made_for=made_for, for_deletion=for_deletion)

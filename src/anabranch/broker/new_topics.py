@@ -19,22 +19,29 @@ class NewTopics:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def create(self, name: TopicName, properties: dict[str, str] | None = None) -> bool:
-        """At somebody's wish; False if it exists."""
+    async def create(
+        self, name: TopicName, properties: dict[str, str] | None = None, topic_id: str | None = None
+    ) -> bool:
+        """At somebody's wish; False if it exists. A segment has the id of its topic, which must be given."""
         broker = self._broker
         await broker.resources.policies(name.namespace)
         if name.is_classic:
             await self.check_name_free(name)
         if not await broker.resources.topic_exists(name):
             await self.check_count(name)
-        return await TopicLog.create(topic_record_path(name), broker.metadata, broker.now_ms(), properties)
+        if topic_id is None:
+            topic_id = await broker.resources.id_for(name)
+        path, now_ms = topic_record_path(name), broker.now_ms()
+        return await TopicLog.create(path, broker.metadata, now_ms, properties, topic_id)
 
     async def create_by_use(self, name: TopicName) -> None:
         if not await self.may_create(name):
             raise TopicNotFoundError(f"{name} does not exist and topics are not created by use here")
         await self.check_name_free(name)
         await self.check_count(name)
-        await TopicLog.create(topic_record_path(name), self._broker.metadata, self._broker.now_ms())
+        broker = self._broker
+        topic_id = await broker.resources.id_for(name)
+        await TopicLog.create(topic_record_path(name), broker.metadata, broker.now_ms(), topic_id=topic_id)
 
     async def may_create(self, name: TopicName) -> bool:
         """Whether use makes a topic of that name."""

@@ -20,7 +20,7 @@ from anabranch.broker.scalable.records import GENERATION, generation_of, segment
 from anabranch.broker.topic import Topic
 from anabranch.metadata.port import SessionState
 from anabranch.model.names import Domain, TopicName
-from anabranch.model.scalable import scalable_name
+from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.storage.topic_log import TopicGoneError, TopicLog
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class OpenTopics:
             yield topics[first : first + TOPICS_PER_TURN]
 
     async def topic(
-        self, name: TopicName, *, create: bool, made_for: int | None, for_deletion: bool
+        self, name: TopicName, *, create: bool, made_for: ScalableTopic | None, for_deletion: bool
     ) -> Topic:
         """`Broker.topic`."""
         broker = self._broker
@@ -95,7 +95,9 @@ class OpenTopics:
                 # It was closed before it was open in full, when nobody could know it by this task yet.
                 del self._topics[name]
 
-    async def _open(self, name: TopicName, create: bool, made_for: int | None, for_deletion: bool) -> Topic:
+    async def _open(
+        self, name: TopicName, create: bool, made_for: ScalableTopic | None, for_deletion: bool
+    ) -> Topic:
         broker = self._broker
         if not broker.owners.is_mine(name):
             raise NotReadyError(
@@ -106,7 +108,7 @@ class OpenTopics:
         if create and not await broker.resources.topic_exists(name):
             await broker.new_topics.create_by_use(name)
         is_segment = name.domain is Domain.SEGMENT and not for_deletion
-        generation = made_for
+        generation = None if made_for is None else made_for.generation
         if is_segment and generation is None:
             generation = await self._segment_generation(name)
         opened = await self._open_log(name, made_for)
@@ -138,12 +140,13 @@ class OpenTopics:
                 with contextlib.suppress(NotFound):
                     topic.apply_policies(await broker.resources.policies(name.namespace))
 
-    async def _open_log(self, name: TopicName, made_for: int | None) -> TopicLog:
+    async def _open_log(self, name: TopicName, made_for: ScalableTopic | None) -> TopicLog:
         broker = self._broker
         path, namespace, now_ms = topic_record_path(name), str(name.namespace), broker.now_ms()
         where = (path, namespace, broker.log, broker.metadata, broker.ledger_ids, now_ms)
         if made_for is not None:
-            made = await TopicLog.create_open(*where, {GENERATION: str(made_for)})
+            properties = {GENERATION: str(made_for.generation)}
+            made = await TopicLog.create_open(*where, properties, made_for.layout.topic_id)
             if made is not None:
                 return made
         try:

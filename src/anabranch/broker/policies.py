@@ -352,7 +352,9 @@ class PartitionedTopic(Json, frozen=True):
     partitions: int
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     deleted: bool = False
+    topic_id: str = msgspec.field(default="", name="topicId")  # Random, made with it; "" for those of old.
 
     def builtins(self) -> dict[str, Any]:
-        """Properties only where there are some, as Pulsar shows it."""
-        return {name: value for name, value in msgspec.to_builtins(self).items() if value != {}}
+        """As Pulsar shows it: properties only where there are some, and nothing of ours."""
+        value = msgspec.to_builtins(self)
+        return {name: value[name] for name in value if value[name] != {} and name != "topicId"}

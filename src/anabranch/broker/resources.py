@@ -29,6 +29,7 @@ from anabranch.broker.policies import (
     encode_policies,
 )
 from anabranch.broker.policy_json import InvalidValue, Json
+from anabranch.controller.records import new_topic_id
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import Changes, MetadataStore, Watch
@@ -42,6 +43,7 @@ from anabranch.model.names import (
     check_entity,
     decode_local,
 )
+from anabranch.storage.topic_record import TopicRecord
 
 log = logging.getLogger(__name__)
 
@@ -382,7 +384,7 @@ class Resources:
         await self.policies(topic.namespace)
         if await self.topic_exists(topic):
             raise Conflict(f"This topic already exists: {topic}")
-        record = PartitionedTopic(partitions=partitions, properties=properties or {})
+        record = PartitionedTopic(partitions=partitions, properties=properties or {}, topic_id=new_topic_id())
         await self._put(_partitioned_path(topic), record, "This topic", create=True)
 
     async def change_partitioned(
@@ -420,6 +422,22 @@ class Resources:
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         await self._delete(_partitioned_path(topic), f"Partitioned topic {topic}")
+
+    async def id_for(self, topic: TopicName) -> str:
+        """What a classic topic that is about to be made has as its id: a partition that of the topic it is part of."""
+        if topic.is_partition:
+            found = await self._metadata.get(_partitioned_path(topic.base))
+            if found is not None:
+                return PartitionedTopic.decode(found.value).topic_id
+        return new_topic_id()
+
+    async def classic_id(self, topic: TopicName) -> str:
+        """The id of a classic topic, partitioned or not; "" if it has none, or there is no such topic."""
+        found = await self._metadata.get(_partitioned_path(topic))
+        if found is not None:
+            return PartitionedTopic.decode(found.value).topic_id
+        found = await self._metadata.get(topic_record_path(topic))
+        return TopicRecord.decode(found.value).topic_id if found is not None and found.value else ""
 
     # -- the store
 

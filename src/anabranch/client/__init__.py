@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anabranch.client.errors import SchemaMismatch as SchemaMismatch
     from anabranch.client.errors import TimedOut as TimedOut
     from anabranch.client.errors import TopicDeleted as TopicDeleted
+    from anabranch.client.errors import TopicMadeAgain as TopicMadeAgain
     from anabranch.client.errors import Unsupported as Unsupported
     from anabranch.client.lanes import Routing as Routing
     from anabranch.client.layout_watch import LayoutWatch as LayoutWatch
@@ -88,6 +89,7 @@ __all__ = [
     "StringSchema",
     "TimedOut",
     "TopicDeleted",
+    "TopicMadeAgain",
     "Unsupported",
     "connect",
     "merge_checkpoints",
@@ -131,6 +133,7 @@ _WHERE = {
     "StringSchema": "anabranch.client.schemas",
     "TimedOut": "anabranch.client.errors",
     "TopicDeleted": "anabranch.client.errors",
+    "TopicMadeAgain": "anabranch.client.errors",
     "Unsupported": "anabranch.client.errors",
     "connect": "anabranch.client.client",
     "merge_checkpoints": "anabranch.client.checkpoint",

@@ -17,12 +17,12 @@ from anabranch.client.checkpoint import Begin, unresolved
 from anabranch.client.connections import Backoff
 from anabranch.client.consumer import ROWS_MAX, Consumer, Setup
 from anabranch.client.controller_session import Assigned, ControllerSession
-from anabranch.client.errors import DataLost
+from anabranch.client.errors import DataLost, TopicMadeAgain
 from anabranch.client.message import Entry, Message
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import Cut, Place, Position
-from anabranch.model.resuming import Gap, epoch_of, gaps_of, resume
+from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -39,6 +39,7 @@ class CheckpointConsumer(Consumer):
         self._begin = begin
         self._is_open = False
         self._start = Cut()  # What `begin` comes to.
+        self._topic_id = ""  # Of the topic that it was opened on.
         self._roots: frozenset[SegmentId] = frozenset()  # With nothing older to read, when it was opened.
         # Where segments were when they were opened or let go, and those read to their end. Of one that is read from the
         # earliest message on there is none until it has a position.
@@ -76,11 +77,16 @@ class CheckpointConsumer(Consumer):
     async def open(self) -> None:
         """Returns once it reads the segments it was given first, or that takes too long.
 
-        DataLost if messages behind the checkpoint are gone, BadCheckpoint if it is of another topic.
+        DataLost if messages behind the checkpoint are gone, BadCheckpoint if it is of another topic: TopicMadeAgain if
+        that had the same name.
         """
         self._start = await self._resolved(self._begin)
+        # Asked first: the layout of another topic may never come as far as this checkpoint's.
+        check_topic(self._watch.layout, self._start, self.topic)
         await self._layout_of(epoch_of(self._start))
+        check_topic(self._watch.layout, self._start, self.topic)
         found = resume(self._watch.layout, self._start)
+        self._topic_id = self._watch.layout.topic_id or self._start.topic_id
         if found.gaps:
             raise DataLost.of(self.topic, found.gaps)
         self._roots = frozenset(found.readable)
@@ -109,7 +115,7 @@ class CheckpointConsumer(Consumer):
                 raise refused.exceptions[0] from None
             found = [place.moved(at) for place, task in asked if (at := task.result()) is not None]
             if len(found) == len(asked):
-                return Cut(tuple(found))
+                return Cut(tuple(found), layout.topic_id)
             # One is gone: the next layout has others in its place.
             await self._layout_of(layout.epoch + 1)
 
@@ -202,7 +208,7 @@ class CheckpointConsumer(Consumer):
 
     def _cut(self) -> Cut:
         places = {number: place for number in self._opened if (place := self._place(number)) is not None}
-        return Cut(tuple({**self._places, **places}.values()))
+        return Cut(tuple({**self._places, **places}.values()), self._topic_id)
 
     def _tidy(self) -> None:
         """Lets go of places that newer ones cover, and keeps what the rest says because of them."""
@@ -213,6 +219,11 @@ class CheckpointConsumer(Consumer):
     def _layout_changed(self) -> None:
         super()._layout_changed()
         if self._watch.is_deleted or not self._is_open:
+            return
+        try:
+            check_topic(self._watch.layout, self._cut(), self.topic)
+        except TopicMadeAgain as error:
+            self._fail(error)
             return
         if self._session is None:
             self._follow()
@@ -288,6 +299,7 @@ class CheckpointConsumer(Consumer):
             ended=self._ended,
             may_be_gone=self._is_pruned,
             lost=self._lost,
+            topic_id=self._topic_id,
         )
 
     def _release(self, number: SegmentId) -> None:

@@ -14,6 +14,7 @@
     ├── Unsupported            the broker, or this installation, cannot do that
     ├── BadArgument            a call that cannot be meant
     ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release or another topic
+    │   └── TopicMadeAgain     the topic of this checkpoint was deleted, and its name is that of another now
     ├── DataLost               messages that were to be read next are gone; names the gap
     ├── SchemaMismatch         a value or a message that does not fit the schema
     ├── MessageIncomplete      a large message whose parts did not all come
@@ -29,6 +30,7 @@ from typing import Final
 
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BadCheckpoint as BadCheckpoint
+from anabranch.model.cut import TopicMadeAgain as TopicMadeAgain
 from anabranch.model.resuming import DataLost as DataLost
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import ATTEMPT_DROPPED, WRITE_DECIDED

@@ -1,7 +1,8 @@
 """Follows the layout of one topic: a watch on any broker, made again when its connection is lost.
 
 What it shows never goes back to an older epoch. A topic that is deleted stays deleted here, even if another is made
-under its name: whoever used it must decide what that means.
+under its name: whoever used it must decide what that means. The ids of topics tell it, also where the watch was away
+meanwhile. Only a classic topic may be made again by use: its layout follows, with the new id.
 """
 
 from __future__ import annotations
@@ -74,8 +75,7 @@ class LayoutWatch:
     @property
     def shown_topic(self) -> str:
         """The topic as its users call it: a classic one is `persistent://`, whatever the broker calls its layout."""
-        is_classic = bool(self.layout.segments) and bool(self.layout.active[0].legacy_topic)
-        return str(replace(self.topic, domain=Domain.PERSISTENT) if is_classic else self.topic)
+        return str(replace(self.topic, domain=Domain.PERSISTENT) if _is_classic(self.layout) else self.topic)
 
     def url_of(self, segment: SegmentId) -> str:
         """The broker of an active segment, as far as the watch was told; empty if a lookup is needed."""
@@ -164,9 +164,18 @@ class LayoutWatch:
         return True
 
     def updated(self, body: pb.CommandScalableTopicUpdate) -> None:
-        """A layout came. One of an older epoch is from a broker that is behind, and changes nothing."""
+        """A layout came. One of an older epoch is from a broker that is behind, and changes nothing.
+
+        TopicDeleted if it is that of another topic of the same name.
+        """
         layout = read_layout(body.dag)
-        if layout.epoch < self.layout.epoch:
+        if self.layout.topic_id and not layout.topic_id:
+            # Of a broker that does not tell ids.
+            layout = replace(layout, topic_id=self.layout.topic_id)
+        if self.layout.epoch >= 0 and self.layout.topic_id not in ("", layout.topic_id):
+            if not _is_classic(layout):
+                raise TopicDeleted(f"{self._asked} was deleted and made again")
+        elif layout.epoch < self.layout.epoch:
             return
         self._backoff.reset()
         if body.resolved_topic_name:
@@ -204,6 +213,8 @@ class _Session:
         elif body.HasField("dag"):
             try:
                 self._watch.updated(body)
+            except TopicDeleted as deleted:
+                self.lost(RequestRefused(pb.TopicNotFound, str(deleted)))
             except AnabranchError as error:
                 self.lost(PeerError(f"a layout that cannot be read: {error}"))
             if not self.first.done():
@@ -213,6 +224,11 @@ class _Session:
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # Nobody may be waiting any more.
+
+
+def _is_classic(layout: SegmentLayout) -> bool:
+    """Whether it stands for a classic topic, which has no layout of its own."""
+    return bool(layout.segments) and bool(layout.active[0].legacy_topic)
 
 
 def read_layout(dag: pb.ScalableTopicDAG) -> SegmentLayout:
@@ -248,6 +264,7 @@ def read_layout(dag: pb.ScalableTopicDAG) -> SegmentLayout:
         layout.next_id,
         {number: _cut_links(segment, known) for number, segment in segments.items()},
         gone=tuple(map(_read_gone, dag.gone)) if dag.tells_gone else None,
+        topic_id=dag.topic_id,
     )
 
 

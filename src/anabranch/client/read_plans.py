@@ -42,6 +42,8 @@ class Planner:
     timeout_s: float = 30.0
     # How long to go on asking while no answer comes.
     retry_s: float = 30.0
+    # Of the topic that it is, or is a segment of; "" if that is not known.
+    topic_id: str = ""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -53,6 +55,7 @@ class Planner:
             "start": start and position_text(start),
             "end": end and position_text(end),
             "maxBytes": bytes_max,
+            "topicId": self.topic_id or None,
         }
         query = urlencode({name: value for name, value in named.items() if value is not None})
         url = f"{self.admin_url.rstrip('/')}{PATH}/{topic_path(self.topic)}?{query}"

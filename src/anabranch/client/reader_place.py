@@ -6,7 +6,7 @@ from typing import Final
 
 from anabranch.client.connection import ClientConnection
 from anabranch.client.connections import ask
-from anabranch.client.errors import BadCheckpoint
+from anabranch.client.errors import BadCheckpoint, TopicMadeAgain
 from anabranch.client.message import signed
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.wire import pulsar_pb2 as pb
@@ -48,6 +48,13 @@ async def check(connection: ClientConnection, consumer: int, topic: str, positio
     end = (signed(last.ledgerId), signed(last.entryId) + 1)
     if end[0] >= 0 and position[:2] > end:
         raise unknown(topic, position)
+
+
+def made_again(topic: str) -> TopicMadeAgain:
+    return TopicMadeAgain(
+        f"{topic} was deleted and made again while it was read: what was not read of the former is gone. Start at "
+        "'earliest' to read the present one from its beginning"
+    )
 
 
 def unknown(topic: str, position: Position) -> BadCheckpoint:

@@ -30,7 +30,15 @@ from anabranch.errors import AnabranchError
 from anabranch.model.cut import Position
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OTHER_TYPE, OWED_FROM, UNKNOWN_POSITION, position_text
+from anabranch.wire.extensions import (
+    DATA_LOST,
+    OTHER_TOPIC,
+    OTHER_TYPE,
+    OWED_FROM,
+    TOPIC_ID,
+    UNKNOWN_POSITION,
+    position_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +85,7 @@ class SegmentConsumer:
         *,
         chance: random.Random,
         url: str = "",
+        topic_id: str = "",
         start: Position | None = None,
         chunks_from: tuple[int, int] | None = None,
         ended: Callable[[SegmentConsumer], None] = lambda _: None,
@@ -106,6 +115,8 @@ class SegmentConsumer:
         self.position = start if chunks_from is None else (*chunks_from, 0)
         # Messages before this one are put together again for the sake of later ones, and not given out.
         self._given_until = None if chunks_from is None else start
+        # Of the topic that a reader is to read: it is refused by another of the same name.
+        self._topic_id = topic_id
         self._lost = lost
         self._connections = connections
         self._subscription = subscription
@@ -175,6 +186,9 @@ class SegmentConsumer:
                     return
                 if self._is_unwelcome(refused):
                     self._give_up(refused)
+                    return
+                if OTHER_TOPIC in str(refused):
+                    self._give_up(reader_place.made_again(self._origin.topic))
                     return
                 if UNKNOWN_POSITION in str(refused) and self.position is not None:
                     self._give_up(reader_place.unknown(self.topic, self.position))
@@ -246,6 +260,8 @@ class SegmentConsumer:
             fields["start_message_id"] = reader_place.behind(self.position)
             owed = "earliest" if self.position is None else position_text(*self.position[:2])
             fields["metadata"] = [pb.KeyValue(key=OWED_FROM, value=owed)]
+            if self._topic_id:
+                fields["metadata"].append(pb.KeyValue(key=TOPIC_ID, value=self._topic_id))
         if self._schema is not None:
             fields["schema"] = self._schema
         try:

@@ -7,6 +7,7 @@ another generation is a leftover of a deleted topic of the same name, and counts
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,6 +37,11 @@ GENERATIONS = "/counters/scalable-topic"
 DECODED_MAX: Final = 128
 _decoded: OrderedDict[bytes, ScalableTopic] = OrderedDict()
 Versioned = tuple[ScalableTopic, int]
+
+
+def new_topic_id() -> str:
+    """For a topic that is being made: no other one, of whatever name and in whatever store, has it."""
+    return secrets.token_hex(16)
 
 
 def _decode(value: bytes) -> ScalableTopic:

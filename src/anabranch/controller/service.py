@@ -25,7 +25,7 @@ from anabranch.controller.ports import (
     Segments,
     SegmentStatus,
 )
-from anabranch.controller.records import Records
+from anabranch.controller.records import Records, new_topic_id
 from anabranch.controller.settings import SEGMENTS_MAX, Classic, ControllerSettings, NoClassic
 from anabranch.controller.topic_controller import TopicController
 from anabranch.controller.unfinished import unfinished
@@ -187,7 +187,7 @@ class ScalableTopics:
                 f"a regular topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
             )
         generation = await self.records.new_generation()
-        layout = SegmentLayout.initial(segments, await self.metadata.now_ms())
+        layout = SegmentLayout.initial(segments, await self.metadata.now_ms(), new_topic_id())
         record = ScalableTopic(layout, generation, dict(properties or {}))
         await self.records.create_topic(topic, record)
         # Metadata first. If we die here, the next controller makes what is missing.
@@ -209,8 +209,8 @@ class ScalableTopics:
         classic = await self._classic.topics(topic)
         if not classic:
             raise TopicMissing(f"{scalable_name(topic)} does not exist")
-        now_ms = await self.metadata.now_ms()
-        return ScalableTopic(SegmentLayout.synthetic([str(t) for t in classic], now_ms), 0)
+        now_ms, topic_id = await self.metadata.now_ms(), await self._classic.topic_id(topic)
+        return ScalableTopic(SegmentLayout.synthetic([str(t) for t in classic], now_ms, topic_id), 0)
 
     async def topics(
         self, namespace: NamespaceName, properties: Mapping[str, str] | None = None
@@ -359,8 +359,10 @@ class ScalableTopics:
                         f"{name} has {attached} producers and consumers connected; close them or use force"
                     )
         names, now_ms = [str(t) for t in classic], await self.metadata.now_ms()
-        before = SegmentLayout.synthetic(names, now_ms)
-        plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms))
+        # The same topic: checkpoints of the classic one are good for what it becomes.
+        topic_id = await self._classic.topic_id(topic) or new_topic_id()
+        before = SegmentLayout.synthetic(names, now_ms, topic_id)
+        plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms, topic_id))
         generation = await self.records.new_generation()
         kinds: dict[str, SubscriptionKind] = {
             r.name: r.kind for r in await self.records.subscriptions(topic, 0)

@@ -42,6 +42,10 @@ class Classic(Protocol):
         """
         ...
 
+    async def topic_id(self, topic: TopicName) -> str:
+        """The id of the classic topic with this local name; "" if it has none."""
+        ...
+
     async def attached(self, topic: TopicName) -> int:
         """How many producers and consumers are connected to that `persistent://` topic (a partition, say)."""
         ...
@@ -56,6 +60,9 @@ class NoClassic:
 
     async def topics(self, topic: TopicName) -> Sequence[TopicName]:
         return ()
+
+    async def topic_id(self, topic: TopicName) -> str:
+        return ""
 
     async def attached(self, topic: TopicName) -> int:
         return 0

@@ -14,11 +14,15 @@ Partitions of a classic topic may hold any key: they have the whole range, and o
 
 Places that newer ones cover are dropped, so a cut is as wide as the layout, not as long as its history. Equal cuts have
 equal text; `docs/checkpoints.md` describes it.
+
+A cut names the topic it is of by its id: another topic of the same name has segments of the same numbers and ranges.
+Cuts of earlier releases, and of brokers that tell no ids, do not name it. Nor does the empty one, which is of any.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,15 +36,22 @@ from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 Position = tuple[int, int, int]
 
 BEGINNING: Final[Position] = (0, 0, 0)
-VERSION: Final = 1
+VERSION: Final = 2
+# Of cuts that do not name their topic: as all were written before there was anything to name it by.
+NAMELESS_VERSION: Final = 1
 
 _LONG_MAX: Final = 2**63 - 1
 _INDEX_MAX: Final = 2**31 - 1
 _HASHES: Final = 1 << 16
+_TOPIC_ID: Final = re.compile(r"[0-9a-z-]{1,64}")
 
 
 class BadCheckpoint(AnabranchError):
     """These bytes are no checkpoint, or one of a later release, or of another topic."""
+
+
+class TopicMadeAgain(BadCheckpoint):
+    """The topic was deleted since this checkpoint was written, and the one that has its name now is another."""
 
 
 def behind(ledger: int, entry: int, index: int, *, is_last_of_entry: bool) -> Position:
@@ -126,9 +137,12 @@ class Cut:
     """Places in order of their segments, in normal form however they were given."""
 
     places: tuple[Place, ...] = ()
+    topic_id: str = ""  # "" if that is not known, and of the empty cut.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", _normal(self.places))
+        if not self.places:
+            object.__setattr__(self, "topic_id", "")
 
     def get(self, number: int) -> Place | None:
         """The place of that segment, if it has one of its own."""
@@ -141,17 +155,27 @@ class Cut:
         The cut of a group is that of all its members, and of the group's last cut: members say nothing of segments
         that were not theirs.
         """
+        topics = {cut.topic_id for cut in cuts} - {""}
+        if len(topics) > 1:
+            raise BadCheckpoint(
+                f"these cuts are of different topics ({', '.join(sorted(topics))}): merge those of one topic, and if "
+                "it was deleted and made again, only those written since"
+            )
         joined: dict[SegmentId, Place] = {}
         for place in (place for cut in cuts for place in cut.places):
             known = joined.get(place.segment)
             joined[place.segment] = place if known is None else known.joined(place)
-        return Cut(tuple(joined.values()))
+        # A cut that does not name its topic was the start of those that do, or fits them in every segment they share.
+        return Cut(tuple(joined.values()), next(iter(topics), ""))
 
     # -- text
 
     def encode(self) -> bytes:
         """JSON with its keys sorted and nothing between its tokens: equal cuts give equal bytes."""
-        value = {"places": [_place_json(place) for place in self.places], "version": VERSION}
+        value: dict[str, Any] = {"places": [_place_json(place) for place in self.places]}
+        value |= (
+            {"topic": self.topic_id, "version": VERSION} if self.topic_id else {"version": NAMELESS_VERSION}
+        )
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
     @staticmethod
@@ -168,7 +192,8 @@ class Cut:
                     "it was made by a later release, use that one"
                 )
             places = value.pop("places", None)
-            if version != VERSION or value or not isinstance(places, list):
+            topic = _topic_id(value.pop("topic", None)) if version == VERSION else ""
+            if version < NAMELESS_VERSION or value or not isinstance(places, list) or (topic and not places):
                 raise BadCheckpoint(
                     f"not a checkpoint: it has no version, no places, or more: {sorted(value)}"
                 )
@@ -177,7 +202,7 @@ class Cut:
             raise BadCheckpoint(f"not a checkpoint: {error}") from None
         if len({place.segment for place in read}) != len(read):
             raise BadCheckpoint("not a checkpoint: it names a segment twice")
-        return Cut(read)
+        return Cut(read, topic)
 
 
 # -- normal form
@@ -293,6 +318,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         raise BadCheckpoint("not a checkpoint: a key comes twice")
+    return value
+
+
+def _topic_id(value: object) -> str:
+    if not isinstance(value, str) or _TOPIC_ID.fullmatch(value) is None:
+        raise BadCheckpoint("not a checkpoint: it lacks the id of its topic")
     return value
 
 

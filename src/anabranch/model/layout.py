@@ -39,6 +39,8 @@ class SegmentLayout:
     last_merge_ms: int = 0
     # What readers that come back need to know of pruned segments; None if that was never told.
     gone: tuple[Gone, ...] | None = ()
+    # Of the topic, random: one that is made later under the same name has another. "" if that was never told.
+    topic_id: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -54,21 +56,21 @@ class SegmentLayout:
     @property
     def _value(self) -> tuple[object, ...]:
         times = self.last_split_ms, self.last_merge_ms
-        return self.epoch, self.next_id, dict(self.segments), *times, self.gone
+        return self.epoch, self.next_id, dict(self.segments), *times, self.gone, self.topic_id
 
     # -- making one
 
     @staticmethod
-    def initial(count: int, now_ms: int) -> SegmentLayout:
+    def initial(count: int, now_ms: int, topic_id: str = "") -> SegmentLayout:
         """`count` active segments of equal width, at epoch 0."""
         segments = {
             SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms)
             for n, span in enumerate(HashRange.even(count))
         }
-        return SegmentLayout(0, SegmentId(count), segments)
+        return SegmentLayout(0, SegmentId(count), segments, topic_id=topic_id)
 
     @staticmethod
-    def migrated(classic_topics: Iterable[str], now_ms: int) -> SegmentLayout:
+    def migrated(classic_topics: Iterable[str], now_ms: int, topic_id: str = "") -> SegmentLayout:
         """What a classic topic with these partitions becomes: each one a sealed parent of as many fresh segments.
 
         A partition may hold any key, so each parent covers the whole space and every child waits for all of them.
@@ -85,10 +87,10 @@ class SegmentLayout:
         }
         for number, span in zip(children, HashRange.even(len(topics)), strict=True):
             segments[number] = Segment(number, span, parents, created_epoch=epoch, created_ms=now_ms)
-        return SegmentLayout(epoch, SegmentId(2 * len(topics)), segments)
+        return SegmentLayout(epoch, SegmentId(2 * len(topics)), segments, topic_id=topic_id)
 
     @staticmethod
-    def synthetic(classic_topics: Iterable[str], now_ms: int) -> SegmentLayout:
+    def synthetic(classic_topics: Iterable[str], now_ms: int, topic_id: str = "") -> SegmentLayout:
         """A classic topic as clients of scalable topics see it: one active segment for each partition, for ever.
 
         The ranges are for the eye only: keys go to partitions by the remainder of their hash. Partitions are only ever
@@ -99,7 +101,7 @@ class SegmentLayout:
             SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, legacy_topic=topic)
             for n, (span, topic) in enumerate(zip(HashRange.even(len(topics)), topics, strict=True))
         }
-        return SegmentLayout(len(topics) - 1, SegmentId(len(topics)), segments)
+        return SegmentLayout(len(topics) - 1, SegmentId(len(topics)), segments, topic_id=topic_id)
 
     # -- looking
 

@@ -6,6 +6,9 @@ shows. Layouts of our brokers remember where pruned segments ended (`anabranch.m
 there were messages; with others there may have been none.
 
 What retention took from a segment that is still there does not show here: whoever opens it must ask.
+
+A cut of another topic of the same name is refused. Where one of the two does not tell its id, positions tell: brokers
+know of each whether it was ever theirs, as numbers of ledgers are not used again. A cut without one is refused then.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position, uncovered
+from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position, TopicMadeAgain, uncovered
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 
@@ -77,11 +80,48 @@ def epoch_of(cut: Cut) -> int:
 
 def resume(layout: SegmentLayout, cut: Cut) -> Resumption:
     """BadCheckpoint if the cut cannot be of this topic, or is newer than the layout."""
+    check_topic(layout, cut)
     for place in cut.places:
         _check_is_of(layout, place)
     stretches = _Stretches(cut)
     places = {number: stretches.place_of(segment) for number, segment in layout.segments.items()}
     return Resumption(places, _gaps(layout, cut, places), _readable(layout, places))
+
+
+def check_topic(layout: SegmentLayout, cut: Cut, topic: str = "the topic") -> None:
+    """TopicMadeAgain unless the cut is of that layout's topic. `topic` is what the error calls it.
+
+    What cannot be told from ids is left to the brokers, which refuse positions that were never theirs: see
+    `is_unproved`.
+    """
+    if cut.topic_id and layout.topic_id and cut.topic_id != layout.topic_id:
+        raise TopicMadeAgain(
+            f"{topic} was deleted and made again since this checkpoint was written, unless it is another topic's: it "
+            f"is of the one with the id {cut.topic_id}, and {topic} has the id {layout.topic_id}. What was not read of "
+            "the former is gone. Start at 'earliest' to read the present one from its beginning, or give a "
+            "checkpoint of that"
+        )
+    if is_unproved(layout, cut) and not positions_of(cut) and _claims_anything(cut):
+        raise TopicMadeAgain(
+            f"this checkpoint does not tell whether it is of {topic} as it is now, or of one of the same name that was "
+            "deleted since: it, or the topic, is of a release without ids of topics, and it has no position to tell it "
+            "by. Start at 'earliest', or give a checkpoint that was written since"
+        )
+
+
+def is_unproved(layout: SegmentLayout, cut: Cut) -> bool:
+    """Whether only one of the two tells its topic's id: the cut's positions must be shown to the brokers then."""
+    return bool(cut.places) and bool(cut.topic_id) != bool(layout.topic_id)
+
+
+def positions_of(cut: Cut) -> dict[SegmentId, Position]:
+    """Where segments are that were begun and are not over."""
+    return {p.segment: min(p.at) for p in cut.places if not p.is_over and min(p.at) > BEGINNING}
+
+
+def _claims_anything(cut: Cut) -> bool:
+    """Whether anything was read according to it: a child's place says that its parents were."""
+    return any(place.is_over or (place.epoch > 0 and not place.is_apart) for place in cut.places)
 
 
 def _check_is_of(layout: SegmentLayout, place: Place) -> None:

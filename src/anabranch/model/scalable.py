@@ -130,6 +130,11 @@ class Plan:
         return tuple(self.result.segments[c] for c in sorted(numbers))
 
 
+def id_of_generation(generation: int) -> str:
+    """The id of a topic that was made before ids were: the number tells it from others of its name in this store."""
+    return f"generation-{generation}" if generation > 0 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ScalableTopic:
     """The one record of a scalable topic."""
@@ -204,6 +209,8 @@ class ScalableTopic:
                 "parentIds": list(self.plan.parents),
                 "result": _layout_json(result, changed),
             }
+        if self.layout.topic_id != id_of_generation(self.generation):
+            value["topicId"] = self.layout.topic_id
         if self.routing:
             value["routing"] = self.routing
         if self.is_deleting:
@@ -227,18 +234,22 @@ class ScalableTopic:
     def decode(data: bytes) -> ScalableTopic:
         try:
             value = json.loads(data)
-            layout = _read_layout(value)
+            generation = value.get("generation", 0)
+            topic_id = value.get("topicId", id_of_generation(generation))
+            if not isinstance(topic_id, str):
+                raise ValueError(f"{topic_id!r} is no id of a topic")
+            layout = _read_layout(value, topic_id)
             plan = value.get("plan")
             topic = ScalableTopic(
                 layout,
-                generation=value.get("generation", 0),
+                generation=generation,
                 properties=value.get("properties") or {},
                 plan=None
                 if plan is None
                 else Plan(
                     PlanKind(plan["kind"]),
                     tuple(SegmentId(p) for p in plan["parentIds"]),
-                    _read_layout(plan["result"], layout.segments),
+                    _read_layout(plan["result"], topic_id, layout.segments),
                 ),
                 auto_scale=value.get("autoScalePolicy"),
                 routing=value.get("routing", ""),
@@ -296,7 +307,7 @@ def segment_json(segment: Segment) -> dict[str, Any]:
 
 
 def _read_layout(
-    value: Mapping[str, Any], before: Mapping[SegmentId, Segment] | None = None
+    value: Mapping[str, Any], topic_id: str, before: Mapping[SegmentId, Segment] | None = None
 ) -> SegmentLayout:
     segments = [_read_segment(item) for item in value["segments"].values()]
     return SegmentLayout(
@@ -309,6 +320,7 @@ def _read_layout(
             Gone(SegmentId(number), HashRange(start, stop), end and (end[0], end[1]), is_classic)
             for number, start, stop, end, is_classic in value.get("gone", ())
         ),
+        topic_id=topic_id,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from anabranch.client.connections import Connections
 from anabranch.client.crypto import Encryption
-from anabranch.client.errors import CryptoFailed, DataLost, TimedOut
+from anabranch.client.errors import CryptoFailed, DataLost, TimedOut, TopicMadeAgain
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Entry
 from anabranch.client.segment_consumer import Reading, SegmentConsumer, Subscription
@@ -122,6 +122,7 @@ class BrokerReader:
             Subscription(name, pb.CommandSubscribe.Exclusive, name, is_durable=False),
             self._inbox,
             chance=self._chance,
+            topic_id=self._task.topic_id,
             start=start,
             may_be_gone=lambda _: True,
             lost=lambda reader, _: self._task.loss(reader.position),
@@ -157,6 +158,9 @@ class BrokerReader:
                 continue
             except CryptoFailed as error:
                 raise self._no_key(error) from None
+            except TopicMadeAgain as error:
+                self._task.failed(error)
+                return None
             except DataLost:
                 if not self._back:
                     self._task.lost(segment.position)

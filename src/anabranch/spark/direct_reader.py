@@ -44,6 +44,7 @@ class DirectReader:
             security=task.security,
             timeout_s=task.timeout_s,
             retry_s=min(PLAN_RETRY_S, task.timeout_s),
+            topic_id=task.topic_id,
         )
         self.at = start
         """Everything before it has been given."""

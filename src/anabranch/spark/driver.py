@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from anabranch.client.errors import ConnectionLost, TopicDeleted
+from anabranch.client.errors import ConnectionLost, TopicDeleted, TopicMadeAgain
 from anabranch.client.ledgers import ledgers_of
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut
-from anabranch.model.resuming import DataLost, Gap, epoch_of, resume
+from anabranch.model.resuming import DataLost, Gap, check_topic, epoch_of, resume
 from anabranch.spark.feed import TopicFeed
 from anabranch.spark.feeds import Feeds
 from anabranch.spark.offsets import Offset, initial
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 # Of each segment, where nothing but the times of rows limits a batch.
 LOOK_AHEAD_ROWS: Final = 1_000_000
 GO_ON: Final = "Or, to go on without them, set failOnDataLoss=false"
+FROM_BEGINNING: Final = (
+    "A query with failOnDataLoss=false goes on by itself, with the present topic from its beginning"
+)
 
 
 def lag(view: View, cut: Cut) -> dict[str, Any]:
@@ -185,12 +188,22 @@ class Driver:
 
     async def _view(self, name: str, start: Cut) -> View:
         feed, target = self.feeds.current[name], self._target
+        start = await self._of_topic(feed, start)
         aim = None if target is None else target.get(name, start)
         layout = await feed.layout_of(max(epoch_of(start), epoch_of(aim or Cut())))
         self._check(feed, resume(layout, start).gaps)
         known = await feed.known(layout, start)
         self._check(feed, await feed.emptied(layout, start, known))
         return View(layout, start, known, aim)
+
+    async def _of_topic(self, feed: TopicFeed, cut: Cut) -> Cut:
+        """The cut. If it is of another topic of that name, deleted since: the beginning, if the user wants to go on."""
+        try:
+            await feed.check(cut)
+        except TopicMadeAgain as error:
+            self._lost(error)
+            return Cut()
+        return cut
 
     async def _measured(self, views: Mapping[str, View], limit: Limit) -> dict[str, View]:
         feeds = self.feeds.current
@@ -216,6 +229,13 @@ class Driver:
             return []
         try:
             feed = await self.feeds.of(name)
+            try:
+                check_topic(feed.layout, end, feed.topic)
+            except TopicMadeAgain as error:
+                self._lost(error)
+                return []
+            # What the batch was planned with if it began in a topic that is gone.
+            start = await self._of_topic(feed, start)
             layout = await feed.layout_of(max(epoch_of(start), epoch_of(end)))
         except TopicDeleted:
             self._lost(DataLost(f"{name} was deleted, and this batch has messages of it"))
@@ -237,6 +257,7 @@ class Driver:
                 columns=self.options.columns,
                 ranges=self.options.ranges,
                 decryption_keys=self.options.decryption_keys,
+                topic_id=layout.topic_id,
             )
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])
@@ -271,8 +292,10 @@ class Driver:
         if gaps := tuple(gaps):
             self._lost(DataLost.of(feed.topic, gaps))
 
-    def _lost(self, error: DataLost) -> None:
+    def _lost(self, error: DataLost | TopicMadeAgain) -> None:
         if self.options.fail_on_data_loss:
+            if isinstance(error, TopicMadeAgain):
+                raise TopicMadeAgain(f"{error}. {FROM_BEGINNING}")
             raise DataLost(f"{error}. {GO_ON}", error.gaps)
         log.warning("%s", error)
 

@@ -15,11 +15,19 @@ from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections, ask
 from anabranch.client.errors import RequestRefused
 from anabranch.client.message import signed
+from anabranch.client.reader_place import made_again
 from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, position_text
+from anabranch.wire.extensions import (
+    DATA_LOST,
+    OTHER_TOPIC,
+    OWED_FROM,
+    TOPIC_ID,
+    UNKNOWN_POSITION,
+    position_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +41,14 @@ class Ends:
         self._connections = connections
         self._chance = chance
         self._probes: dict[str, Probe] = {}
+        # Of the topic whose segments they are; "" if that is not known. Another of the same name refuses.
+        self.topic_id = ""
 
     async def of(self, topic: str) -> Position | None:
-        """Behind the last message; None if the segment is gone. Goes on trying until it is cancelled."""
+        """Behind the last message; None if the segment is gone. Goes on trying until it is cancelled.
+
+        TopicMadeAgain if the segment is one of another topic of the same name.
+        """
         backoff = Backoff(self._chance)
         while True:
             try:
@@ -44,6 +57,8 @@ class Ends:
             except RequestRefused as refused:
                 if refused.error == pb.TopicNotFound:
                     return None
+                if OTHER_TOPIC in str(refused):
+                    raise made_again(topic) from None
                 if refused.error in FINAL_ERRORS:
                     raise
                 log.debug("the end of %s refused, asked again: %s", topic, refused)
@@ -64,7 +79,7 @@ class Ends:
             probe = connection.attach(PartKind.CONSUMER, lambda number: Probe(connection, number))
             name = f"spark-end-{self._chance.getrandbits(32):08x}"
             try:
-                await probe.subscribe(topic, name)
+                await probe.subscribe(topic, name, topic_id=self.topic_id)
             except BaseException:
                 probe.detach()
                 raise
@@ -88,6 +103,16 @@ class Ends:
             except AnabranchError as error:
                 log.debug("what %s has lost is asked again: %s", topic, error)
             await backoff.wait()
+
+    async def is_foreign(self, topic: str, at: Position) -> bool:
+        """Whether a segment never had that position: it is one of another topic. False of a segment that is gone."""
+        try:
+            await self.has_lost(topic, at)
+        except RequestRefused as refused:
+            if UNKNOWN_POSITION not in str(refused):
+                raise
+            return True
+        return False
 
     async def _look(self, topic: str, since: Position) -> None:
         connection = await self._connections.owner(topic)
@@ -122,10 +147,12 @@ class Probe:
         is_durable: bool = False,
         from_earliest: bool = False,
         owed_from: Position | None = None,
+        topic_id: str = "",
     ) -> None:
-        """Refused, with DATA_LOST, if anything from `owed_from` on is gone."""
+        """Refused with DATA_LOST if anything from `owed_from` on is gone, with OTHER_TOPIC by one of another id."""
         kind = pb.CommandSubscribe
         owed = [] if owed_from is None else [pb.KeyValue(key=OWED_FROM, value=position_text(*owed_from[:2]))]
+        own = [pb.KeyValue(key=TOPIC_ID, value=topic_id)] if topic_id else []
         await ask(
             self._connection,
             C.SUBSCRIBE,
@@ -138,7 +165,7 @@ class Probe:
             initialPosition=kind.Earliest if from_earliest else kind.Latest,
             durable=is_durable,
             force_topic_creation=False,
-            metadata=owed,
+            metadata=owed + own,
         )
 
     async def last(self) -> tuple[int, int]:

@@ -13,14 +13,15 @@ from typing import Any
 from anabranch.client.checkpoint import Begin, unresolved
 from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.connections import Backoff, Connections
-from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted
+from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted, TopicMadeAgain
 from anabranch.client.layout_watch import LayoutWatch
+from anabranch.client.reader_place import unknown
 from anabranch.client.resolving import position_of
 from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.resuming import Gap, resume
+from anabranch.model.resuming import Gap, check_topic, is_unproved, positions_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.spark.ends import Ends, Probe
 from anabranch.spark.meter import Meters
@@ -45,6 +46,7 @@ class TopicFeed:
         self._sealed_ends: dict[SegmentId, Position] = {}
         self._seen: tuple[SegmentLayout, Known] | None = None
         self._released: dict[SegmentId, Place] = {}
+        self._is_made_again = False
         self._meters = Meters(connections, self._watch, chance, fails_on_data_loss=options.fail_on_data_loss)
 
     @property
@@ -58,7 +60,8 @@ class TopicFeed:
 
     @property
     def is_deleted(self) -> bool:
-        return self._watch.is_deleted
+        """Also if there is another topic of its name by now."""
+        return self._watch.is_deleted or self._is_made_again
 
     def topic_of(self, number: SegmentId) -> str:
         return self._watch.topic_of(number)
@@ -67,6 +70,7 @@ class TopicFeed:
         """TopicDeleted if there is no such topic."""
         async with self._in_time("its layout"):
             await self._watch.open(create=False)
+        self._ends.topic_id = self.layout.topic_id
 
     async def close(self) -> None:
         await self._meters.close()
@@ -87,9 +91,27 @@ class TopicFeed:
                     await news.wait()
         finally:
             stop()
-        if self._watch.is_deleted:
+        if self.is_deleted:
             raise TopicDeleted(f"{self.topic} was deleted")
         return self._watch.layout
+
+    async def check(self, cut: Cut) -> None:
+        """TopicMadeAgain if the cut is of another topic of the same name.
+
+        Where ids do not tell it, brokers do: they know which positions were ever theirs.
+        """
+        layout = self.layout
+        check_topic(layout, cut, self.topic)
+        if not is_unproved(layout, cut):
+            return
+        asked = {n: at for n, at in positions_of(cut).items() if n in layout.segments}
+        async with self._in_time("whether its checkpoint is of this topic"):
+            found = await asyncio.gather(
+                *(self._ends.is_foreign(self.topic_of(n), at) for n, at in asked.items())
+            )
+        for (number, at), is_foreign in zip(asked.items(), found, strict=True):
+            if is_foreign:
+                raise TopicMadeAgain(str(unknown(self.topic_of(number), at)))
 
     # -- positions
 
@@ -104,9 +126,8 @@ class TopicFeed:
                 places = unresolved(layout, begin)
                 found = await asyncio.gather(*(self._position(place.segment, since_ms) for place in places))
                 if None not in found:
-                    return Cut(
-                        tuple(p.moved(at) for p, at in zip(places, found, strict=True) if at is not None)
-                    )
+                    moved = (p.moved(at) for p, at in zip(places, found, strict=True) if at is not None)
+                    return Cut(tuple(moved), layout.topic_id)
                 # One is gone: the next layout has others in its place.
                 await self.layout_of(layout.epoch + 1)
 
@@ -118,7 +139,11 @@ class TopicFeed:
         places = resume(layout, start).places
         wanted = [n for n, place in places.items() if place is None or not place.is_over]
         async with self._in_time("where its segments end"):
-            found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
+            try:
+                found = await asyncio.gather(*(self._end(layout, number) for number in wanted))
+            except TopicMadeAgain as error:
+                self._is_made_again = True
+                raise TopicDeleted(str(error)) from None
             growing = {n for n in wanted if n not in self._sealed_ends and n in self.layout.segments}
             await self._ends.keep({self.topic_of(number) for number in growing})
         ranges = self._options.ranges

@@ -93,7 +93,7 @@ def runs(
         over = [run.to(run.bound) for run in passed]
         if not over:
             return start, [run for run in there if not run.is_empty]
-        start = moved(start, over)
+        start = moved(start, over, layout.topic_id)
 
 
 def _not_over(found: Resumption) -> tuple[SegmentId, ...]:
@@ -168,6 +168,7 @@ def reach_all(
         name: moved(
             begin,
             [run.to(min(ends[at], run.bound)) for run in possible if (at := (name, run.segment.id)) in ends],
+            views[name].layout.topic_id,
         )
         for name, (begin, possible) in found.items()
     }
@@ -188,9 +189,10 @@ def reach(
     return reach_all({"": view}, limit=limit, ordering=ordering, skew_ms=skew_ms)[""]
 
 
-def moved(cut: Cut, places: Iterable[Place]) -> Cut:
-    """With those places instead of its own for the same segments."""
-    return Cut(tuple({**{p.segment: p for p in cut.places}, **{p.segment: p for p in places}}.values()))
+def moved(cut: Cut, places: Iterable[Place], topic_id: str) -> Cut:
+    """With those places instead of its own for the same segments, and its topic named if that is known."""
+    known = {**{p.segment: p for p in cut.places}, **{p.segment: p for p in places}}
+    return Cut(tuple(known.values()), topic_id or cut.topic_id)
 
 
 # -- what lies between two cuts

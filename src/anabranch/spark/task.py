@@ -8,6 +8,7 @@ from typing import Literal
 
 from anabranch.client.errors import DataLost
 from anabranch.client.security import NOBODY, Security
+from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
@@ -43,6 +44,8 @@ class Task:
     ranges: Ranges = ANY
     # Names of keys, and where their private halves lie.
     decryption_keys: tuple[tuple[str, str], ...] = ()
+    # Of the topic when the batch was planned: another one of its name by now is not read. "" if that is not known.
+    topic_id: str = ""
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""
@@ -53,7 +56,10 @@ class Task:
 
     def lost(self, position: Position | None) -> None:
         """Raises, unless the user wants to go on with what there still is."""
-        error = self.loss(position)
+        self.failed(self.loss(position))
+
+    def failed(self, error: AnabranchError) -> None:
+        """Raises, unless the user wants to go on without what is gone."""
         if self.fail_on_data_loss:
             raise error
         log.warning("%s", error)

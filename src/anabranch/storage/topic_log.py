@@ -101,10 +101,14 @@ class TopicLog:
 
     @staticmethod
     async def create(
-        path: str, metadata: MetadataStore, now_ms: int, properties: dict[str, str] | None = None
+        path: str,
+        metadata: MetadataStore,
+        now_ms: int,
+        properties: dict[str, str] | None = None,
+        topic_id: str = "",
     ) -> bool:
         """Makes the record of a topic that does not exist; False if it does."""
-        record = TopicRecord(properties=properties or {}, created_ms=now_ms)
+        record = TopicRecord(properties=properties or {}, created_ms=now_ms, topic_id=topic_id)
         try:
             await metadata.create(path, record.encode())
         except AlreadyExists:
@@ -120,10 +124,12 @@ class TopicLog:
         ids: LedgerIds,
         now_ms: int,
         properties: dict[str, str],
+        topic_id: str = "",
     ) -> TopicLog | None:
         """`create` and `open` with one write instead of two; None if the topic exists."""
         ledger = LedgerRecord(id=await ids.next(0), incarnation=store.incarnation, created_ms=now_ms)
-        record = TopicRecord(properties=properties, created_ms=now_ms).with_ledger(ledger, state_source=None)
+        record = TopicRecord(properties=properties, created_ms=now_ms, topic_id=topic_id)
+        record = record.with_ledger(ledger, state_source=None)
         try:
             stored = await metadata.create(path, record.encode())
         except AlreadyExists:

@@ -63,6 +63,8 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger_id_min: int = 0
     # Set when deletion has begun: nobody opens the topic again, and whoever finds it finishes the deletion.
     is_deleting: bool = False
+    # Of the topic that this log is, or is a partition or segment of: random, made with it. "" for those of old.
+    topic_id: str = ""
     compacted: CompactedLedger | None = None
 
     def encode(self) -> bytes:

@@ -19,6 +19,11 @@ OWED_FROM: Final = "anabranch.owed-from"
 DATA_LOST: Final = "anabranch.data-lost"
 UNKNOWN_POSITION: Final = "anabranch.unknown-position"
 
+# In the metadata of a reader's SUBSCRIBE: the id of the topic it is to read, of which this may be a segment. If there
+# is another one of that name by now, the broker refuses with an error whose text begins with OTHER_TOPIC.
+TOPIC_ID: Final = "anabranch.topic-id"
+OTHER_TOPIC: Final = "anabranch.other-topic"
+
 # In the metadata of a PRODUCER request, all three: its entries stay hidden from readers until the write is decided. A
 # write is a name and a batch's number, an attempt the 32 hexadecimal digits of a UUID, whose halves each entry's
 # metadata has as txnid_most_bits and txnid_least_bits. Refusals, of producers and of sends, begin with the words below.

@@ -1141,7 +1141,7 @@ class SegmentBrokerAddress(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
 
 class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "gone", "tells_gone")
+    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "gone", "tells_gone", "topic_id")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
@@ -1149,6 +1149,7 @@ class ScalableTopicDAG(_message.Message):
     CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     TELLS_GONE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
     segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
@@ -1156,7 +1157,8 @@ class ScalableTopicDAG(_message.Message):
     controller_broker_url_tls: str
     gone: _containers.RepeatedCompositeFieldContainer[GoneSegment]
     tells_gone: bool
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., gone: _Optional[_Iterable[_Union[GoneSegment, _Mapping]]] = ..., tells_gone: _Optional[bool] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., gone: _Optional[_Iterable[_Union[GoneSegment, _Mapping]]] = ..., tells_gone: _Optional[bool] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class GoneSegment(_message.Message):
     __slots__ = ("segment_id", "hash_start", "hash_end", "end_ledger", "end_entry", "classic")

@@ -15,7 +15,15 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION, position_text, read_position
+from anabranch.wire.extensions import (
+    DATA_LOST,
+    OTHER_TOPIC,
+    OWED_FROM,
+    TOPIC_ID,
+    UNKNOWN_POSITION,
+    position_text,
+    read_position,
+)
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 NAME = TopicName.parse("persistent://public/default/t")
@@ -160,3 +168,35 @@ async def test_nobody_is_at_the_end_of_a_topic_before_all_that_came_before_the_s
     assert not await early.look_whether_drained()
     await early.skip_all()
     assert await early.look_whether_drained()
+
+
+async def test_a_reader_of_a_topic_that_was_deleted_and_made_again_is_refused_by_its_id(rest: Rest) -> None:
+    def of(topic_id: str) -> pb.CommandSubscribe:
+        request = reader("earliest")
+        request.metadata.append(pb.KeyValue(key=TOPIC_ID, value=topic_id))
+        return request
+
+    former = (await rest.broker.topic(NAME, create=True)).log
+    topic_id = former.topic_record.topic_id
+    assert len(topic_id) == 32
+    check(former, of(topic_id))
+    # It does not say.
+    check(former, of(""))
+    await rest.call("DELETE", "/admin/v2/persistent/public/default/t?force=true", 204)
+    present = (await rest.broker.topic(NAME, create=True)).log
+    with pytest.raises(
+        NotAllowedError, match=f"^{OTHER_TOPIC} {present.topic_record.topic_id}: .*made again"
+    ):
+        check(present, of(topic_id))
+    check(present, of(present.topic_record.topic_id))
+
+
+async def test_partitions_have_the_id_of_their_topic(rest: Rest) -> None:
+    await rest.call("PUT", "/admin/v2/persistent/public/default/p/partitions", 204, json=2)
+    await rest.call("POST", "/admin/v2/persistent/public/default/p/partitions", 204, json=3)
+    name = TopicName.parse("persistent://public/default/p")
+    topic_id = await rest.broker.resources.classic_id(name)
+    found = {(await rest.broker.topic(name.partition(n))).log.topic_record.topic_id for n in range(3)}
+    assert found == {topic_id}
+    shown = await rest.call("GET", "/admin/v2/persistent/public/default/p/partitions", 200)
+    assert topic_id not in shown.text, "Pulsar's answer has no such field"

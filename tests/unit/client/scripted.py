@@ -217,6 +217,8 @@ class ScriptedBroker:
                 legacy_topic_name=one.legacy_topic or None,
             )
         dag.tells_gone = self.tells_gone
+        if layout.topic_id:
+            dag.topic_id = layout.topic_id
         for gone in (layout.gone or ()) if self.tells_gone else ():
             about = dag.gone.add(
                 segment_id=gone.segment, hash_start=gone.range.start, hash_end=gone.range.end

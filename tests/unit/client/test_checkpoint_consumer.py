@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -16,13 +17,14 @@ from anabranch.client import (
     Message,
     RequestRefused,
     TimedOut,
+    TopicMadeAgain,
 )
 from anabranch.model.cut import BEGINNING, Cut, Place
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.extensions import DATA_LOST, OWED_FROM, UNKNOWN_POSITION
+from anabranch.wire.extensions import DATA_LOST, OTHER_TOPIC, OWED_FROM, TOPIC_ID, UNKNOWN_POSITION
 from unit.client.scripted import ScriptedBroker
 
 C = pb.BaseCommand
@@ -158,6 +160,55 @@ async def test_a_place_that_the_broker_never_had_is_told(script: ScriptedBroker,
         BadCheckpoint, match=r"ledger 9, entry 3 of this checkpoint was never in .* another topic"
     ):
         await client.checkpoint_consumer(TOPIC, start=kept)
+
+
+async def test_a_checkpoint_names_its_topic_and_every_reader_does(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.layout = replace(ONE, topic_id="topic")
+    async with client.checkpoint_consumer(TOPIC, start="earliest") as consumer:
+        topic = await reading(script, of(ONE, 0))
+        script.deliver(topic, 5)
+        await take(consumer, 1)
+        kept = consumer.checkpoint()
+    assert Cut.decode(kept) == Cut((at(of(ONE, 0), 1, 6, 0),), "topic")
+    async with client.checkpoint_consumer(TOPIC, start=kept) as consumer:
+        await reading(script, of(ONE, 0))
+        assert consumer.checkpoint() == kept
+    told = [{item.key: item.value for item in asked.metadata} for asked in script.subscriptions]
+    assert [one[TOPIC_ID] for one in told] == ["topic", "topic"]
+
+
+@pytest.mark.parametrize("present", [ONE, TWO, MERGED])
+async def test_a_checkpoint_of_a_topic_that_was_made_again_is_refused_at_once(
+    script: ScriptedBroker, client: Client, present: SegmentLayout
+) -> None:
+    script.layout = replace(present, topic_id="present")
+    kept = Cut((at(of(TWO, 1)), at(of(TWO, 2))), "former").encode()
+    with pytest.raises(TopicMadeAgain, match=f"{TOPIC} was deleted and made again.*former.*present"):
+        await client.checkpoint_consumer(TOPIC, start=kept)
+    assert script.subscriptions == []
+
+
+async def test_a_reader_hears_that_its_topic_was_made_again(script: ScriptedBroker, client: Client) -> None:
+    script.layout = replace(ONE, topic_id="former")
+    async with client.checkpoint_consumer(TOPIC, start="earliest") as consumer:
+        topic = await reading(script, of(ONE, 0))
+        script.refusals[topic] = [pb.NotAllowedError]
+        script.refusal_text = f"{OTHER_TOPIC} present: was deleted and made again"
+        script.links[-1].cut()
+        with pytest.raises(TopicMadeAgain, match="made again while it was read"):
+            await consumer.receive(timeout_s=10)
+
+
+async def test_a_checkpoint_without_an_id_gets_one_and_goes_on(
+    script: ScriptedBroker, client: Client
+) -> None:
+    script.layout = replace(ONE, topic_id="topic")
+    old = Cut((at(of(ONE, 0), 9, 3, 0),))
+    async with client.checkpoint_consumer(TOPIC, start=old.encode()) as consumer:
+        await reading(script, of(ONE, 0))
+        assert Cut.decode(consumer.checkpoint()) == Cut(old.places, "topic")
 
 
 async def test_pulsar_is_asked_whether_it_ever_had_a_place(script: ScriptedBroker, client: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,45 @@ async def test_a_topic_that_is_gone_when_the_watch_comes_back_is_deleted(
     script.links[-1].cut()
     await changed(watch)
     assert watch.is_deleted
+
+
+@pytest.mark.parametrize("other", [ONE, ONE.split(0, 0), ONE.split(0, 0).split(1, 0)])
+async def test_a_topic_that_was_made_again_while_the_watch_was_away_is_deleted(
+    script: ScriptedBroker, watch: LayoutWatch, other: SegmentLayout
+) -> None:
+    script.layout = replace(ONE.split(0, 0), topic_id="former")
+    await watch.open()
+    script.layout = replace(other, topic_id="present")
+    script.links[-1].cut()
+    await changed(watch)
+    assert watch.is_deleted
+    assert (watch.layout.topic_id, watch.layout.epoch) == ("former", 1), "what was known of it stays"
+
+
+async def test_a_classic_topic_that_was_made_again_is_followed(
+    script: ScriptedBroker, watch: LayoutWatch
+) -> None:
+    names = ["persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"]
+    script.layout = SegmentLayout.synthetic(names, 0, "former")
+    await watch.open()
+    script.publish(SegmentLayout.synthetic(names[:1], 0, "present"))
+    await changed(watch)
+    assert not watch.is_deleted
+    assert (watch.layout.topic_id, len(watch.layout.active)) == ("present", 1)
+
+
+async def test_the_id_stays_known_while_a_broker_does_not_tell_it(
+    script: ScriptedBroker, watch: LayoutWatch
+) -> None:
+    script.layout = replace(ONE, topic_id="topic")
+    await watch.open()
+    script.publish(ONE.split(0, 0))
+    await changed(watch)
+    assert (watch.layout.topic_id, watch.layout.epoch) == ("topic", 1)
+    script.publish(replace(ONE.split(0, 0).split(1, 0), topic_id="topic"))
+    await changed(watch)
+    assert not watch.is_deleted
+    assert watch.layout.epoch == 2
 
 
 async def test_a_topic_that_is_not_there_fails_the_opening(

@@ -296,6 +296,9 @@ async def test_a_regular_topic_is_left_alone(rig: Rig) -> None:
         async def topics(self, topic: TopicName) -> list[TopicName]:
             return [TopicName.parse("persistent://public/default/orders")]
 
+        async def topic_id(self, topic: TopicName) -> str:
+            return ""
+
         async def attached(self, topic: TopicName) -> int:
             return 0
 

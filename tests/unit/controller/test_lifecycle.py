@@ -535,6 +535,9 @@ class Partitions:
         self.names = [TopicName.parse(f"persistent://public/default/orders-partition-{n}") for n in (0, 1)]
         self.connected = 0
 
+    async def topic_id(self, topic: TopicName) -> str:
+        return "classic"
+
     async def topics(self, topic: TopicName) -> list[TopicName]:
         return self.names
 
@@ -595,6 +598,7 @@ async def test_migration_seals_every_partition_and_takes_subscriptions_and_consu
     assert record.plan is None
     assert [s.legacy_topic for s in record.layout.sealed] == [str(n) for n in classic.names]
     assert all(s.parents == (0, 1) for s in record.layout.active)
+    assert record.layout.topic_id == view.layout.topic_id == "classic", "it is the same topic"
     assert all(rig.owners.log(s).is_sealed for s in record.layout.sealed)
     for segment in record.layout.active:
         assert set(rig.owners.log(segment).cursors) == {"old", "jobs"}

@@ -42,7 +42,12 @@ def places(draw: st.DrawFn) -> Place:
     return Place(number, span, epoch, at, 0, base.is_apart, base.is_classic, chunks)
 
 
-cuts = st.lists(places(), max_size=8, unique_by=lambda place: place.segment).map(lambda ps: Cut(tuple(ps)))
+ids = st.sampled_from(("", "0123456789abcdef0123456789abcdef", "generation-17"))
+cuts = st.builds(
+    lambda ps, topic_id: Cut(tuple(ps), topic_id),
+    st.lists(places(), max_size=8, unique_by=lambda place: place.segment),
+    ids,
+)
 
 
 def at(number: int, *position: int, is_apart: bool = False) -> Place:
@@ -75,7 +80,7 @@ def test_equal_cuts_have_equal_text_whatever_the_order_of_their_places(
 ) -> None:
     shuffled = list(cut.places)
     chance.shuffle(shuffled)
-    assert Cut(tuple(shuffled)).encode() == cut.encode()
+    assert Cut(tuple(shuffled), cut.topic_id).encode() == cut.encode()
 
 
 def test_the_text_is_sorted_compact_json_of_a_known_form() -> None:
@@ -88,6 +93,29 @@ def test_the_text_is_sorted_compact_json_of_a_known_form() -> None:
     )
 
 
+def test_a_cut_that_names_its_topic_is_of_version_2() -> None:
+    cut = Cut((at(3, 7, 9, 0), over(4), at(2)), "7f3a0c5e9b1d4826a0f1e2d3c4b5a697")
+    assert cut.encode() == (
+        b'{"places":['
+        b'{"at":[[0,0,0]],"epoch":1,"range":"8000-ffff","segment":2},'
+        b'{"at":[[7,9,0]],"epoch":2,"range":"0000-3fff","segment":3},'
+        b'{"epoch":2,"over":3,"range":"4000-7fff","segment":4}],'
+        b'"topic":"7f3a0c5e9b1d4826a0f1e2d3c4b5a697","version":2}'
+    )
+
+
+@given(cuts)
+def test_cuts_that_name_no_topic_are_written_as_they_always_were(cut: Cut) -> None:
+    value = json.loads(Cut(cut.places).encode())
+    assert sorted(value) == ["places", "version"]
+    assert value["version"] == 1
+
+
+def test_the_empty_cut_is_of_any_topic() -> None:
+    assert Cut((), "7f3a0c5e") == Cut()
+    assert Cut((), "7f3a0c5e").encode() == b'{"places":[],"version":1}'
+
+
 def test_spaces_and_the_order_of_keys_do_not_matter() -> None:
     value = json.loads(Cut((at(3, 7, 9, 0),)).encode())
     text = json.dumps(dict(reversed(value.items())), indent=2)
@@ -95,8 +123,8 @@ def test_spaces_and_the_order_of_keys_do_not_matter() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_reason() -> None:
-    text = b'{"version":2,"somewhere":"else"}'
-    with pytest.raises(BadCheckpoint, match=f"version 2.*reads up to {VERSION}.*later release"):
+    text = b'{"version":3,"somewhere":"else"}'
+    with pytest.raises(BadCheckpoint, match=f"version 3.*reads up to {VERSION}.*later release"):
         Cut.decode(text)
 
 
@@ -151,6 +179,13 @@ def test_a_place_that_cannot_be_meant_is_refused(place: object) -> None:
         b'{"version":' + b"9" * 5000 + b"}",
         b"[" * 100_000,
         json.dumps({"places": [PLACE, PLACE], "version": 1}).encode(),
+        json.dumps({"places": [PLACE], "version": 1, "topic": "abc"}).encode(),
+        json.dumps({"places": [PLACE], "version": 2}).encode(),
+        json.dumps({"places": [PLACE], "version": 2, "topic": ""}).encode(),
+        json.dumps({"places": [PLACE], "version": 2, "topic": 7}).encode(),
+        json.dumps({"places": [PLACE], "version": 2, "topic": "A B"}).encode(),
+        json.dumps({"places": [PLACE], "version": 2, "topic": "a" * 65}).encode(),
+        json.dumps({"places": [], "version": 2, "topic": "abc"}).encode(),
     ],
 )
 def test_other_text_is_refused(text: bytes) -> None:
@@ -271,6 +306,15 @@ def test_cuts_of_different_topics_do_not_merge() -> None:
     other = Place(SegmentId(3), WHOLE, 2)
     with pytest.raises(BadCheckpoint, match="different topics"):
         Cut.merge(Cut((at(3),)), Cut((other,)))
+
+
+def test_cuts_of_two_topics_of_one_name_do_not_merge() -> None:
+    with pytest.raises(BadCheckpoint, match="different topics"):
+        Cut.merge(Cut((at(3),), "first"), Cut((at(4),), "second"))
+
+
+def test_a_merged_cut_names_the_topic_that_any_of_them_names() -> None:
+    assert Cut.merge(Cut((at(3),)), Cut((at(4),), "first"), Cut()) == Cut((at(3), at(4)), "first")
 
 
 def test_a_place_apart_joins_the_others_once_its_parents_are_known_to_be_over() -> None:

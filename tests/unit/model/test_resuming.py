@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place
+from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, TopicMadeAgain
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.resuming import DataLost, Gap, epoch_of, resume
+from anabranch.model.resuming import DataLost, Gap, check_topic, epoch_of, is_unproved, positions_of, resume
 from anabranch.model.segments import WHOLE, HashRange, SegmentId
 from unit.model.readings import Group, Message, Reader, Topic, assert_in_order
 
@@ -41,6 +42,59 @@ def state(place: Place | None) -> object:
 
 def states(layout: SegmentLayout, cut: Cut) -> list[object]:
     return [state(place) for place in resume(layout, cut).places.values()]
+
+
+# -- whose cut it is
+
+
+def named(layout: SegmentLayout, topic_id: str) -> SegmentLayout:
+    return replace(layout, topic_id=topic_id)
+
+
+def test_a_cut_of_another_topic_of_the_same_name_is_refused() -> None:
+    cut = Cut((at(4, 7, 9, 0), over(2), at(3)), "former")
+    assert resume(named(RIVER, "former"), cut).readable == (3, 4)
+    with pytest.raises(TopicMadeAgain, match=r"deleted and made again.*id former.*id present.*'earliest'"):
+        resume(named(RIVER, "present"), cut)
+    # Whatever it says, also if all of it is in the layout, or nothing is.
+    with pytest.raises(TopicMadeAgain):
+        resume(named(ONE, "present"), cut)
+    with pytest.raises(TopicMadeAgain, match="orders was deleted and made again"):
+        check_topic(named(RIVER, "present"), Cut((at(0),), "former"), "orders")
+
+
+def test_the_empty_cut_is_of_any_topic() -> None:
+    assert resume(named(RIVER, "present"), Cut()).readable == (0,)
+
+
+@pytest.mark.parametrize(("of_layout", "of_cut"), [("present", ""), ("", "former")])
+def test_where_one_side_has_no_id_positions_must_tell_the_topic(of_layout: str, of_cut: str) -> None:
+    layout = named(RIVER, of_layout)
+    proved = Cut((at(4, 7, 9, 0), over(2), at(3)), of_cut)
+    assert resume(layout, proved).readable == (3, 4)
+    assert is_unproved(layout, proved)
+    assert positions_of(proved) == {4: (7, 9, 0)}
+    for cut in (Cut((at(1), at(2)), of_cut), Cut((over(2), at(3), at(4)), of_cut)):
+        with pytest.raises(TopicMadeAgain, match="no position to tell it by"):
+            resume(layout, cut)
+
+
+@pytest.mark.parametrize(("of_layout", "of_cut"), [("present", ""), ("", "former")])
+def test_a_cut_according_to_which_nothing_was_read_needs_no_proof(of_layout: str, of_cut: str) -> None:
+    assert resume(named(RIVER, of_layout), Cut((at(0),), of_cut)).readable == (0,)
+    assert resume(named(RIVER, of_layout), Cut((at(3, is_apart=True),), of_cut)).readable == (0,)
+
+
+def test_without_ids_on_either_side_a_cut_is_taken_as_it_was() -> None:
+    cut = Cut((at(1), at(2)))
+    assert not is_unproved(RIVER, cut)
+    assert resume(RIVER, cut).readable == (1, 2)
+
+
+def test_the_id_stays_through_every_change_of_the_layout() -> None:
+    layout = SegmentLayout.initial(1, 0, "topic").split(0, 0).split(1, 0).merge(4, 2, 0)
+    assert layout.topic_id == "topic"
+    assert layout.mark_deleting([SegmentId(0)]).prune([0]).topic_id == "topic"
 
 
 # -- examples

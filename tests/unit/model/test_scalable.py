@@ -167,6 +167,31 @@ def test_the_json_has_the_names_of_the_specification(layout: SegmentLayout) -> N
         assert segment["legacy"] is False
 
 
+def test_the_topics_id_is_stored_once_and_is_that_of_layout_and_plan() -> None:
+    layout = SegmentLayout.initial(1, 5, "7f3a0c5e")
+    plan = Plan(PlanKind.SPLIT, (SegmentId(0),), layout.split(0, 9))
+    stored = ScalableTopic(layout, 17, plan=plan).encode()
+    assert stored.count(b"7f3a0c5e") == 1
+    found = ScalableTopic.decode(stored)
+    assert found.plan is not None
+    assert found.layout.topic_id == found.plan.result.topic_id == "7f3a0c5e"
+    assert found.published().layout.topic_id == "7f3a0c5e"
+
+
+def test_a_record_of_before_there_were_ids_is_told_from_others_by_its_generation() -> None:
+    value = json.loads(ScalableTopic(SegmentLayout.initial(1, 5, "7f3a0c5e"), 17).encode())
+    del value["topicId"]
+    old = json.dumps(value, separators=(",", ":")).encode()
+    assert ScalableTopic.decode(old).layout.topic_id == "generation-17"
+    assert ScalableTopic.decode(old).encode() == old
+    assert ScalableTopic.decode(json.dumps({**value, "generation": 18}).encode()).layout.topic_id != (
+        "generation-17"
+    )
+    # One that Pulsar wrote has neither.
+    del value["generation"]
+    assert ScalableTopic.decode(json.dumps(value).encode()).layout.topic_id == ""
+
+
 def test_a_segment_of_a_migrated_topic_names_the_classic_one() -> None:
     layout = SegmentLayout.migrated(["persistent://a/b/t"], 5)
     value = ScalableTopic(layout, generation=1).metadata()["segments"]["0"]

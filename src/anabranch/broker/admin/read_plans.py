@@ -23,10 +23,19 @@ from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, deco
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
+from anabranch.broker.owed import is_other_topic
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.port import FileRun, LogDamagedError, LogMissingError, LogStore, ReadPlan
-from anabranch.storage.read_plan import INDEXED, Run, TopicPlan, encode, parse_position, runs_of
+from anabranch.storage.read_plan import (
+    INDEXED,
+    Run,
+    TopicPlan,
+    encode,
+    parse_position,
+    position_text,
+    runs_of,
+)
 from anabranch.storage.topic_log import TopicLog
 
 router = APIRouter()
@@ -86,9 +95,22 @@ async def read_plan(
     start: Annotated[Position | None, Depends(_start)],
     end: Annotated[Position | None, Depends(_end)],
     maxBytes: Annotated[int, Query(ge=1)] = BYTES_MAX,
+    topicId: str = "",
 ) -> Response:
-    """Entries from `start` (inclusive; left out: the first kept) to `end` (exclusive; left out: all confirmed)."""
+    """Entries from `start` (inclusive; left out: the first kept) to `end` (exclusive; left out: all confirmed).
+
+    412 if `topicId` is the id of another topic of that name, or a position is of another log.
+    """
     log = (await single(broker, name)).log
+    if is_other_topic(log.topic_record, topicId):
+        raise RestError(412, f"{name} was deleted and made again: the topic with the id {topicId} is gone")
+    for at in (start, end):
+        if at is not None and log.is_foreign(at):
+            raise RestError(
+                412,
+                f"{name} never had {position_text(at)}: it is of another topic, or of one of the same name that was "
+                "deleted",
+            )
     plan = await plan_topic(broker, name, log, start or log.first, end or log.end, min(maxBytes, BYTES_MAX))
     return Response(encode(plan), media_type="application/json")
 

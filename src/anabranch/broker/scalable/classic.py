@@ -40,6 +40,13 @@ class ClassicTopics:
             return [name.partition(n) for n in range(partitions)]
         return [name] if await resources.topic_exists(name) else ()
 
+    async def topic_id(self, topic: TopicName) -> str:
+        try:
+            name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
+        except InvalidName:
+            return ""
+        return await self._broker.resources.classic_id(name)
+
     async def attached(self, topic: TopicName) -> int:
         found = self._broker.loaded().get(topic)
         if found is None:

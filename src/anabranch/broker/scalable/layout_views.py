@@ -122,6 +122,8 @@ def encode_dag(
     layout: SegmentLayout, owners: Mapping[SegmentId, Owner], controller: Owner | None
 ) -> pb.ScalableTopicDAG:
     dag = pb.ScalableTopicDAG(epoch=layout.epoch)
+    if layout.topic_id:
+        dag.topic_id = layout.topic_id
     for segment in layout.segments.values():
         _fill_segment(dag.segments.add(), segment)
     dag.tells_gone = layout.gone is not None

@@ -89,7 +89,8 @@ class SegmentOwner:
                 opened = await self._broker.topic(name)
             elif segment.legacy_topic:
                 # Made first if it is a partition that was never used.
-                await TopicLog.create(topic_record_path(name), self._metadata, self._broker.now_ms())
+                path, now_ms = topic_record_path(name), self._broker.now_ms()
+                await TopicLog.create(path, self._metadata, now_ms, topic_id=record.layout.topic_id)
                 opened = await self._broker.topic(name)
             else:
                 # A topic's making may have been cut short before this segment was made. It ends empty then.
@@ -238,7 +239,8 @@ class SegmentOwner:
 
     async def _make(self, name: TopicName, record: ScalableTopic) -> None:
         """Makes the segment's log if there is none of this generation, and clears away one of another."""
-        while not await self._broker.new_topics.create(name, {GENERATION: str(record.generation)}):
+        properties, topic_id = {GENERATION: str(record.generation)}, record.layout.topic_id
+        while not await self._broker.new_topics.create(name, properties, topic_id):
             found = await self._stored_generation(name)
             if found == record.generation:
                 return
@@ -247,13 +249,13 @@ class SegmentOwner:
 
     async def _made_and_opened(self, name: TopicName, record: ScalableTopic) -> Topic:
         try:
-            opened = await self._broker.topic(name, made_for=record.generation)
+            opened = await self._broker.topic(name, made_for=record)
             if generation_of(opened.log.topic_record.properties) == record.generation:
                 return opened
         except TopicNotFoundError as error:
             log.info("%s is made anew: %s", name, error)
         await self._make(name, record)
-        return await self._broker.topic(name, made_for=record.generation)
+        return await self._broker.topic(name, made_for=record)
 
     async def _delete(self, name: TopicName) -> None:
         await self._broker.discard_topic(name)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from anabranch.model.names import Domain, TopicName
-from anabranch.model.scalable import ScalableTopic
+from anabranch.model.scalable import ScalableTopic, id_of_generation
 from anabranch.model.segments import Segment, SegmentId, segment_of
+from anabranch.storage.topic_record import TopicRecord
 
 GENERATION: Final = "anabranch.generation"
 
@@ -20,6 +21,11 @@ def generation_of(properties: Mapping[str, str]) -> int:
     """The generation that a segment's log was made for, from its record's properties; -1 if it names none."""
     text = properties.get(GENERATION, "")
     return int(text) if text.isdecimal() else -1
+
+
+def topic_id_of(record: TopicRecord) -> str:
+    """The id of the topic that this log is, or is a part of; "" if it is older than ids are."""
+    return record.topic_id or id_of_generation(generation_of(record.properties))
 
 
 def named_segment(record: ScalableTopic, number: SegmentId) -> Segment | None:
