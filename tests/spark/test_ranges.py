@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from anabranch.model.keyhash import segment_hash
 from anabranch.spark.options import parse
 from anabranch.spark.source import BatchReader
-from harness.broker_process import until
+from harness.broker_process import BrokerProcess, until
 from spark.conftest import River
 from spark.dry import DryQuery, Row, values
 
@@ -25,7 +26,7 @@ def ask(river: River) -> Iterator[Ask]:
     made: list[DryQuery] = []
 
     def ask_one(**options: object) -> DryQuery:
-        made.append(DryQuery(**river.options(readMode="broker", **options)))
+        made.append(DryQuery(**river.options(**{"readMode": "broker", **options})))
         return made[-1]
 
     yield ask_one
@@ -93,6 +94,56 @@ def test_a_batch_has_as_many_tasks_as_asked_for_and_the_same_rows(river: River, 
     cut, tasks = read(river, readMode=mode, minPartitions=12)
     assert tasks >= 12
     assert cut == whole
+
+
+def test_small_segments_share_tasks_and_each_is_in_one(broker: BrokerProcess) -> None:
+    river = River(broker, "many-segments", 24)
+    river.publish(500, keys=500)
+    rows, tasks = read(river, readMode="auto", maxPartitions=5)
+    assert (values(rows), tasks) == (list(range(500)), 5)
+    assert read(river, maxPartitions=100)[1] == 24
+    assert read(river)[1] <= 24
+    query = DryQuery(**river.options(start="earliest", maxPartitions=3))
+    for _ in range(2):
+        start = query.offset
+        assert len(query.catch_up()) == 500
+        segments = [{one.slice.segment for one in part.value} for part in query.tasks(start, query.offset)]
+        assert sorted(number for some in segments for number in some) == list(range(24))
+        assert len(segments) == 3
+        river.publish(500, keys=500)
+    query.restart()
+    assert len(query.catch_up()) == 500, "a query that begins anew knows no sizes yet"
+    query.stop()
+    river.close()
+
+
+def test_what_was_published_before_spark_asks_is_told_and_nothing_is_made_up(river: River, ask: Ask) -> None:
+    query = ask(start="earliest", readMode="auto")
+    for turn in range(10):
+        river.publish(7)
+        if turn in (3, 6):
+            river.split(turn // 3 - 1)
+        assert len(query.catch_up()) == 7
+        # It waits for news here, and there is none.
+        assert [query.trigger() for _ in range(3)] == [None, None, None]
+    assert values([row for batch in query.batches for row in batch]) == list(range(70))
+
+
+def test_a_query_that_waits_has_what_comes(river: River, ask: Ask) -> None:
+    query = ask(start="earliest")
+
+    def wait_for(count: int) -> list[Row]:
+        found: list[Row] = []
+        while len(found) < count:
+            found += query.trigger() or ()
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        for turn in range(5):
+            assert query.catch_up() == []
+            waiting = pool.submit(wait_for, 3)
+            river.publish(3)
+            assert values(waiting.result(WITHIN_S)) == list(range(3 * turn, 3 * turn + 3))
 
 
 def test_a_stream_without_order_may_have_several_tasks_for_a_segment(river: River, ask: Ask) -> None:

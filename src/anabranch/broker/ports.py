@@ -46,6 +46,10 @@ class LogReader(Protocol):
     def is_hiding(self) -> bool:
         """Whether there are entries at `end` already that readers may see later."""
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes the kept entries have."""
+
     def normalise(self, at: Position) -> Position:
         """The smallest position >= `at` that holds an entry, or `end`. Skips trimmed entries and ledger ends."""
 

@@ -20,7 +20,7 @@ from anabranch.broker.properties import check_properties, is_within
 from anabranch.broker.scalable import naming
 from anabranch.broker.scalable.commands import ScalableCommands
 from anabranch.broker.session import Session
-from anabranch.broker.subscription import check_ack_set
+from anabranch.broker.subscription import Subscription, check_ack_set
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_lists import TopicLists
 from anabranch.broker.unsupported import refuse_unsupported
@@ -360,6 +360,12 @@ class Requests:
         topic = consumer.subscription.topic_log
         answer = C(type=C.GET_LAST_MESSAGE_ID_RESPONSE)
         response = answer.getLastMessageIdResponse
+        if request.HasField("anabranch_wait_ms"):
+            response.anabranch_moved.extend(await session.followed.moved(request.anabranch_wait_ms))
+            response.anabranch_is_followed = True
+        elif request.anabranch_follow and isinstance(consumer.subscription, Subscription):
+            consumer.subscription.follow_end(consumer, session.followed)
+            response.anabranch_is_followed = True
         last = topic.last
         if topic.is_hiding:  # At the same moment: who is told neither of them will ask no more.
             response.anabranch_is_hiding = True
@@ -368,7 +374,9 @@ class Requests:
         position.ledgerId, position.entryId = _unsigned(last[0]), _unsigned(last[1])
         position.partition = consumer.partition
         position.batch_index = -1
-        if last[1] >= 0:
+        response.anabranch_bytes = topic.size_bytes
+        response.anabranch_entries = topic.count(topic.first, topic.end)
+        if last[1] >= 0 and not response.anabranch_is_followed:
             _, entries = await topic.read(last, 1, 1)
             # What nobody can parse is one message to its reader, too.
             with contextlib.suppress(MalformedFrame):

@@ -17,6 +17,7 @@ from anabranch.broker.consumer import Consumer
 from anabranch.broker.dispatch.base import BURST_BYTES
 from anabranch.broker.early_acks import EarlyAcks
 from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.followed_ends import FollowedEnds
 from anabranch.broker.producer import Producer
 from anabranch.broker.sign_in import NOBODY
 from anabranch.errors import AnabranchError, PeerError
@@ -80,6 +81,8 @@ class Session(asyncio.BufferedProtocol):
         self.sessions: dict[int, ConsumerSession] = {}
         # Lists of classic topics by pattern.
         self.topic_watches: dict[int, TopicListWatch] = {}
+        # Ends of topics that are told as they move.
+        self.followed = FollowedEnds(broker.loop)
         self.address = ""
         self.host = ""
         self.identity = NOBODY

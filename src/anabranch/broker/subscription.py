@@ -30,6 +30,7 @@ from anabranch.broker.dispatch.shared import SharedDispatcher
 from anabranch.broker.dispatch.single import SingleActiveDispatcher
 from anabranch.broker.drain import Drain
 from anabranch.broker.errors import BrokerError, NotAllowedError, NotReadyError, SubscriptionBusyError
+from anabranch.broker.followed_ends import FollowedEnds
 from anabranch.broker.ports import ConsumerLink, Done, Journal, LogReader
 from anabranch.broker.properties import check_properties
 from anabranch.broker.subscription_stats import subscription_stats
@@ -140,6 +141,8 @@ class Subscription:
         self._returning: asyncio.TimerHandle | None = None
         # Done when a consumer goes, if somebody waits for that.
         self._departure: asyncio.Future[None] | None = None
+        # Who tells the clients of consumers where the topic ends, for those that want to know.
+        self._followed: dict[Consumer, FollowedEnds] = {}
 
     # -- what it is
 
@@ -352,6 +355,8 @@ class Subscription:
         if (departure := self._departure) is not None:
             self._departure = None
             departure.set_result(None)
+        if (ends := self._followed.pop(consumer, None)) is not None:
+            ends.forget(consumer)
         self.messages_out_before += consumer.messages_out
         self.bytes_out_before += consumer.bytes_out
         self.last_active_ms = self._now_ms()
@@ -389,6 +394,14 @@ class Subscription:
     def entries_confirmed(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.wake()
+        for consumer, ends in self._followed.items():
+            ends.has_more(consumer)
+
+    def follow_end(self, consumer: Consumer, ends: FollowedEnds) -> None:
+        """The consumer's client is told where the topic ends, from here on, until the consumer is gone."""
+        if consumer.is_open:
+            ends.follow(consumer)
+            self._followed[consumer] = ends
 
     def _dispatch_failed(self, error: Exception) -> None:
         """Nobody foresaw it, so there is no telling what dispatch still knows: its consumers are closed and begin anew

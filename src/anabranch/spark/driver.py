@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,19 +19,27 @@ from anabranch.client.ledgers import ledgers_of
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut
 from anabranch.model.resuming import DataLost, Gap, check_topic, epoch_of, resume
+from anabranch.model.segments import SegmentId
 from anabranch.spark.feed import TopicFeed
 from anabranch.spark.feeds import Feeds
 from anabranch.spark.offsets import Offset, initial
 from anabranch.spark.options import Options
+from anabranch.spark.packing import TASKS_PER_CORE, Kept, packed, tasks_for, weight
 from anabranch.spark.pieces import Ledgers, cut_up, needs_ledgers
 from anabranch.spark.plan import View, lost, plan, reach_all, rows_to_come
 from anabranch.spark.spending import Limit
-from anabranch.spark.task import Task
+from anabranch.spark.task import Task, Tasks
 
 log = logging.getLogger(__name__)
 
 # Of each segment, where nothing but the times of rows limits a batch.
 LOOK_AHEAD_ROWS: Final = 1_000_000
+# Where nothing is new, Spark asks again 10 ms later. It waits here for news, for a quarter of the time that there was
+# none, but not longer than this: another source of the same query waits as well.
+PAUSE_MAX_S: Final = 0.5
+PAUSE_SHARE: Final = 4
+# Who asks less often has a trigger with a pause of its own, or has run a batch of another source.
+SPARK_PAUSES_S: Final = 0.1
 GO_ON: Final = "Or, to go on without them, set failOnDataLoss=false"
 FROM_BEGINNING: Final = (
     "A query with failOnDataLoss=false goes on by itself, with the present topic from its beginning"
@@ -64,6 +73,10 @@ class Driver:
     # Topics whose messages are not deleted before they are read.
     _held: set[str] = field(default_factory=set)
     _few_since: float | None = None  # When rows were first seen that were too few for a batch.
+    # What was new when the last batch was planned, when Spark had its last answer, and since when nothing was new.
+    _seen: int = -1
+    _answered: float = float("-inf")
+    _quiet_since: float = float("-inf")
     _release_next: Mapping[str, Cut] | None = None
     _releasing: asyncio.Task[None] | None = None
 
@@ -91,8 +104,34 @@ class Driver:
         await self.feeds.settle()
         self._target = await self._resolved(Offset(wish="latest"))
 
+    async def has_news(self) -> bool:
+        """Whether there may be another answer than the last one, that there was nothing to read.
+
+        Waits for news for a while, where Spark asks again and again: longer, the longer there was none.
+        """
+        pause_s, now = 0.0, self.clock()
+        if self._target is None and now - self._answered < SPARK_PAUSES_S:
+            pause_s = min(PAUSE_MAX_S, (now - self._quiet_since) / PAUSE_SHARE)
+        if self._few_since is not None:
+            pause_s = max(0.0, min(pause_s, self._few_since + self.options.delay_ms / 1000 - now))
+        await self.feeds.following.wait(pause_s, self._seen)
+        self._answered = self.clock()
+        is_late = self._few_since is not None and self._has_waited(self._few_since)
+        return is_late or self.feeds.following.count != self._seen
+
     async def next_end(self, start: Offset, limit: Limit) -> Offset:
         """The end of the batch that starts there."""
+        following = self.feeds.following
+        await following.look()
+        # What comes from here on may be missed.
+        self._seen = following.count
+        end = await self._next_end(start, limit)
+        self._answered = self.clock()
+        if end != start:
+            self._quiet_since = self._answered
+        return end
+
+    async def _next_end(self, start: Offset, limit: Limit) -> Offset:
         await self.feeds.settle()
         await self._hold(start)
         if not start.is_resolved:
@@ -128,12 +167,15 @@ class Driver:
         found = rows_to_come(views, options.ordering)
         if found is None or not 0 < found < options.rows_min:
             return False
-        now = self.clock()
-        few_since = now if few_since is None else few_since
-        if now - few_since >= options.delay_ms / 1000:
+        few_since = self.clock() if few_since is None else few_since
+        if self._has_waited(few_since):
             return False
         self._few_since = few_since
         return True
+
+    def _has_waited(self, since: float) -> bool:
+        """For as long as rows may be kept waiting for more of them."""
+        return self.clock() - since >= self.options.delay_ms / 1000
 
     def _check_all_are_there(self) -> None:
         """A name that nobody knows is most likely a mistake, unless the query has read that topic before."""
@@ -215,14 +257,22 @@ class Driver:
 
     # -- what a batch reads
 
-    async def tasks(self, start: Offset, end: Offset) -> list[Task]:
+    async def tasks(self, start: Offset, end: Offset) -> list[Tasks]:
         """What is to be read between two offsets. The first one may be a wish that the second resolved."""
         if not start.is_resolved or not end.is_resolved:
             return []
         found = await asyncio.gather(
             *(self._tasks(name, start.cuts.get(name, Cut()), cut) for name, cut in end.cuts.items())
         )
-        return await self._cut_up([task for tasks in found for task in tasks])
+        feeds = {
+            task.segment_topic: name for name, tasks in zip(end.cuts, found, strict=True) for task in tasks
+        }
+        slices = [task for tasks in found for task in tasks]
+        pieces = await self._cut_up(slices)
+        if self.options.max_partitions is None and len(pieces) > len(slices):
+            # As many as were asked for.
+            return [(task,) for task in pieces]
+        return await self._packed(pieces, feeds)
 
     async def _tasks(self, name: str, start: Cut, end: Cut) -> list[Task]:
         if start == end:
@@ -277,6 +327,33 @@ class Driver:
         pieces = cut_up(slices, self.options.min_partitions)
         return [replace(task, slice=one) for task, parts in zip(tasks, pieces, strict=True) for one in parts]
 
+    async def _packed(self, tasks: list[Task], feeds: Mapping[str, str]) -> list[Tasks]:
+        """Several to one of Spark's tasks, if they are small. `feeds` names that of each segment's topic."""
+        options = self.options
+        cores = os.cpu_count() or 1
+        most = max(options.min_partitions, TASKS_PER_CORE * cores)
+        if len(tasks) <= (most if options.max_partitions is None else options.max_partitions):
+            return [(task,) for task in tasks]
+        weights = await self._weights(tasks, feeds)
+        most = options.max_partitions or max(options.min_partitions, tasks_for(weights, cores))
+        return [tuple(tasks[place] for place in places) for places in packed(weights, most)]
+
+    async def _weights(self, tasks: list[Task], feeds: Mapping[str, str]) -> list[int]:
+        """What each is expected to cost. Where that is not told, positions say something."""
+        numbers: dict[str, set[SegmentId]] = {}
+        for task in tasks:
+            numbers.setdefault(feeds[task.segment_topic], set()).add(task.slice.segment)
+        found = await asyncio.gather(*(self._kept(name, segments) for name, segments in numbers.items()))
+        kept = dict(zip(numbers, found, strict=True))
+        return [weight(task.slice, kept[feeds[task.segment_topic]].get(task.slice.segment)) for task in tasks]
+
+    async def _kept(self, name: str, segments: Iterable[SegmentId]) -> Mapping[SegmentId, Kept]:
+        try:
+            return await (await self.feeds.of(name)).kept(segments)
+        except AnabranchError as error:
+            log.warning("how large the segments of %s are was not told: %s", name, error)
+            return {}
+
     async def _ledgers(self, task: Task, admin_url: str) -> Ledgers:
         if not needs_ledgers(task.slice):
             return ()
@@ -320,10 +397,12 @@ class Driver:
                 await feed.release(cut)
         except AnabranchError as error:
             log.warning("subscription %s of %s is not moved yet: %s", self.options.subscription, name, error)
+            # So that it is tried again.
+            self.feeds.following.note()
 
     # -- a batch
 
-    async def batch(self) -> list[Task]:
+    async def batch(self) -> list[Tasks]:
         """What `spark.read` reads: from the start to the end that the options say."""
         choice = self.options.choice
         start = initial(choice, Cut() if self.options.start is None else self.options.start)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,10 @@ from anabranch.model.cut import BEGINNING, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, is_unproved, positions_of, resume
 from anabranch.model.segments import SegmentId
-from anabranch.spark.ends import Ends, Probe
+from anabranch.spark.ends import Ends, Following, Probe
 from anabranch.spark.meter import Meters
 from anabranch.spark.options import Options
+from anabranch.spark.packing import Kept
 from anabranch.spark.plan import Known, View, runs
 from anabranch.spark.spending import Limit, Steps
 from anabranch.wire import pulsar_pb2 as pb
@@ -36,14 +38,24 @@ log = logging.getLogger(__name__)
 class TopicFeed:
     """`open` first, `close` in the end. Every wait is bounded by the option timeoutSeconds."""
 
-    def __init__(self, options: Options, connections: Connections, topic: str, chance: random.Random) -> None:
+    def __init__(
+        self,
+        options: Options,
+        connections: Connections,
+        topic: str,
+        chance: random.Random,
+        following: Following,
+    ) -> None:
         self._options = options
         self._name = topic
         self._chance = chance
         self._connections = connections
         self._watch = LayoutWatch(connections, topic, Backoff(chance))
-        self._ends = Ends(connections, chance)
+        # Never removed: the watch is this feed's own.
+        self._watch.listen(following.note)
+        self._ends = Ends(connections, chance, following)
         self._sealed_ends: dict[SegmentId, Position] = {}
+        self._sealed_kept: dict[SegmentId, Kept] = {}
         self._seen: tuple[SegmentLayout, Known] | None = None
         self._released: dict[SegmentId, Place] = {}
         self._is_made_again = False
@@ -155,6 +167,19 @@ class TopicFeed:
         self._seen = layout, known
         return known
 
+    async def kept(self, numbers: Iterable[SegmentId]) -> dict[SegmentId, Kept]:
+        """How much there is of segments, as far as that is known. Those that are gone are left out."""
+        found = {number: self._sealed_kept.get(number) for number in numbers}
+        topics = {
+            n: self.topic_of(n) for n, kept in found.items() if kept is None and n in self.layout.segments
+        }
+        async with self._in_time("how large its segments are"):
+            await asyncio.gather(
+                *(self._ends.of(topic) for topic in topics.values() if self._ends.kept(topic) is None)
+            )
+        found |= {number: self._ends.kept(topic) for number, topic in topics.items()}
+        return {number: kept for number, kept in found.items() if kept is not None}
+
     def may_have_more(self, cut: Cut) -> bool:
         """Whether there may be messages behind a cut, as far as is known. For topics that cannot be asked any more."""
         if self._seen is None:
@@ -170,11 +195,15 @@ class TopicFeed:
         if number not in self._sealed_ends:
             if number not in self.layout.segments:
                 return None
-            end = await self._ends.of(self.topic_of(number))
-            is_growing = not layout.segments[number].is_sealed or self._ends.is_hiding(self.topic_of(number))
+            is_sealed = layout.segments[number].is_sealed
+            # What was last told of one that is sealed by now may have been told before.
+            end = await self._ends.of(self.topic_of(number), now=is_sealed)
+            is_growing = not is_sealed or self._ends.is_hiding(self.topic_of(number))
             if end is None or is_growing:
                 return end
             self._sealed_ends[number] = end
+            if (kept := self._ends.kept(self.topic_of(number))) is not None:
+                self._sealed_kept[number] = kept
         return self._sealed_ends[number]
 
     async def emptied(self, layout: SegmentLayout, start: Cut, known: Known) -> tuple[Gap, ...]:

@@ -17,6 +17,7 @@ from anabranch.client.errors import ConnectionLost, TopicDeleted
 from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.topic_set import Change
 from anabranch.errors import AnabranchError
+from anabranch.spark.ends import Following
 from anabranch.spark.feed import InTime, TopicFeed
 from anabranch.spark.options import Options
 
@@ -33,6 +34,7 @@ class Feeds:
         self._options = options
         self._chance = random.Random()
         self.connections = Connections(options.service_url, options.security)
+        self.following = Following()
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._current: dict[str, TopicFeed] = {}
         # Those that left, by name, until an offset without them was given.
@@ -67,6 +69,7 @@ class Feeds:
             await self._watch.close()
         feeds = [*self._current.values(), *self._left.values(), *self._former.values()]
         await asyncio.gather(*(feed.close() for feed in feeds))
+        await self.following.close()
         await self.connections.close()
 
     # -- a namespace
@@ -93,9 +96,11 @@ class Feeds:
         assert self._watch is not None
         self._watched = self._watch.topics
         self._made_again |= change.closed & change.opened
+        self.following.note()
 
     def _has_ended(self, error: Exception) -> None:
         self._ended = error
+        self.following.note()
 
     # -- what there is
 
@@ -166,7 +171,7 @@ class Feeds:
             raise errors[0]
 
     async def _opened(self, name: str) -> TopicFeed:
-        feed = TopicFeed(self._options, self.connections, name, self._chance)
+        feed = TopicFeed(self._options, self.connections, name, self._chance, self.following)
         async with self._opening:
             await feed.open()
         return feed

@@ -66,6 +66,7 @@ class Options:
     ranges: Ranges = ANY
     ordering: Ordering = "key"
     min_partitions: int = 1
+    max_partitions: int | None = None  # None: as many as the rows are worth.
     limit: Limit = UNLIMITED
     rows_min: int = 1  # What a batch waits for,
     delay_ms: int = DELAY_MS  # but not longer than this.
@@ -107,6 +108,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "segments": _Option(values.segments),
     "ordering": _Option(values.one_of("key", "none")),
     "minPartitions": _Option(values.count),
+    "maxPartitions": _Option(values.count),
     "maxRowsPerTrigger": _Option(values.count, "stream"),
     "maxBytesPerTrigger": _Option(values.count, "stream"),
     "minRowsPerTrigger": _Option(values.count, "stream"),
@@ -156,6 +158,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         ),
         ordering=found.get("ordering", "key"),
         min_partitions=found.get("minPartitions", 1),
+        max_partitions=found.get("maxPartitions"),
         limit=Limit(found.get("maxRowsPerTrigger"), found.get("maxBytesPerTrigger")),
         rows_min=found.get("minRowsPerTrigger", 1),
         delay_ms=found.get("maxTriggerDelay", DELAY_MS),
@@ -247,6 +250,9 @@ def _check_together(options: Options, found: Mapping[str, Any]) -> None:
             raise BadOption(f"option {name} is of no use without decode=true")
     if options.decode and options.columns is not None and "value" not in options.columns:
         raise BadOption("option columns: decode=true decodes value: name it too, or leave decode out")
+    most = options.max_partitions
+    if most is not None and options.min_partitions > most:
+        raise BadOption(f"option minPartitions={options.min_partitions}: give at most maxPartitions, {most}")
     if "maxTriggerDelay" in found and "minRowsPerTrigger" not in found:
         raise BadOption("option maxTriggerDelay is for minRowsPerTrigger, which is not given")
     if limit.rows is not None and options.rows_min > limit.rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -30,7 +31,7 @@ from pyspark.sql.types import StructType
 from anabranch.spark.offsets import Offset, check_is_of, initial
 from anabranch.spark.options import COLUMNS, BadOption, Options, parse
 from anabranch.spark.spending import UNLIMITED, Limit
-from anabranch.spark.task import Task
+from anabranch.spark.task import Task, Tasks
 
 if TYPE_CHECKING:
     from anabranch.spark.declared import Declared
@@ -48,10 +49,10 @@ _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SlicePartition(InputPartition):
-    """A task's slice."""
+    """The slices of a task."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    def __init__(self, tasks: Tasks) -> None:
+        super().__init__(tasks)
 
 
 class AnabranchSource(DataSource):
@@ -125,7 +126,11 @@ class AnabranchSource(DataSource):
         return StreamWriter(plan_of(self._given, schema, overwrite, "stream"))
 
 
-def _read(task: Task, declared: Declared | None) -> Iterator[Any]:
+def _read(tasks: Tasks, declared: Declared | None) -> Iterator[Any]:
+    return chain.from_iterable(_read_one(task, declared) for task in tasks)
+
+
+def _read_one(task: Task, declared: Declared | None) -> Iterator[Any]:
     from anabranch.spark.slice_reader import read
 
     if declared is None:
@@ -149,11 +154,11 @@ class BatchReader(DataSourceReader):
 
         loop = LoopThread()
         try:
-            return [SlicePartition(task) for task in loop.call(self._plan())]
+            return [SlicePartition(tasks) for tasks in loop.call(self._plan())]
         finally:
             loop.stop()
 
-    async def _plan(self) -> list[Task]:
+    async def _plan(self) -> list[Tasks]:
         from anabranch.spark.driver import Driver
 
         driver = Driver(self._options)
@@ -187,9 +192,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._declared = declared
         self._loop: LoopThread | None = None
         self._driver: Driver | None = None
+        # What was last asked, if the answer was that nothing is new.
+        self._quiet: tuple[dict[str, Any], ReadLimit] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_declared": self._declared, "_loop": None, "_driver": None}
+        return {**self.__dict__, "_loop": None, "_driver": None, "_quiet": None}
 
     def _opened(self) -> tuple[LoopThread, Driver]:
         if self._loop is None or self._driver is None:
@@ -230,8 +237,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         loop, driver = self._opened()
+        if (start, limit) == self._quiet and not loop.call(driver.has_news()):
+            return start
         begin = self._read(start)
         end = loop.call(driver.next_end(begin, self._limit(limit)))
+        self._quiet = (start, limit) if end == begin else None
         # The same text if nothing is new.
         return start if end == begin else end.encode()
 
@@ -249,14 +259,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         loop, driver = self._opened()
+        self._quiet = None
         loop.call(driver.fix_target())
 
     # -- batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         loop, driver = self._opened()
-        tasks = loop.call(driver.tasks(self._read(start), self._read(end)))
-        return [SlicePartition(task) for task in tasks]
+        planned = loop.call(driver.tasks(self._read(start), self._read(end)))
+        return [SlicePartition(tasks) for tasks in planned]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition.value, self._declared)

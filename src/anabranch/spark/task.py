@@ -23,7 +23,7 @@ ReadMode = Literal["auto", "direct", "broker"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All that a task needs to know."""
+    """All that is needed to read one slice."""
 
     service_url: str
     topic: str  # As users name it.
@@ -63,3 +63,7 @@ class Task:
         if self.fail_on_data_loss:
             raise error
         log.warning("%s", error)
+
+
+# What one of Spark's tasks reads, one slice behind the other.
+Tasks = tuple[Task, ...]

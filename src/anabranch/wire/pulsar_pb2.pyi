@@ -871,24 +871,52 @@ class CommandSeek(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., message_publish_time: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
+    __slots__ = ("consumer_id", "request_id", "anabranch_follow", "anabranch_wait_ms")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    anabranch_follow: bool
+    anabranch_wait_ms: int
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., anabranch_follow: _Optional[bool] = ..., anabranch_wait_ms: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "anabranch_is_hiding")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "anabranch_is_hiding", "anabranch_bytes", "anabranch_entries", "anabranch_is_followed", "anabranch_moved")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_IS_HIDING_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_IS_FOLLOWED_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_MOVED_FIELD_NUMBER: _ClassVar[int]
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
     anabranch_is_hiding: bool
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., anabranch_is_hiding: _Optional[bool] = ...) -> None: ...
+    anabranch_bytes: int
+    anabranch_entries: int
+    anabranch_is_followed: bool
+    anabranch_moved: _containers.RepeatedCompositeFieldContainer[AnabranchEnd]
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., anabranch_is_hiding: _Optional[bool] = ..., anabranch_bytes: _Optional[int] = ..., anabranch_entries: _Optional[int] = ..., anabranch_is_followed: _Optional[bool] = ..., anabranch_moved: _Optional[_Iterable[_Union[AnabranchEnd, _Mapping]]] = ...) -> None: ...
+
+class AnabranchEnd(_message.Message):
+    __slots__ = ("consumer_id", "ledger_id", "entry_id", "is_hiding", "bytes", "entries")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_HIDING_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    is_hiding: bool
+    bytes: int
+    entries: int
+    def __init__(self, consumer_id: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., is_hiding: _Optional[bool] = ..., bytes: _Optional[int] = ..., entries: _Optional[int] = ...) -> None: ...
 
 class CommandActiveConsumerChange(_message.Message):
     __slots__ = ("consumer_id", "is_active")

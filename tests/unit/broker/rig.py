@@ -127,6 +127,10 @@ class ListLog:
     def is_hiding(self) -> bool:
         return False
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(entry) for entries in self.ledgers.values() for _, entry in entries)
+
     def normalise(self, at: Position) -> Position:
         at = max(at, self.trimmed)
         for ledger in sorted(self.ledgers):

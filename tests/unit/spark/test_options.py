@@ -78,6 +78,7 @@ def test_ranges_say_which_rows_are_wanted(given: dict[str, str], expected: Range
     [
         ("ordering", "None", "ordering", "none"),
         ("minPartitions", "8", "min_partitions", 8),
+        ("maxPartitions", "8", "max_partitions", 8),
         ("maxRowsPerTrigger", "8", "limit", Limit(rows=8)),
         ("maxBytesPerTrigger", "8", "limit", Limit(bytes=8)),
         ("minRowsPerTrigger", "8", "rows_min", 8),
@@ -255,3 +256,10 @@ def test_a_token_is_not_shown() -> None:
 def test_several_tasks_for_a_segment_are_allowed_without_order() -> None:
     assert parse({**NEEDED, "minPartitions": "2", "ordering": "none"}, "stream").min_partitions == 2
     assert parse({**NEEDED, "minPartitions": "2"}, "batch").min_partitions == 2
+
+
+def test_there_may_not_be_more_tasks_at_least_than_at_most() -> None:
+    between = parse({**NEEDED, "minPartitions": "2", "maxPartitions": "2"}, "batch")
+    assert (between.min_partitions, between.max_partitions) == (2, 2)
+    with pytest.raises(BadOption, match="minPartitions=3: give at most maxPartitions, 2"):
+        parse({**NEEDED, "minPartitions": "3", "maxPartitions": "2"})

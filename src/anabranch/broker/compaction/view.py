@@ -67,6 +67,10 @@ class CompactedLog:
     def is_hiding(self) -> bool:
         return self._log.is_hiding
 
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
     def normalise(self, at: Position) -> Position:
         left = self._left()
         if left is not None and at < left[0].upto:
