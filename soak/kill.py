@@ -18,6 +18,7 @@ from soak.broker import BrokerProcess
 from soak.checker import ProducerHistory, Rules, SubscriptionHistory, Violations, audit
 from soak.history import Follower
 from soak.waiting import Waiting
+from soak.wholes import wholes
 from soak.workload import (
     BRIEF,
     BROKER_SETTINGS,
@@ -278,21 +279,31 @@ def _settle(broker: BrokerProcess, judge: Judge, producers: Worker, consumers: W
 
 
 def _audit(broker: BrokerProcess, topic: Topic, judge: Judge) -> None:
-    """Reads the whole log with Pulsar's own reader and compares it with every receipt."""
+    """Reads the whole log with Pulsar's own reader and compares it with every receipt.
+
+    That reader drops a chunked message of which a part came before a kill and all parts came after it, so that chunks
+    are put together here."""
     by_key = any(plan.style == "keyed-batches" for plan in judge.workload.producers_of(topic))
     rules = Rules("key" if by_key else "producer", acks=False, single_place=topic.is_deduplicated)
     stored = SubscriptionHistory(f"log of {topic.name}", rules, judge.violations)
-    client = pulsar.Client(
-        broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(broker.log) + ".audit")
-    )
-    try:
-        names = [f"{topic.url}-partition-{n}" for n in range(topic.partitions)] or [topic.url]
-        for partition, name in enumerate(names):
-            _read_log(client, name, partition if topic.partitions else -1, stored)
-    finally:
-        client.close()
+    is_chunked = any(plan.style == "chunked" for plan in judge.workload.producers_of(topic))
+    if is_chunked:
+        for at, payload in wholes(broker.port, topic.url):
+            producer, index, key = read_payload(payload)
+            where = (-1, at.ledgerId, at.entryId, -1)
+            stored.feed(("m", "audit", producer, str(index), key, *map(str, where)))
+    else:
+        client = pulsar.Client(
+            broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(broker.log) + ".audit")
+        )
+        try:
+            names = [f"{topic.url}-partition-{n}" for n in range(topic.partitions)] or [topic.url]
+            for partition, name in enumerate(names):
+                _read_log(client, name, partition if topic.partitions else -1, stored)
+        finally:
+            client.close()
     stored.finish(judge.of(topic))
-    if "chunks" not in topic.name:
+    if not is_chunked:
         # A chunked message has the id of its last chunk in one place and of its first in the other.
         audit(stored.name, stored, judge.of(topic), judge.violations)
 

@@ -41,6 +41,7 @@ class Producing(threading.Thread):
         self._next = 0
         self._window = threading.Semaphore(WINDOW)
         self._unanswered = 0
+        self._is_confirmed = False
         self._lock = threading.Lock()
         self._client: Any = None
         self._producer: Any = None
@@ -96,6 +97,10 @@ class Producing(threading.Thread):
         while not self._window.acquire(timeout=0.1):
             if self._ending.is_set():
                 return False
+        # Pulsar's client starts to count anew if its connection breaks before its first receipt: what it sends then has
+        # the sequence ids of what it sends again, and deduplication drops it. So the first receipt is waited for.
+        while not self._is_confirmed and self._unanswered and not self._ending.is_set():
+            time.sleep(0.01)
         index = self._next
         self._next += 1
         self.history.note("s", self.plan.name, index)
@@ -126,6 +131,7 @@ class Producing(threading.Thread):
                 message_id.batch_index(),
             )
             self.history.note("r", self.plan.name, index, *where)
+            self._is_confirmed = True
         else:
             self.history.note("x", self.plan.name, index, result)
         with self._lock:

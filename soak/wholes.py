@@ -1,0 +1,61 @@
+"""Reads a whole topic over a plain socket and puts the parts of its chunked messages together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.batch import open_entry
+from soak.link import Kind, Link
+
+PERMITS = 200
+
+
+def wholes(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, bytes]]:
+    """Each message of the topic, at the place of its last part."""
+    return put_together(_entries(port, topic))
+
+
+def put_together(
+    entries: Iterable[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]],
+) -> Iterator[tuple[pb.MessageIdData, bytes]]:
+    """A message whose parts begin anew has only the new ones."""
+    begun: dict[tuple[str, str], list[bytes]] = {}
+    for at, metadata, payload in entries:
+        if metadata.num_chunks_from_msg <= 1:
+            yield at, payload
+            continue
+        name = (metadata.producer_name, metadata.uuid)
+        parts = begun.setdefault(name, [])
+        if metadata.chunk_id == 0:
+            parts.clear()
+        if metadata.chunk_id != len(parts):
+            # A part that came twice, or one whose beginning is not there.
+            continue
+        parts.append(payload)
+        if len(parts) == metadata.num_chunks_from_msg:
+            del begun[name]
+            yield at, b"".join(parts)
+
+
+def _entries(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]]:
+    with Link(port) as link:
+        link.subscribe(topic, "audit-of-chunks", durable=False, permits=PERMITS)
+        request = pb.CommandGetLastMessageId(consumer_id=1, request_id=link.next_request())
+        answer = link.ask(
+            pb.BaseCommand(type=Kind.GET_LAST_MESSAGE_ID, getLastMessageId=request),
+            Kind.GET_LAST_MESSAGE_ID_RESPONSE,
+        )
+        end = answer.command.getLastMessageIdResponse.last_message_id
+        used = 0
+        while True:
+            frame = link.wait(lambda got: got.type == Kind.MESSAGE)
+            at = frame.command.message.message_id
+            metadata, payload = open_entry(frame.payload)
+            yield at, metadata, bytes(payload)
+            if (at.ledgerId, at.entryId) == (end.ledgerId, end.entryId):
+                return
+            used += 1
+            if used == PERMITS // 2:
+                link.flow(used)
+                used = 0
