@@ -380,6 +380,41 @@ async def test_once_taken_the_old_writer_confirms_nothing_more(open_store: Opene
     assert len(await contents(new, L1, old.incarnation, 10)) == 10
 
 
+async def test_an_owner_that_writes_nothing_is_told_of_a_fence_by_a_look(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    taken = await filled(old, L1, [b"mine"])
+    kept = Owner()
+    writer = old.open_ledger(L2, kept, "public/default")
+    await new.take(old.incarnation, [L1])
+    old.look_for_fences()
+    assert isinstance(await taken.until_lost(), FencedError)
+    writer.append(b"goes on", 1)
+    await kept.until(1)
+    await new.take(old.incarnation, None)
+    old.look_for_fences()
+    assert isinstance(await kept.until_lost(), FencedError)
+    assert isinstance(old.ended, FencedError)
+
+
+async def test_a_look_for_fences_holds_up_nothing(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    for number in range(200):
+        store.look_for_fences()
+        writer.append(b"before", 1)
+        if number % 3:
+            await asyncio.sleep(0)
+        writer.append(b"behind", 1)
+        store.look_for_fences()
+        if number % 2:
+            async with asyncio.timeout(10):
+                await owner.until(2 * number + 2)
+    async with asyncio.timeout(10):
+        await owner.until(400)
+    assert owner.error is None
+
+
 async def test_a_take_that_races_with_appends_agrees_with_the_writer(open_store: Opener) -> None:
     old, new = await started(open_store), await started(open_store)
     owner = Owner()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from anabranch.broker.broker import Broker
+from anabranch.broker.broker import FENCES_SECONDS, Broker
 from anabranch.broker.policies import Cluster as ClusterData
 from anabranch.broker.resources import Resources
 from anabranch.controller.ports import SegmentUnavailable
@@ -20,6 +22,7 @@ from anabranch.simulation.loop import SimLoop
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 
 TOPIC = TopicName.parse("topic://public/default/t")
+CLASSIC = TopicName.parse("persistent://public/default/c")
 
 
 async def start(name: str, service: MemoryMetadata, medium: MemoryMedium) -> Broker:
@@ -71,8 +74,33 @@ async def scenario() -> None:
 
 
 def test_an_owner_whose_log_was_taken_does_not_answer_from_memory() -> None:
+    play(scenario())
+
+
+async def idle_scenario() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    service, medium = MemoryMetadata(loop.now_ms), MemoryMedium()
+    away, here = [await start(name, service, medium) for name in ("away", "here")]
+    stale = await away.topic(CLASSIC, create=True)
+    await stale.create_subscription("s", "earliest", {})
+    ours = await away.topic(TopicName.parse("persistent://public/default/other"), create=True)
+    taken = await here.topic(CLASSIC)
+    await taken.create_subscription("made there", "earliest", {})
+    # It writes nothing: only a look tells it.
+    async with asyncio.timeout(2 * FENCES_SECONDS):
+        await stale.wait_closed()
+    assert not ours.is_closed
+    assert set((await away.topic(CLASSIC)).subscriptions) == {"s", "made there"}
+
+
+def test_an_owner_that_writes_nothing_does_not_keep_what_was_taken() -> None:
+    play(idle_scenario())
+
+
+def play(scenario: Coroutine[Any, Any, None]) -> None:
     loop = SimLoop()
     try:
-        loop.run_until_complete(scenario())
+        loop.run_until_complete(scenario)
     finally:
         loop.close()

@@ -69,6 +69,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 # Never past the keep-alive: pings, acks and flow share the socket with publishes.
 PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
+# For so long at most an owner that writes nothing does not know that its ledgers were taken.
+FENCES_SECONDS = 5.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's own for this figure, in seconds.
@@ -196,6 +198,7 @@ class Broker:
         self.log.on_accepting_change(self._accepting_changed)
         self.log.on_end(self._log_ended)
         self.background.until_done(self._tell_log_what_lives)
+        self.background.every(FENCES_SECONDS, self._look_for_fences)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self._check_connections)
         self.background.every(self.config.authentication_refresh_check_seconds, self._check_identities)
         if not self.rights.are_open:
@@ -451,6 +454,11 @@ class Broker:
             # Classic topics become segments in the order of their partitions.
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
         self.scalable.segment_progress(topic, number)
+
+    async def _look_for_fences(self) -> None:
+        """A topic that nobody writes to would stay open here after another broker has taken it, and its consumers
+        would wait for ever for what is published there."""
+        self.log.look_for_fences()
 
     async def _maintain_topics(self) -> None:
         async for topics in self.open_topics.in_turns():

@@ -187,7 +187,12 @@ class Waiting(Play):
         """Those that were promised must be there before anybody comes who would make them again."""
 
         async def there(broker: Broker) -> frozenset[str]:
-            return frozenset((await broker.topic(NAME)).subscriptions)
+            topic = await broker.topic(NAME)
+            # What is stored counts, and not what an owner remembers that does not know yet that another has the topic.
+            await broker.open_topics.close_if_taken(topic)
+            if topic.is_closed:
+                raise TimeoutError(f"{NAME} is opened again")
+            return frozenset(topic.subscriptions)
 
         found = await self.until_done("the subscriptions are listed", lambda: self.ask_owner(NAME, there))
         for subscription in self.history.subscriptions:

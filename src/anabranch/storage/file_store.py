@@ -357,6 +357,10 @@ class FileLogStore:
 
     # -- taking over
 
+    def look_for_fences(self) -> None:
+        if self._is_shared:
+            self._wal.look_for_fences()
+
     async def take(
         self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
     ) -> Mapping[LedgerId, LedgerState]:

@@ -299,7 +299,7 @@ class MemoryLogStore:
         if self._error is not None:
             raise self._error
         if ledger in self._wal.fenced:
-            raise FencedError(f"ledger {ledger} was taken by another broker")
+            raise _fenced(f"ledger {ledger}")
         if ledger in self._wal.ledgers:
             raise LogError(f"ledger {ledger} has been opened before")
         data = self._wal.ledgers[ledger] = _Ledger()
@@ -334,10 +334,10 @@ class MemoryLogStore:
 
     def _confirm_all(self, pending: Sequence[_Writer]) -> None:
         if self._wal.is_fenced:
-            self._end(FencedError(f"incarnation {self._incarnation} was taken by another broker"))
+            self._end(_fenced(f"incarnation {self._incarnation}"))
         for writer in pending:
             if writer.ledger in self._wal.fenced:
-                self._drop(writer, FencedError(f"ledger {writer.ledger} was taken by another broker"))
+                self._drop(writer, _fenced(f"ledger {writer.ledger}"))
             if writer.error is None:
                 writer.data.confirm()
                 self._fold(writer)
@@ -392,6 +392,14 @@ class MemoryLogStore:
         wal.fenced.update(wanted if ledgers is None else ledgers)
         await asyncio.sleep(0)
         return {one: wal.ledgers[one].state() for one in wanted}
+
+    def look_for_fences(self) -> None:
+        if self._wal.is_fenced:
+            self._end(_fenced(f"incarnation {self._incarnation}"))
+        for ledger in sorted(self._wal.fenced & self._writers.keys()):
+            # Those that wait for a commit meet the fence there.
+            if not self._writers[ledger].is_pending:
+                self._drop(self._writers[ledger], _fenced(f"ledger {ledger}"))
 
     def _is_writing(self, ledger: LedgerId) -> bool:
         writer = self._writers[ledger]
@@ -475,3 +483,7 @@ class MemoryLogStore:
     def histograms(self) -> Mapping[str, Histogram]:
         """Memory takes no time worth telling."""
         return {}
+
+
+def _fenced(what: str) -> FencedError:
+    return FencedError(f"{what} was taken by another broker")

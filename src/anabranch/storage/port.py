@@ -226,6 +226,9 @@ class LogStore(Protocol):
         incarnation never wrote is absent from the answer. For this store's own incarnation it answers the present
         state of closed ledgers, without fencing anything."""
 
+    def look_for_fences(self) -> None:
+        """Has the owners told whose ledgers others have taken. Whoever writes meets the fence by himself."""
+
     # -- reading (confirmed entries only)
 
     def read_cached(

@@ -1,6 +1,7 @@
 """The one thread that writes and syncs commits, in order. Data plane, but per commit: nothing here runs per entry.
 
-It takes every commit that is ready, writes them in one call, syncs once, and looks for fences before it says so. The
+It takes every commit that is ready, writes them in one call, syncs once, and looks for fences before it says so; it
+looks for them without a commit, too, when it is told to. Nobody else does, so that no fence is seen and not met. The
 loop is told from `call_soon_threadsafe`. A write or sync that fails is never tried again: the thread says so and ends.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Final
 
 from anabranch.model.histogram import Histogram
 from anabranch.storage import format as fmt
@@ -20,6 +22,13 @@ from anabranch.storage.commit import Commit
 from anabranch.storage.fences import FenceWatch
 from anabranch.storage.files import Files
 from anabranch.storage.port import Buffer
+
+
+class _Look:
+    """In the queue: a look for fences."""
+
+
+_LOOK: Final = _Look()
 
 
 class WalFile(LogFile):
@@ -38,7 +47,7 @@ class WalFile(LogFile):
 
 
 class SyncThread:
-    """`done(commits)` and `failed(error)` are called on this thread; the log passes them on to its loop."""
+    """`done(commits, has_fence)` and `failed(error)` are called on this thread; the log passes them on to its loop."""
 
     def __init__(
         self,
@@ -53,7 +62,7 @@ class SyncThread:
         self._fences = fences
         self._done = done
         self._failed = failed
-        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._queue: SimpleQueue[Commit | _Look | None] = SimpleQueue()
         # What is synced: file number and offset.
         self._synced = (0, 0)
         self.sync_times = Histogram()
@@ -65,9 +74,13 @@ class SyncThread:
     def submit(self, commit: Commit) -> None:
         self._queue.put(commit)
 
+    def look_for_fences(self) -> None:
+        """`done` is called without commits, unless some come meanwhile."""
+        self._queue.put(_LOOK)
+
     @property
     def has_waiting(self) -> bool:
-        """True while a commit waits that the thread has not picked up."""
+        """True while a commit waits that the thread has not picked up, or a look: `done` is yet to be called."""
         return not self._queue.empty()
 
     def stop(self) -> None:
@@ -78,17 +91,20 @@ class SyncThread:
     def _work(self) -> None:
         try:
             while (batch := self._next_batch()) is not None:
-                self._write(batch)
+                if batch:
+                    self._write(batch)
                 self._done(batch, self._fences.look())
         except BaseException as error:
             self._failed(error)
 
     def _next_batch(self) -> list[Commit] | None:
-        """Ready commits of one file, as many as there are; the last call before the end gives None."""
+        """Ready commits of one file, as many as there are, or none; the last call before the end gives None."""
         commit = self._carried or self._queue.get()
         self._carried = None
         if commit is None:
             return None
+        if isinstance(commit, _Look):
+            return []
         batch = [commit]
         while True:
             try:
@@ -99,6 +115,8 @@ class SyncThread:
                 # Put back behind nothing: `stop` is the last thing submitted.
                 self._queue.put(None)
                 return batch
+            if isinstance(commit, _Look):
+                continue  # After these commits there is one.
             if commit.file is not batch[0].file:
                 self._carried = commit
                 return batch

@@ -429,11 +429,20 @@ class WriteAheadLog:
             log.error("the log of %s failed: %s", self._incarnation, error)
         self.end(LogFailedError(f"writing the log failed: {error}"))
 
+    def look_for_fences(self) -> None:
+        """Owners that write nothing learn as well that their ledgers were taken."""
+        if self.error is None and not self.is_closing:
+            self._sync.look_for_fences()
+
     @fail_stop
     def _confirm(self, batch: list[Commit], has_fence: bool) -> None:
         if has_fence:
             self._meet_fences()
         if self.error is not None:
+            return
+        if not batch:
+            # Only a look; a commit that was ready meanwhile has waited for it.
+            self._turn_ended()
             return
         if [commit.number for commit in batch] != [*range(self._confirmed_number + 1, batch[-1].number + 1)]:
             raise LogFailedError(
