@@ -237,6 +237,7 @@ class Driver:
                 columns=self.options.columns,
                 ranges=self.options.ranges,
                 decryption_keys=self.options.decryption_keys,
+                message_bytes_max=self.options.message_bytes_max,
             )
             for one in plan(layout, start, end)
             if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])

@@ -21,6 +21,7 @@ from anabranch.spark.plan import Ordering
 from anabranch.spark.ranges import ANY, Ranges
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import ReadMode
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 # How the source and the sink prove who they are, and which brokers they trust.
 ACCESS: Final[Mapping[str, Callable[[str], Any]]] = {
@@ -77,6 +78,7 @@ class Options:
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: what the brokers say of themselves.
     columns: tuple[str, ...] | None = None  # None: all.
+    message_bytes_max: int = UNPACKED_BYTES_MAX  # Of a message, or a batch of them, once it is unpacked.
     # Names of keys, and where their private halves lie on each worker.
     decryption_keys: tuple[tuple[str, str], ...] = ()
     decode: bool = False
@@ -117,6 +119,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "readMode": _Option(values.one_of("auto", "direct", "broker")),
     "adminUrl": _Option(values.admin_url),
     "columns": _Option(values.some_of(COLUMNS)),
+    "maxMessageBytes": _Option(values.message_bytes),
     "timeoutSeconds": _Option(values.seconds),
     **{name: _Option(read) for name, read in ACCESS.items()},
     "decryptionKeys": _Option(values.key_files),
@@ -167,6 +170,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
+        message_bytes_max=found.get("maxMessageBytes", UNPACKED_BYTES_MAX),
         decryption_keys=found.get("decryptionKeys", ()),
         decode=found.get("decode", False),
         decode_errors=found.get("decodeErrors", "fail"),

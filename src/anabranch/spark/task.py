@@ -13,6 +13,7 @@ from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
 from anabranch.spark.plan import SegmentSlice
 from anabranch.spark.ranges import ANY, Ranges
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Task:
     ranges: Ranges = ANY
     # Names of keys, and where their private halves lie.
     decryption_keys: tuple[tuple[str, str], ...] = ()
+    # What a message, or a batch of them, may unpack to.
+    message_bytes_max: int = UNPACKED_BYTES_MAX
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""

@@ -95,6 +95,7 @@ def test_ranges_say_which_rows_are_wanted(given: dict[str, str], expected: Range
         ("readMode", "direct", "read_mode", "direct"),
         ("adminUrl", "http://localhost:8080", "admin_url", "http://localhost:8080"),
         ("columns", "Key, value", "columns", ("key", "value")),
+        ("maxMessageBytes", "1073741824", "message_bytes_max", 1 << 30),
     ],
 )
 def test_a_good_value_is_read(name: str, value: str, field: str, expected: object) -> None:
@@ -159,6 +160,7 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("columns", "key,offset", r"columns='key,offset': give some of key, value, properties, topic"),
         ("columns", "key, key", r"columns='key, key': give some of .*, each once"),
         ("timeoutSeconds", "-1", r"timeoutSeconds='-1'"),
+        ("maxMessageBytes", "2147483648", r"maxMessageBytes='2147483648': give a whole number of bytes from"),
         ("authToken", " ", r"authToken=' ': give a token, or file:///path"),
         ("tlsTrustCertsFile", "", r"tlsTrustCertsFile='': give the path of a file"),
         ("tlsKeyFile", "me.key", r"tlsCertificateFile and tlsKeyFile belong together"),
