@@ -46,8 +46,9 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "segment": "bigint",
     "message_id": "struct<ledger: bigint, entry: bigint, index: int>",
-    "publish_time": "timestamp",
-    "event_time": "timestamp",
+    # Not `timestamp`, which means another type where spark.sql.timestampType says so.
+    "publish_time": "timestamp_ltz",
+    "event_time": "timestamp_ltz",
     "position": "struct<segment: bigint, ledger: bigint, entry: bigint, index: int>",
 }
 # As Spark's source for Kafka has it.
@@ -129,6 +130,8 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
 }
 NAMES: Final = tuple(_OPTIONS)
 _CANONICAL: Final = {name.lower(): name for name in _OPTIONS}
+# What Spark puts before a table's options, beside the same ones without it.
+_OF_A_TABLE: Final = "option."
 _CHOICES: Final = ("topic", "topics", "topicsPattern", "namespace")
 
 
@@ -137,6 +140,11 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     found: dict[str, Any] = {}
     for name, text in sorted(given.items()):
         known = _CANONICAL.get(name.lower())
+        if known is None and name.lower().startswith(_OF_A_TABLE):
+            raise BadOption(
+                "CREATE TABLE … USING anabranch is not possible: when such a table is read, Spark hands none of its "
+                "options to a source in Python. Use CREATE TEMPORARY VIEW … USING anabranch OPTIONS (…), or spark.read"
+            )
         if known is None:
             raise BadOption(unknown(name, _OPTIONS))
         try:

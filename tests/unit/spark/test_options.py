@@ -220,6 +220,13 @@ def test_what_does_not_go_together_is_refused(given: dict[str, str], said: str) 
         parse({"serviceUrl": URL, **given})
 
 
+def test_a_table_in_a_catalog_is_refused_with_what_to_do_instead() -> None:
+    """As Spark 4.3 hands over what CREATE TABLE … USING anabranch OPTIONS (…) has: each option twice."""
+    given = {**NEEDED, **{f"option.{name.lower()}": value for name, value in NEEDED.items()}}
+    with pytest.raises(BadOption, match=r"CREATE TABLE … USING anabranch is not possible.*TEMPORARY VIEW"):
+        parse(given)
+
+
 def test_a_missing_address_is_named() -> None:
     with pytest.raises(BadOption, match="serviceUrl is missing"):
         parse({"topic": TOPIC})
