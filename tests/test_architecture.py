@@ -68,7 +68,6 @@ PURE_MODULES = [
     "spark/options.py",
     "spark/pieces.py",
     "spark/plan.py",
-    "spark/pushed.py",
     "spark/ranges.py",
     "spark/row_filter.py",
     "spark/rows.py",

@@ -3,6 +3,7 @@
     AnabranchError                 anything below; `retryable` and `code` say what the peer may do
     └── PeerError                  the peer broke the protocol: only its own connection is closed
         ├── MalformedFrame         bytes that are no frame, no command or no entry
+        │   └── OversizePayload    a payload that unpacks to more than its reader allows
         ├── OversizeFrame          a frame beyond the agreed size
         ├── ChecksumMismatch       an entry whose CRC32C does not match its bytes
         ├── IllegalCommand         a command that the state of the connection does not allow
@@ -32,6 +33,10 @@ class PeerError(AnabranchError):
 
 class MalformedFrame(PeerError):
     """Bytes that cannot be read as a frame, as a command or as an entry."""
+
+
+class OversizePayload(MalformedFrame):
+    """A packed payload that claims to unpack to more than whoever reads it allows."""
 
 
 class OversizeFrame(PeerError):

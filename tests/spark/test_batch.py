@@ -70,3 +70,55 @@ def test_bad_options_fail_at_analysis_and_say_what_is_allowed(spark: SparkSessio
         read(spark, river, ordering="total")
     with pytest.raises(AnalysisException, match=r"startingoffsets.* is unknown"):
         read(spark, river, startingOffsets="latest")
+
+
+def test_filters_of_one_scan_do_not_reach_the_others_where_spark_pushes_filters(
+    spark: SparkSession, river: River
+) -> None:
+    """Spark shares what one scan has pushed with all scans of the DataFrame, so nothing is to be pushed."""
+    river.publish(46)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        whole = read(spark, river, columns="key,position")
+        some = whole.where("key = cast('key-3' as binary)")
+        assert [whole.count(), some.count(), whole.count()] == [46, 2, 46]
+        assert whole.join(some.selectExpr("position", "1 found"), "position", "left").count() == 46
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_frame_stays_as_it_was_at_its_first_use_and_a_new_load_is_as_the_topic_is(
+    spark: SparkSession, river: River
+) -> None:
+    """As docs/spark.md says under "What Spark does not let a Python source do"."""
+    river.publish(20)
+    frame = read(spark, river, columns="value")
+    assert frame.count() == 20
+    river.publish(5)
+    assert frame.count() == 20
+    assert read(spark, river, columns="value").count() == 25
+
+
+def test_times_are_instants_whatever_a_timestamp_is_to_the_session(spark: SparkSession, river: River) -> None:
+    river.publish(3)
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = read(spark, river)
+        assert dict(frame.dtypes)["publish_time"] == "timestamp"
+        assert frame.where("publish_time > timestamp_ltz '2026-01-01 00:00:00'").count() == 3
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
+def test_sql_reads_a_topic_by_a_view_and_a_table_is_refused(spark: SparkSession, river: River) -> None:
+    from pyspark.errors import PySparkException
+
+    river.publish(3)
+    options = f"OPTIONS (serviceUrl '{river.broker.url}', topic '{river.topic}')"
+    with pytest.raises(PySparkException, match=r"CREATE TABLE … USING anabranch is not possible"):
+        spark.sql(f"CREATE TABLE of_a_topic USING anabranch {options}")
+    spark.sql(f"CREATE TEMPORARY VIEW of_a_topic USING anabranch {options}")
+    try:
+        assert spark.sql("SELECT count(*) FROM of_a_topic").collect()[0][0] == 3
+    finally:
+        spark.catalog.dropTempView("of_a_topic")

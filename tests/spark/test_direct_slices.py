@@ -21,7 +21,7 @@ from anabranch.model.cut import Position
 from anabranch.spark import broker_reader
 from anabranch.spark.direct_reader import DirectReader
 from anabranch.spark.rows import COLUMNS, for_spark
-from anabranch.spark.slice_reader import FIRST_STRETCH, NotDirect, Task, read
+from anabranch.spark.slice_reader import FIRST_STRETCH, MessageTooLarge, NotDirect, Task, read
 from anabranch.spark.task import ReadMode
 from harness.broker_process import BrokerProcess, until
 from spark.conftest import River
@@ -76,6 +76,33 @@ def test_every_kind_of_message_is_the_same_by_either_way(river: River) -> None:
     assert len(whole) == 300
     assert {row["key"] is None for row in whole} == {True, False}
     assert {row["event_time"] is None for row in whole} == {True, False}
+
+
+def test_a_message_that_unpacks_to_more_than_brokers_store_is_read_up_to_the_querys_limit(
+    river: River,
+) -> None:
+    with blocking.connect(river.broker.url) as client:
+        producer = client.producer(river.topic, compression="zstd", batching=False)
+        for size in (10, 20 << 20, 11):
+            producer.send(bytes(size), key="k")
+    assert [len(row["value"]) for row in assert_same(river, None, None)] == [10, 20 << 20, 11]
+    modes: tuple[ReadMode, ...] = ("direct", "broker", "auto")
+    for mode in modes:
+        with pytest.raises(MessageTooLarge, match=r"20971520 bytes.* maxMessageBytes allows more"):
+            rows(read(replace(by(mode, river), message_bytes_max=6 << 20)))
+
+
+def test_times_that_are_none_to_sql_are_null_by_either_way(river: River) -> None:
+    """Of the last two, one is in nanoseconds and one in microseconds, where milliseconds are meant."""
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    given = [1_777_000_000_000, 253_402_300_799_999, 1_777_000_000_000_000_000, 1_777_000_000_000_000]
+    with blocking.connect(river.broker.url) as client:
+        producer = client.producer(river.topic)
+        for event_time in given:
+            producer.post(b"", key="k", event_time=event_time)
+        producer.flush()
+    times = [row["event_time"] for row in assert_same(river, None, None)]
+    assert times == [datetime.fromtimestamp(1_777_000_000, UTC), last, None, None]
 
 
 def test_slices_from_files_may_be_cut_at_any_message(river: River) -> None:

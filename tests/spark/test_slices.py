@@ -81,3 +81,19 @@ def test_a_slice_whose_segment_is_gone_fails(river: River) -> None:
         rows(read(task(river, before(one), after(one))))
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         rows(read(task(river, None, after(one))))
+
+
+def test_a_stream_says_what_holds_messages_for_it_unless_it_has_a_subscription(
+    river: River, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from anabranch.spark.options import parse
+    from anabranch.spark.source import StreamReader
+
+    for more, says in (({}, True), ({"subscription": "table"}, False)):
+        caplog.clear()
+        reader = StreamReader(parse(river.options(**more), "stream"), None)
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        reader.stop()
+        assert ("held by the retention of its topics alone" in caplog.text) is says

@@ -48,7 +48,7 @@ class Order:
 
 
 class Topic:
-    """Numbered messages, each of a day: by turns 1, 2 and 3 May, and every tenth without an event time."""
+    """Numbered messages, each of a day: by turns 1, 2 and 3 May, and every tenth without an event time that is one."""
 
     def __init__(self, broker: BrokerProcess, name: str, namespace: str = "public/default") -> None:
         self.topic = f"topic://{namespace}/{name}"
@@ -59,7 +59,10 @@ class Topic:
     def publish(self, count: int) -> None:
         with self.client.producer(self.topic) as producer:
             for number in range(self.published, self.published + count):
-                at = None if number % 10 == 9 else FIRST + timedelta(days=number % 3)
+                at: datetime | int | None = FIRST + timedelta(days=number % 3)
+                if number % 10 == 9:
+                    # In nanoseconds, in microseconds, or not at all.
+                    at = (1_777_000_000_000_000_000, 1_777_000_000_000_000, None)[number // 10 % 3]
                 producer.post(b"%d" % number, key=f"key-{number % 7}", event_time=at)
         self.published += count
 

@@ -34,7 +34,8 @@ def messages(headers: Mapping[str, str], data: bytes) -> Iterator[dict[str, Any]
     """Each message of an entry."""
     if packing := headers.get("X-Pulsar-compression"):
         raise UsageError(
-            f"the broker lacks the package to unpack {packing}: pip install anabranch[compression]"
+            f"the broker has left the message packed ({packing}): it lacks the package for that (pip install "
+            "anabranch[compression]), or the message is too large to be unpacked there; a consumer receives it"
         )
     place = headers["X-Pulsar-Message-ID"]
     common: dict[str, Any] = {

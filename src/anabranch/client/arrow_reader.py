@@ -19,7 +19,7 @@ from anabranch.client.inbox import Inbox
 from anabranch.client.message import Entry
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_entry
+from anabranch.wire.batch import UNPACKED_BYTES_MAX, build_entry
 
 TAG: Final = b"anabranch.batch"
 # Memory that is kept for the next batches.
@@ -42,14 +42,24 @@ class Opened(Protocol):
 class ArrowReader:
     """Of one inbox. With `keeps`, what is given out is remembered until it is `taken`, and its bytes with `holds`.
 
-    With `versions` there is a column `columns.SCHEMA_VERSION`, -1 where an entry names none.
+    With `versions` there is a column `columns.SCHEMA_VERSION`, -1 where an entry names none. An entry that unpacks to
+    more than `unpacked_bytes_max` cannot be read.
     """
 
-    def __init__(self, inbox: Inbox, *, keeps: bool, holds: bool = False, versions: bool = False) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        keeps: bool,
+        holds: bool = False,
+        versions: bool = False,
+        unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+    ) -> None:
         self._inbox = inbox
         self._keeps = keeps
         self._holds = holds
         self._versions = versions
+        self._unpacked_bytes_max = unpacked_bytes_max
         self._pool = columns.Pool(POOL_BYTES)
         self._given: dict[int, list[Entry]] = {}
         self._count = 0
@@ -82,7 +92,9 @@ class ArrowReader:
             if source is not None:
                 sources.append(source)
                 given.append(entry)
-        decoded = columns.decode(self._pool, sources, verify=False, strict=False)
+        decoded = columns.decode(
+            self._pool, sources, verify=False, strict=False, unpacked_bytes_max=self._unpacked_bytes_max
+        )
         for place, error in reversed(decoded.bad):
             self._errors.insert(0, error)
             del given[place]
@@ -103,7 +115,8 @@ class ArrowReader:
             if not entry.metadata.encryption_keys and not entry.chunks:
                 # One that was unpacked already, for messages that were read one by one, is unpacked again.
                 return columns.Entry(entry.ledger, entry.entry, entry.raw, words)
-            return columns.Entry(entry.ledger, entry.entry, entry.raw, words, entry.unpacked())
+            payload = entry.unpacked(self._unpacked_bytes_max)
+            return columns.Entry(entry.ledger, entry.entry, entry.raw, words, payload)
         except CryptoFailed as error:
             decryption = entry.origin.decryption
             if entry.skips_failures:

@@ -16,7 +16,7 @@ from anabranch.client.errors import BadArgument
 from anabranch.client.runs import BatchRun, BlockRun, Run, WholeRun
 from anabranch.client.writes import Write
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import compress, split_batch
+from anabranch.wire.batch import UNPACKED_BYTES_MAX, compress, split_batch
 from anabranch.wire.encode import encode_payload_header
 
 Payload: TypeAlias = bytes | memoryview
@@ -110,6 +110,12 @@ class Entries:
     def _compressed(self, metadata: pb.MessageMetadata, payload: Payload) -> Payload:
         if self._compression == pb.NONE:
             return payload
+        if len(payload) > UNPACKED_BYTES_MAX:
+            # However little is left of it packed: the broker would store what nobody reads.
+            raise BadArgument(
+                f"a message of {len(payload)} bytes: readers unpack {UNPACKED_BYTES_MAX} at most; cut it into several, "
+                "or send it without compression and with chunking=True"
+            )
         metadata.compression = self._compression  # type: ignore[assignment]  # An int of the enum.
         metadata.uncompressed_size = len(payload)
         return compress(self._compression, payload)  # type: ignore[arg-type]  # Codecs take any buffer.

@@ -21,7 +21,7 @@ from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire import varint
-from anabranch.wire.batch import decompress
+from anabranch.wire.batch import UNPACKED_BYTES_MAX, decompress
 from anabranch.wire.entry import metadata_span
 from anabranch.wire.frames import MAGIC_CHECKSUM, strip_broker_metadata, verify
 
@@ -30,8 +30,6 @@ _HEAD: Final = Struct(">IBBB").unpack_from
 _ENTRY_HEAD: Final = Struct(">HII").unpack_from
 _PAYLOAD_SIZE: Final = 0x18
 _BEFORE_SIZE: Final = (0x12, 0x0A)  # The tags of key and properties.
-# What an entry may unpack to. Brokers limit what is sent, which says nothing of that.
-UNPACKED_BYTES_MAX: Final = 256 << 20
 _parse_metadata = pb.MessageMetadata.FromString
 _parse_single = pb.SingleMessageMetadata.FromString
 
@@ -193,12 +191,12 @@ class Entry:
             del metadata.encryption_keys[:]
         return self._payload()
 
-    def unpacked(self) -> bytes:
-        """Its bytes as they were before they were compressed and encrypted."""
+    def unpacked(self, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
+        """Its bytes as they were before they were compressed and encrypted; OversizePayload beyond `bytes_max`."""
         data, metadata = self.decrypted(), self.metadata
         if metadata.compression:
             size = metadata.uncompressed_size
-            self.data = decompress(metadata.compression, data, size, size_max=UNPACKED_BYTES_MAX)
+            self.data = decompress(metadata.compression, data, size, size_max=bytes_max)
             self.start = 0
             metadata.compression = pb.NONE
         return self._payload()

@@ -40,8 +40,14 @@ from anabranch.columns.scan import (
     PAYLOAD_END,
 )
 from anabranch.errors import MalformedFrame
-from anabranch.wire.batch import CODECS, decompress
-from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+from anabranch.wire.batch import (
+    CODECS,
+    LOOK_INTO_BYTES_MAX,
+    LOOK_INTO_MESSAGES_MAX,
+    decompress,
+    look_into_max,
+)
+from anabranch.wire.frames import Buffer
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
@@ -256,7 +262,7 @@ def groups(entries: Sequence[Buffer], bytes_max: int = UNPACKED_BYTES_MAX) -> li
     """Those from i to before j each time are to be opened together: they unpack to no more than that, or are one."""
     facts, _ = _scanned(entries)
     is_unpacked = (facts[:, scan.COMPRESSION] != 0) & (facts[:, COUNT] >= 0)
-    ends = np.cumsum(np.where(is_unpacked, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), 0))
+    ends = np.cumsum(np.where(is_unpacked, np.minimum(facts[:, scan.UNPACKED], LOOK_INTO_BYTES_MAX), 0))
     found = []
     first = before = 0
     while first < len(entries):
@@ -287,12 +293,12 @@ def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
             continue
         packed = memoryview(held[place])[int(row[PAYLOAD]) - held[place].address :]
         kind, unpacked = int(row[scan.COMPRESSION]), int(row[scan.UNPACKED])
-        if kind not in CODECS:
-            # A number that nobody knows, which Protobuf leaves out.
+        if kind not in CODECS or row[COUNT] > LOOK_INTO_MESSAGES_MAX:
+            # A number that nobody knows, which Protobuf leaves out; or more messages than anybody sends in a batch.
             row[FLAGS] |= BAD
             continue
         try:
-            memory = pa.py_buffer(decompress(kind, packed, unpacked, size_max=MESSAGE_BYTES_MAX))
+            memory = pa.py_buffer(decompress(kind, packed, unpacked, size_max=look_into_max(len(packed))))
         except MalformedFrame:
             row[FLAGS] |= BAD
             continue

@@ -44,8 +44,8 @@ from anabranch.columns.decode_rows import (
 from anabranch.columns.memory import SLACK
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
-from anabranch.wire.batch import decompress
-from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+from anabranch.wire.batch import UNPACKED_BYTES_MAX, decompress
+from anabranch.wire.frames import Buffer
 
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 TIME: Final = pa.timestamp("ms", "UTC")
@@ -101,7 +101,7 @@ def decode(
     *,
     verify: bool = True,
     strict: bool = True,
-    unpacked_bytes_max: int = MESSAGE_BYTES_MAX,
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
 ) -> Decoded:
     """The messages of all entries. If `strict`, the first that cannot be read raises MalformedFrame or
     ChecksumMismatch; else it is left out and named in `bad`, and the others come."""

@@ -38,7 +38,7 @@ from anabranch.columns.jit import inline, kernel
 from anabranch.columns.memory import load_i64, load_u8, load_u32
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError
-from anabranch.wire.frames import MESSAGE_BYTES_MAX
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
 
@@ -332,7 +332,7 @@ class Located:
         facts = self.facts[:end]
         packed = facts[:, scan.COMPRESSION] != 0
         sizes = np.where(
-            packed, np.minimum(facts[:, scan.UNPACKED], MESSAGE_BYTES_MAX), self._found[:end, _SIZE]
+            packed, np.minimum(facts[:, scan.UNPACKED], UNPACKED_BYTES_MAX), self._found[:end, _SIZE]
         )
         # What a batch says of itself may be anything; its bytes are what it is.
         counts = np.clip(facts[:, scan.COUNT], 1, np.maximum(sizes >> 2, 1))
@@ -349,7 +349,7 @@ class Located:
             i, size, rows = j, int(size_ends[j - 1]), int(row_ends[j - 1])
         return groups
 
-    def decode(self, pool: Pool, i: int, j: int, *, unpacked_bytes_max: int = MESSAGE_BYTES_MAX) -> Decoded:
+    def decode(self, pool: Pool, i: int, j: int, *, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> Decoded:
         """The messages of the entries from `i` to before `j`; the first that cannot be read raises."""
         found = self._found[i:j]
         if int(found[:, _SIZE].sum()) > BYTES_MAX:

@@ -113,7 +113,12 @@ class BrokerReader:
             await self._segment.close()
         name = f"spark-{self._chance.getrandbits(32):08x}"
         self._inbox = Inbox()
-        self._arrow = ArrowReader(self._inbox, keeps=False, versions=self._task.versions)
+        self._arrow = ArrowReader(
+            self._inbox,
+            keeps=False,
+            versions=self._task.versions,
+            unpacked_bytes_max=self._task.message_bytes_max,
+        )
         self._segment = _SliceConsumer(
             self._connections,
             self._slice.segment,

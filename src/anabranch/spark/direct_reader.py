@@ -63,6 +63,7 @@ class DirectReader:
                 bytes_max=BATCH_BYTES,
                 rows_max=ROWS_MAX,
                 versions=self._task.versions,
+                unpacked_bytes_max=self._task.message_bytes_max,
                 may_lose=True,  # Looked at below.
                 may_pass_end=True,  # A position that nothing was written to: all before it is there.
             ):

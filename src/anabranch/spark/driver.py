@@ -308,9 +308,10 @@ class Driver:
                 ranges=self.options.ranges,
                 decryption_keys=self.options.decryption_keys,
                 topic_id=layout.topic_id,
+                message_bytes_max=self.options.message_bytes_max,
             )
             for one in plan(layout, start, end)
-            if self.options.ranges.may_be_in(feed.topic, layout.segments[one.segment])
+            if self.options.ranges.may_be_in(layout.segments[one.segment])
         ]
 
     async def _direct_url(self) -> str:

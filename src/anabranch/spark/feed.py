@@ -162,7 +162,7 @@ class TopicFeed:
         known = Known(
             {n: at for n, at in zip(wanted, found, strict=True) if at is not None},
             hiding=frozenset(n for n in growing if self._ends.is_hiding(self.topic_of(n))),
-            unwanted=frozenset(n for n in wanted if not ranges.may_be_in(self.topic, layout.segments[n])),
+            unwanted=frozenset(n for n in wanted if not ranges.may_be_in(layout.segments[n])),
         )
         self._seen = layout, known
         return known

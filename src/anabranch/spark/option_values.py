@@ -44,6 +44,12 @@ def count(text: str) -> int:
     return int(text)
 
 
+def message_bytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1024 <= int(text) <= 1 << 30):
+        raise ValueError("a whole number of bytes from 1024 to 1073741824")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     try:
         value = float(text)

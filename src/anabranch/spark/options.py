@@ -21,6 +21,7 @@ from anabranch.spark.plan import Ordering
 from anabranch.spark.ranges import ANY, Ranges
 from anabranch.spark.spending import UNLIMITED, Limit
 from anabranch.spark.task import ReadMode
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 # How the source and the sink prove who they are, and which brokers they trust.
 ACCESS: Final[Mapping[str, Callable[[str], Any]]] = {
@@ -45,8 +46,9 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "segment": "bigint",
     "message_id": "struct<ledger: bigint, entry: bigint, index: int>",
-    "publish_time": "timestamp",
-    "event_time": "timestamp",
+    # Not `timestamp`, which means another type where spark.sql.timestampType says so.
+    "publish_time": "timestamp_ltz",
+    "event_time": "timestamp_ltz",
     "position": "struct<segment: bigint, ledger: bigint, entry: bigint, index: int>",
 }
 # As Spark's source for Kafka has it.
@@ -78,6 +80,7 @@ class Options:
     read_mode: ReadMode = "auto"
     admin_url: str | None = None  # None: what the brokers say of themselves.
     columns: tuple[str, ...] | None = None  # None: all.
+    message_bytes_max: int = UNPACKED_BYTES_MAX  # Of a message, or a batch of them, once it is unpacked.
     # Names of keys, and where their private halves lie on each worker.
     decryption_keys: tuple[tuple[str, str], ...] = ()
     decode: bool = False
@@ -119,6 +122,7 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "readMode": _Option(values.one_of("auto", "direct", "broker")),
     "adminUrl": _Option(values.admin_url),
     "columns": _Option(values.some_of(COLUMNS)),
+    "maxMessageBytes": _Option(values.message_bytes),
     "timeoutSeconds": _Option(values.seconds),
     **{name: _Option(read) for name, read in ACCESS.items()},
     "decryptionKeys": _Option(values.key_files),
@@ -128,6 +132,8 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
 }
 NAMES: Final = tuple(_OPTIONS)
 _CANONICAL: Final = {name.lower(): name for name in _OPTIONS}
+# What Spark puts before a table's options, beside the same ones without it.
+_OF_A_TABLE: Final = "option."
 _CHOICES: Final = ("topic", "topics", "topicsPattern", "namespace")
 
 
@@ -136,6 +142,11 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
     found: dict[str, Any] = {}
     for name, text in sorted(given.items()):
         known = _CANONICAL.get(name.lower())
+        if known is None and name.lower().startswith(_OF_A_TABLE):
+            raise BadOption(
+                "CREATE TABLE … USING anabranch is not possible: when such a table is read, Spark hands none of its "
+                "options to a source in Python. Use CREATE TEMPORARY VIEW … USING anabranch OPTIONS (…), or spark.read"
+            )
         if known is None:
             raise BadOption(unknown(name, _OPTIONS))
         try:
@@ -170,6 +181,7 @@ def parse(given: Mapping[str, str], kind: Kind | None = None) -> Options:
         read_mode=found.get("readMode", "auto"),
         admin_url=found.get("adminUrl"),
         columns=found.get("columns"),
+        message_bytes_max=found.get("maxMessageBytes", UNPACKED_BYTES_MAX),
         decryption_keys=found.get("decryptionKeys", ()),
         decode=found.get("decode", False),
         decode_errors=found.get("decodeErrors", "fail"),

@@ -7,14 +7,12 @@ a query.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final
 
 from anabranch.client.checkpoint import CLOCKS_APART_MS
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.segments import HashRange, Segment, SegmentId
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +24,14 @@ class Ranges:
     keys: frozenset[bytes] | None = None
     hashes: tuple[HashRange, ...] | None = None  # Of keys. Rows without a key have none.
     segments: frozenset[SegmentId] | None = None
-    topics: frozenset[str] | None = None
 
     @property
     def filters_rows(self) -> bool:
         """Whether rows of a segment that is read may not be wanted."""
         return any(one is not None for one in (self.since_ms, self.until_ms, self.keys, self.hashes))
 
-    def may_be_in(self, topic: str, segment: Segment) -> bool:
+    def may_be_in(self, segment: Segment) -> bool:
         """Whether a segment may have rows that are wanted."""
-        if self.topics is not None and topic not in self.topics:
-            return False
         if self.segments is not None and segment.id not in self.segments:
             return False
         return self._is_in_time(segment) and self._has_keys(segment)
@@ -58,31 +53,5 @@ class Ranges:
             return False
         return self.hashes is None or any(span.overlaps(segment.range) for span in self.hashes)
 
-    def within(self, other: Ranges) -> Ranges:
-        """What both want."""
-        return replace(
-            self,
-            since_ms=max((t for t in (self.since_ms, other.since_ms) if t is not None), default=None),
-            until_ms=min((t for t in (self.until_ms, other.until_ms) if t is not None), default=None),
-            keys=_both(self.keys, other.keys),
-            hashes=_common(self.hashes, other.hashes),
-            segments=_both(self.segments, other.segments),
-            topics=_both(self.topics, other.topics),
-        )
-
 
 ANY: Final = Ranges()
-
-
-def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
-
-
-def _common(
-    one: tuple[HashRange, ...] | None, other: tuple[HashRange, ...] | None
-) -> tuple[HashRange, ...] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return tuple(sorted({a.common(b) for a in one for b in other if a.overlaps(b)}))

@@ -2,6 +2,9 @@
 
 `position` is what a key's rows are sorted by, across splits and merges: a key's segments follow each other with rising
 ids. Its fields are those of `message_id` and the segment, and share their memory.
+
+Publish and event times are what producers say, any number of 64 bits. One that is no time to SQL (before the year 1 or
+after 9999, such as microseconds given for milliseconds) is null.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from anabranch.model.cut import Position
 _MESSAGE_ID: Final = pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32())])
 _POSITION: Final = pa.struct([("segment", pa.int64()), *_MESSAGE_ID])
 _TIME: Final = pa.timestamp("us", "UTC")
+# What Spark's type TIMESTAMP holds: from the beginning of the year 1 to the end of 9999.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
 # As Spark's own conversion of `anabranch.spark.source.SCHEMA` has it; a test compares them.
 COLUMNS: Final = pa.schema(
     [
@@ -87,6 +93,16 @@ def _segments(batch: Any, _: str, segment: int) -> Any:
     return pa.array(np.full(batch.num_rows, segment, np.int64))
 
 
+def _times(batch: Any, name: str) -> Any:
+    column = batch.column(name)
+    numbers = column.view(pa.int64())
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and (found["min"] < _FIRST_MS or found["max"] > _LAST_MS):
+        fits = pc.and_(pc.greater_equal(numbers, _FIRST_MS), pc.less_equal(numbers, _LAST_MS))
+        column = pc.if_else(fits, column, pa.scalar(None, column.type))
+    return pc.cast(column, _TIME)
+
+
 _BUILT: Final[Mapping[str, Callable[[Any, str, int], Any]]] = {
     "key": lambda batch, *_: batch.column("key"),
     "value": lambda batch, *_: batch.column("value"),
@@ -94,8 +110,8 @@ _BUILT: Final[Mapping[str, Callable[[Any, str, int], Any]]] = {
     "topic": lambda batch, topic, _: pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
     "segment": _segments,
     "message_id": lambda batch, *_: pa.StructArray.from_arrays(_ids(batch), fields=list(_MESSAGE_ID)),
-    "publish_time": lambda batch, *_: pc.cast(batch.column("publish_time"), _TIME),
-    "event_time": lambda batch, *_: pc.cast(batch.column("event_time"), _TIME),
+    "publish_time": lambda batch, *_: _times(batch, "publish_time"),
+    "event_time": lambda batch, *_: _times(batch, "event_time"),
     "position": lambda batch, *origin: pa.StructArray.from_arrays(
         [_segments(batch, *origin), *_ids(batch)], fields=list(_POSITION)
     ),

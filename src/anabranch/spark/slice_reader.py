@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from anabranch.client.read_plans import NoPlanError, PlanRefusedError
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, OversizePayload
 from anabranch.model.cut import Position
 from anabranch.spark.direct_reader import DirectReader
 from anabranch.spark.task import Task
@@ -36,15 +36,25 @@ class NotDirect(AnabranchError):
     """Messages are to be read from files only, and cannot be."""
 
 
+class MessageTooLarge(AnabranchError):
+    """A message unpacks to more than the query allows."""
+
+
 def read(task: Task) -> Iterator[Any]:
     """The record batches of a slice, with the columns that the task wants."""
     from anabranch.spark.row_filter import wanted
     from anabranch.spark.rows import for_spark
 
-    for batch in _batches(task):
-        rows = wanted(batch, task.ranges)
-        if rows.num_rows:
-            yield for_spark(rows, task.topic, task.slice.segment, task.columns)
+    try:
+        for batch in _batches(task):
+            rows = wanted(batch, task.ranges)
+            if rows.num_rows:
+                yield for_spark(rows, task.topic, task.slice.segment, task.columns)
+    except OversizePayload as error:
+        raise MessageTooLarge(
+            f"{task.segment_topic} has a message, or a batch of them, that is too large: {error}. The option "
+            "maxMessageBytes allows more, up to 1073741824"
+        ) from error
 
 
 def _batches(task: Task) -> Iterator[Any]:

@@ -2,11 +2,15 @@
 
 Light to import, as Spark loads it in every process that plans or reads: what only one of them needs is imported there.
 Options are checked when Spark asks for the schema, that is when the query is analysed.
+
+Filters are not pushed down, on purpose: no reader here has `pushFilters`. Spark keeps the read plan of a DataFrame in
+one place that all its scans share, so what is pushed into one of them filters the others as well (docs/spark.md, "What
+Spark does not let a Python source do").
 """
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -40,12 +43,9 @@ if TYPE_CHECKING:
     from anabranch.spark.sink import BatchWriter, StreamWriter
     from anabranch.wire import pulsar_pb2 as pb
 
+log = logging.getLogger(__name__)
+
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-
-
-# What Spark plans a read with where its setting is on. It does not tell the setting to a source, and plans with another
-# module where it is off.
-_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SlicePartition(InputPartition):
@@ -89,8 +89,7 @@ class AnabranchSource(DataSource):
 
     def reader(self, schema: Any) -> BatchReader:
         options = parse(self._given, "batch")
-        kind = FilteringReader if _PUSHING in sys.modules else BatchReader
-        return kind(options, self._declared_as(schema, options))
+        return BatchReader(options, self._declared_as(schema, options))
 
     def streamReader(self, schema: Any) -> StreamReader:
         options = parse(self._given, "stream")
@@ -106,7 +105,8 @@ class AnabranchSource(DataSource):
             own = [(one.name, one.dataType.simpleString()) for one in from_arrow_schema(declared.columns())]
         else:
             names = tuple(COLUMNS) if options.columns is None else options.columns
-            own = [(name, COLUMNS[name].replace(" ", "")) for name in names]
+            # What is written as `timestamp_ltz`, Spark shows as `timestamp`.
+            own = [(name, COLUMNS[name].replace(" ", "").replace("_ltz", "")) for name in names]
         if [(one.name, one.dataType.simpleString()) for one in schema.fields] != own:
             raise BadOption(
                 f".schema(…) is {schema.simpleString()}, and the source's columns are "
@@ -145,6 +145,9 @@ def _read_one(task: Task, declared: Declared | None) -> Iterator[Any]:
 
 
 class BatchReader(DataSourceReader):
+    """Of `spark.read`. Spark plans it once for each `load()`, with the DataFrame's first use, and keeps the plan: rows
+    that come later are seen by the next `load()` only."""
+
     def __init__(self, options: Options, declared: Declared | None) -> None:
         self._options = options
         self._declared = declared
@@ -171,17 +174,6 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Spark makes one up where there is nothing to read.
         return iter(()) if partition.value is None else _read(partition.value, self._declared)
-
-
-class FilteringReader(BatchReader):
-    """Also takes filters. Spark refuses it where spark.sql.python.filterPushdown.enabled is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        from anabranch.spark.pushed import read as ranges_of
-
-        ranges, rest = ranges_of(filters, self._options.columns or tuple(COLUMNS))
-        self._options = replace(self._options, ranges=self._options.ranges.within(ranges))
-        return iter(rest)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -211,6 +203,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 loop.stop()
                 raise
             self._loop, self._driver = loop, driver
+            if self._options.subscription is None:
+                # Spark tells a source neither its query's id nor its checkpoint: there is no name for one by itself.
+                log.warning(
+                    "%s: there is no option subscription, so what this query has not read is held by the retention of "
+                    "its topics alone, a week unless their policies say otherwise",
+                    self._options.choice,
+                )
         return self._loop, self._driver
 
     @property

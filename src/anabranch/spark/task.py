@@ -14,6 +14,7 @@ from anabranch.model.resuming import Gap
 from anabranch.model.segments import HashRange
 from anabranch.spark.plan import SegmentSlice
 from anabranch.spark.ranges import ANY, Ranges
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class Task:
     decryption_keys: tuple[tuple[str, str], ...] = ()
     # Of the topic when the batch was planned: another one of its name by now is not read. "" if that is not known.
     topic_id: str = ""
+    # What a message, or a batch of them, may unpack to.
+    message_bytes_max: int = UNPACKED_BYTES_MAX
 
     def loss(self, position: Position | None) -> DataLost:
         """That messages from there on are gone."""

@@ -27,6 +27,7 @@ from anabranch.storage.indexing import load_file
 from anabranch.storage.port import LogDamagedError, LogMissingError
 from anabranch.storage.read_plan import Run, TopicPlan, position_text, runs_of
 from anabranch.storage.reader import check_entry
+from anabranch.wire.batch import UNPACKED_BYTES_MAX
 
 if TYPE_CHECKING:
     from anabranch.columns import Pool
@@ -111,6 +112,7 @@ def record_batches(
     versions: bool = False,
     may_lose: bool = False,
     may_pass_end: bool = False,
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
     root: str | None = None,
 ) -> Iterator[Piece]:
     """The messages of [start, end). No batch has more than the limits, except for that of one entry.
@@ -119,6 +121,7 @@ def record_batches(
 
     Without a start it is the first entry that is kept, without an end the confirmed end when the reading begins. That
     is the end as well with `may_pass_end`, if the one that is given lies behind it.
+    An entry that unpacks to more than `unpacked_bytes_max`, and to more than its broker stores, raises OversizePayload.
     `root` is where the log's folder is found here, if not where the broker has it.
     """
     from anabranch.columns import Pool
@@ -127,7 +130,13 @@ def record_batches(
 
     def read(plan: TopicPlan) -> Iterator[Piece]:
         return plan_batches(
-            plan, shared, bytes_max=bytes_max, rows_max=rows_max, versions=versions, root=root
+            plan,
+            shared,
+            bytes_max=bytes_max,
+            rows_max=rows_max,
+            versions=versions,
+            unpacked_bytes_max=unpacked_bytes_max,
+            root=root,
         )
 
     return _follow(planner, start, end, read, lambda piece: piece.end, may_lose, may_pass_end)
@@ -213,13 +222,15 @@ def plan_batches(
     bytes_max: int,
     rows_max: int,
     versions: bool = False,
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
     root: str | None = None,
 ) -> Iterator[Piece]:
+    unpacked_bytes_max = max(unpacked_bytes_max, plan.message_bytes_max)
     with _Files(plan, root) as files:
         for located in _windows(plan, files, bytes_max):
             stop = located.unaided
             for i, j in located.cut(stop, bytes_max, rows_max):
-                decoded = located.decode(pool, i, j, unpacked_bytes_max=plan.message_bytes_max)
+                decoded = located.decode(pool, i, j, unpacked_bytes_max=unpacked_bytes_max)
                 last = located.position(j - 1)
                 batch = decoded.with_versions() if versions else decoded.batch
                 yield Piece(batch, located.position(i), (last[0], last[1] + 1))

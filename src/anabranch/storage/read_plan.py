@@ -69,7 +69,7 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
     # Counted from when the plan was asked for, so that two clocks need not agree.
     expires_in_ms: int
-    # What the broker lets a message have; an entry that unpacks to more is not a good one.
+    # What the broker lets a message have, as it is stored: an entry that unpacks to as much is always read.
     message_bytes_max: int
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from anabranch.errors import ChecksumMismatch, MalformedFrame, UnsupportedCompression
+from anabranch.errors import ChecksumMismatch, MalformedFrame, OversizePayload, UnsupportedCompression
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire import varint
 from anabranch.wire.encode import encode_payload_header
@@ -22,6 +22,14 @@ from anabranch.wire.entry import is_batch, metadata_span, parse_metadata
 from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer, strip_broker_metadata, verify
 
 _ZSTD_SIZE_UNKNOWN: Final = -1
+# What readers unpack one payload to at most, unless they are told otherwise; producers send nothing that is larger. The
+# limit of brokers is another one: it is for payloads as they are stored, which is packed.
+UNPACKED_BYTES_MAX: Final = 256 << 20
+# What a broker unpacks a batch to that it has to look into: this many times its size, and never more than that.
+_LOOK_INTO_RATIO: Final = 100
+LOOK_INTO_BYTES_MAX: Final = 64 << 20
+# And how many messages such a batch may have: as many as fit where nothing is packed.
+LOOK_INTO_MESSAGES_MAX: Final = MESSAGE_BYTES_MAX >> 2
 
 Message: TypeAlias = tuple[pb.SingleMessageMetadata, memoryview]
 
@@ -91,7 +99,7 @@ def compress(kind: int, data: bytes) -> bytes:
 def decompress(kind: int, data: Buffer, size: int, *, size_max: int = MESSAGE_BYTES_MAX) -> bytes:
     """The `size` bytes that `data` was made from. A payload that turns out longer or shorter is refused."""
     if size > size_max:
-        raise MalformedFrame(f"payload claims {size} bytes unpacked, the limit is {size_max}")
+        raise OversizePayload(f"payload claims {size} bytes unpacked, the limit is {size_max}")
     codec, module = _load(kind)
     try:
         result = codec.unpack(module, bytes(data), size)
@@ -100,6 +108,15 @@ def decompress(kind: int, data: Buffer, size: int, *, size_max: int = MESSAGE_BY
     if len(result) != size:
         raise MalformedFrame(f"{codec.name} payload does not hold the {size} bytes it promises")
     return result
+
+
+def look_into_max(packed_bytes: int) -> int:
+    """What a broker unpacks a batch of that size to at most, to look into it.
+
+    A small batch may claim as much as a message may have unpacked, as it always could. A large one may claim more, and
+    then its size bounds the work: a bomb costs a broker no more for each byte that is sent than it did before.
+    """
+    return max(MESSAGE_BYTES_MAX, min(LOOK_INTO_BYTES_MAX, _LOOK_INTO_RATIO * packed_bytes))
 
 
 def _load(kind: int) -> tuple[Codec, Any]:

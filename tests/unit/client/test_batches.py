@@ -17,6 +17,7 @@ from anabranch.client import (
     RequestRefused,
     Schema,
     TimedOut,
+    entries,
 )
 from anabranch.model.keyhash import segment_hash
 from anabranch.model.layout import SegmentLayout
@@ -220,6 +221,18 @@ async def test_a_message_larger_than_the_broker_takes_fails_alone(
         with pytest.raises(BadArgument, match="chunking=True"):
             await producer.send(bytes(6 << 20), key=LOW)
         await producer.send(b"x", key=LOW)
+
+
+async def test_a_message_that_no_reader_would_unpack_fails_alone(
+    script: ScriptedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small it is packed. The limit is lowered here, as a quarter of a gigabyte takes its time."""
+    monkeypatch.setattr(entries, "UNPACKED_BYTES_MAX", 10_000)
+    async with client.producer(TOPIC, compression="zstd") as producer:
+        with pytest.raises(BadArgument, match=r"10001 bytes: readers unpack 10000 at most"):
+            await producer.send(bytes(10_001), key=LOW, deliver_at=1)
+        await producer.send(bytes(10_000), key=LOW, deliver_at=1)
+    assert payloads(script) == [[bytes(10_000)]]
 
 
 async def test_a_large_message_is_sent_in_chunks_and_stored_with_the_last(

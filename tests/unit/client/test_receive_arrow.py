@@ -21,7 +21,7 @@ from anabranch.client.inbox import MESSAGES_MAX, UNPACKED_BYTES_MAX, Inbox
 from anabranch.client.message import Entry, Origin
 from anabranch.errors import ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_batch, build_entry, compress
+from anabranch.wire.batch import build_batch, build_entry, build_message, compress
 from anabranch.wire.entry import metadata_span, parse_metadata
 from unit.client.scripted import ScriptedBroker, segment_topic
 
@@ -256,6 +256,15 @@ async def test_what_unpacks_to_much_comes_in_several_batches() -> None:
     assert 1 < first.num_rows <= UNPACKED_BYTES_MAX // size
     rest, _ = await reader.read(1000, 1)
     assert [*first["entry_id"].to_pylist(), *rest["entry_id"].to_pylist()] == list(range(50))
+
+
+async def test_an_entry_that_unpacks_to_more_than_brokers_store_is_received() -> None:
+    inbox = Inbox()
+    reader = ArrowReader(inbox, keeps=False)
+    head = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZSTD)
+    put_raw(inbox, 0, build_message(head, bytes(20 << 20)))
+    batch, _ = await reader.read(100, 1)
+    assert [len(value) for value in batch["value"].to_pylist()] == [20 << 20]
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "skip", "deliver"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.columns import SCHEMA, Entry, Pool, decode, encode
-from anabranch.errors import ChecksumMismatch, MalformedFrame
+from anabranch.errors import ChecksumMismatch, MalformedFrame, OversizePayload
 from anabranch.wire import batch
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -224,6 +224,16 @@ def test_a_count_that_cannot_be_true_takes_no_memory() -> None:
         decode(POOL, [Entry(3, 0, lying)])
     negative = batch.build_entry(metadata(num_messages_in_batch=-1), b"1234")
     assert decode(POOL, [Entry(3, 0, negative)]).batch.num_rows == 0
+
+
+def test_a_packed_message_may_be_larger_than_what_brokers_store() -> None:
+    value = bytes(6 << 20)
+    packed = batch.build_message(metadata(compression=pb.ZSTD), value)
+    assert len(packed) < 1 << 20
+    (row,) = decode(POOL, [Entry(1, 0, packed)]).batch.to_pylist()
+    assert row["value"] == value
+    with pytest.raises(OversizePayload):
+        decode(POOL, [Entry(1, 0, packed)], unpacked_bytes_max=len(value) - 1)
 
 
 def test_what_a_user_holds_is_never_written_over() -> None:

@@ -96,6 +96,7 @@ def test_ranges_say_which_rows_are_wanted(given: dict[str, str], expected: Range
         ("readMode", "direct", "read_mode", "direct"),
         ("adminUrl", "http://localhost:8080", "admin_url", "http://localhost:8080"),
         ("columns", "Key, value", "columns", ("key", "value")),
+        ("maxMessageBytes", "1073741824", "message_bytes_max", 1 << 30),
     ],
 )
 def test_a_good_value_is_read(name: str, value: str, field: str, expected: object) -> None:
@@ -160,6 +161,7 @@ def test_a_start_may_be_a_time_a_checkpoint_or_an_end_of_the_topic(text: str, st
         ("columns", "key,offset", r"columns='key,offset': give some of key, value, properties, topic"),
         ("columns", "key, key", r"columns='key, key': give some of .*, each once"),
         ("timeoutSeconds", "-1", r"timeoutSeconds='-1'"),
+        ("maxMessageBytes", "2147483648", r"maxMessageBytes='2147483648': give a whole number of bytes from"),
         ("authToken", " ", r"authToken=' ': give a token, or file:///path"),
         ("tlsTrustCertsFile", "", r"tlsTrustCertsFile='': give the path of a file"),
         ("tlsKeyFile", "me.key", r"tlsCertificateFile and tlsKeyFile belong together"),
@@ -217,6 +219,13 @@ def test_a_mistake_names_the_option_and_what_is_allowed(name: str, value: str, s
 def test_what_does_not_go_together_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         parse({"serviceUrl": URL, **given})
+
+
+def test_a_table_in_a_catalog_is_refused_with_what_to_do_instead() -> None:
+    """As Spark 4.3 hands over what CREATE TABLE … USING anabranch OPTIONS (…) has: each option twice."""
+    given = {**NEEDED, **{f"option.{name.lower()}": value for name, value in NEEDED.items()}}
+    with pytest.raises(BadOption, match=r"CREATE TABLE … USING anabranch is not possible.*TEMPORARY VIEW"):
+        parse(given)
 
 
 def test_a_missing_address_is_named() -> None:

@@ -26,7 +26,6 @@ wishes = st.builds(
     keys=st.none() | st.frozensets(keys),
     hashes=st.none() | st.lists(spans, max_size=3).map(tuple),
     segments=st.none() | st.frozensets(st.integers(0, 3).map(SegmentId)),
-    topics=st.none() | st.frozensets(st.sampled_from("xyz")),
 )
 
 
@@ -58,41 +57,27 @@ def test_the_rows_that_are_kept_are_those_within_all_ranges(rows: list[Message],
     assert found.equals(batch_of([row for row in rows if is_wanted(ranges, *row)]))
 
 
-@given(wishes, wishes, st.none() | keys, st.integers(0, 9), spans, st.sampled_from("xyz"))
-def test_what_both_ranges_want_is_what_each_of_them_wants(
-    one: Ranges, other: Ranges, key: bytes | None, time: int, span: HashRange, topic: str
-) -> None:
-    both = one.within(other)
-    assert is_wanted(both, key, time) == (is_wanted(one, key, time) and is_wanted(other, key, time))
-    segment = Segment(SegmentId(time % 4), span)
-    if both.may_be_in(topic, segment):
-        assert one.may_be_in(topic, segment)
-        assert other.may_be_in(topic, segment)
-
-
 @given(wishes, keys, st.integers(0, 9))
 def test_a_segment_that_has_a_wanted_row_is_read(ranges: Ranges, key: bytes, time: int) -> None:
     at = segment_hash(key)
     segment = Segment(SegmentId(1), HashRange(at, at), created_ms=time, sealed_epoch=1, sealed_ms=time + 1)
-    is_named = (ranges.segments is None or 1 in ranges.segments) and (
-        ranges.topics is None or "x" in ranges.topics
-    )
+    is_named = ranges.segments is None or 1 in ranges.segments
     if is_named and is_wanted(ranges, key, time):
-        assert ranges.may_be_in("x", segment)
+        assert ranges.may_be_in(segment)
 
 
 def test_segments_are_passed_over_by_their_times_with_room_for_clocks() -> None:
     long = 10 * CLOCKS_APART_MS
     segment = Segment(SegmentId(0), WHOLE, created_ms=long, sealed_epoch=1, sealed_ms=2 * long)
-    assert not Ranges(since_ms=3 * long).may_be_in("x", segment)
-    assert not Ranges(until_ms=long // 2).may_be_in("x", segment)
-    assert Ranges(since_ms=2 * long + CLOCKS_APART_MS).may_be_in("x", segment)
-    assert Ranges(until_ms=long - CLOCKS_APART_MS + 1).may_be_in("x", segment)
+    assert not Ranges(since_ms=3 * long).may_be_in(segment)
+    assert not Ranges(until_ms=long // 2).may_be_in(segment)
+    assert Ranges(since_ms=2 * long + CLOCKS_APART_MS).may_be_in(segment)
+    assert Ranges(until_ms=long - CLOCKS_APART_MS + 1).may_be_in(segment)
 
 
 def test_a_partition_may_hold_any_key_of_any_time() -> None:
     partition = Segment(SegmentId(0), HashRange(0, 1), legacy_topic="t-partition-0", created_ms=1 << 50)
-    assert Ranges(until_ms=5, keys=frozenset({b"a"}), hashes=(HashRange(9, 9),)).may_be_in("x", partition)
+    assert Ranges(until_ms=5, keys=frozenset({b"a"}), hashes=(HashRange(9, 9),)).may_be_in(partition)
 
 
 def test_nothing_is_looked_at_where_everything_is_wanted() -> None:

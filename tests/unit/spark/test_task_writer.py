@@ -10,6 +10,8 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from anabranch.client import entries
+from anabranch.client.errors import BadArgument
 from anabranch.spark.sink_columns import BadColumn, Columns
 from anabranch.spark.sink_options import SinkOptions
 from anabranch.spark.task_writer import Outcome, Plan, write_rows
@@ -107,6 +109,15 @@ def test_a_row_without_a_topic_fails_the_task(broker: ScriptedThread) -> None:
     rows = pa.RecordBatch.from_pydict({"value": ["a"], "topic": pa.array([None], pa.string())})
     with pytest.raises(BadColumn, match="'topic' is null in a row"):
         write(broker, iter([rows]), topic=None)
+
+
+def test_a_row_that_no_reader_would_unpack_fails_the_task(
+    broker: ScriptedThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is lowered here, as a quarter of a gigabyte takes its time."""
+    monkeypatch.setattr(entries, "UNPACKED_BYTES_MAX", 10_000)
+    with pytest.raises(BadArgument, match="readers unpack 10000 at most"):
+        write(broker, iter([batch("a", "x" * 10_001)]), compression="zstd")
 
 
 def test_a_broker_that_cannot_be_reached_fails_the_task_in_time() -> None:

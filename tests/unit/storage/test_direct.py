@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.columns import SCHEMA, Entry, Pool, decode, records
-from anabranch.errors import AnabranchError, MalformedFrame
+from anabranch.errors import AnabranchError, MalformedFrame, OversizePayload
 from anabranch.model.position import LedgerId, Position
 from anabranch.storage import direct
 from anabranch.storage.direct import (
@@ -520,6 +520,17 @@ def test_a_batch_that_cannot_be_taken_apart_is_an_error(tmp_path: Path) -> None:
     log = Log(tmp_path, [single(0), build_entry(head, b"\0\0\0\7nothing like a message")])
     with pytest.raises(MalformedFrame, match="entry 9:1"):
         log.table()
+
+
+def test_a_message_that_unpacks_to_more_than_its_broker_stores_is_read_up_to_a_limit_of_its_own(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path, [single(0), batch(1, 3, size=7 << 20, compression=pb.ZSTD), single(2)])
+    assert log.table().equals(log.expected())
+    with pytest.raises(OversizePayload):
+        log.table(unpacked_bytes_max=20 << 20)
+    small = Log(tmp_path, [batch(0, 1, size=4 << 20, compression=pb.ZSTD)])
+    assert small.table(unpacked_bytes_max=1024).num_rows == 1, "what its broker stores is always read"
 
 
 # -- the real log

@@ -17,7 +17,7 @@ from anabranch.broker.admin.errors import RestError
 from anabranch.broker.admin.params import BrokerDep, SubscriptionDep, TopicDep
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.written_time import written_time
-from anabranch.errors import UnsupportedCompression
+from anabranch.errors import OversizePayload, UnsupportedCompression
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.storage.topic_log import TopicLog
@@ -108,7 +108,8 @@ def _answer(at: Position, entry: Buffer) -> Response:
             data = (
                 data if is_encrypted else decompress(metadata.compression, data, metadata.uncompressed_size)
             )
-        except UnsupportedCompression:
+        except (UnsupportedCompression, OversizePayload):
+            # As it is stored: what a broker unpacks in its own memory is bounded by what it stores.
             packing = {"X-Pulsar-compression": pb.CompressionType.Name(metadata.compression)}
     headers = {
         **packing,

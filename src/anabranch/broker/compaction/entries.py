@@ -2,8 +2,8 @@
 
 An entry is a number of *slots*, one for each message, and compaction decides slot by slot. A message without a key is
 kept or dropped as the broker is told. An empty payload, or a value marked as null, deletes its key. What cannot be
-looked into (a batch that is encrypted, or malformed) is one slot that is always kept. The pieces of a large message
-stand or fall with the last of them.
+looked into (a batch that is encrypted, malformed, or unpacks to far too much) is one slot that is always kept. The
+pieces of a large message stand or fall with the last of them.
 
 What is left of a batch keeps its id: the places of the other messages stay, marked as compacted out, so that the ids
 of those that remain are what they were. The entry's metadata lists those that remain: a broker sees it without
@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from anabranch.errors import MalformedFrame
 from anabranch.wire import entry as wire_entry
 from anabranch.wire import pulsar_pb2 as pb
-from anabranch.wire.batch import build_message, decompress, split_batch
-from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer
+from anabranch.wire.batch import LOOK_INTO_MESSAGES_MAX, build_message, decompress, look_into_max, split_batch
+from anabranch.wire.frames import Buffer
 
 # In place of a key's hash, which is never negative.
 KEEP: Final = -1
@@ -50,7 +50,7 @@ def look(entry: Buffer, hash_key: HashKey, *, keeps_keyless: bool) -> Looked:
             return Looked([(DROP, False)])
         if not wire_entry.is_batch(metadata):
             return _look_at_one(metadata, wire_entry.payload(entry), hash_key, keyless)
-        if metadata.encryption_keys:
+        if metadata.encryption_keys or metadata.num_messages_in_batch > LOOK_INTO_MESSAGES_MAX:
             return Looked([(KEEP, False)])
         slots = []
         for single, payload in split_batch(_unpacked(metadata, entry), metadata.num_messages_in_batch):
@@ -128,7 +128,8 @@ def _unpacked(metadata: pb.MessageMetadata, entry: Buffer) -> Buffer:
     payload = wire_entry.payload(entry)
     if metadata.compression == pb.NONE:
         return payload
-    return decompress(metadata.compression, payload, metadata.uncompressed_size, size_max=MESSAGE_BYTES_MAX)
+    size_max = look_into_max(len(payload))
+    return decompress(metadata.compression, payload, metadata.uncompressed_size, size_max=size_max)
 
 
 def _raw(text: str | bytes) -> bytes:

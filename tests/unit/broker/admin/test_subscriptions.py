@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
 import pytest
 
@@ -178,6 +179,19 @@ async def test_a_packed_message_is_looked_at_unpacked(rest: Rest, size: int) -> 
     await confirmed.wait()
     assert (await rest.call("GET", f"{S}/position/1")).content == bytes(size)
     assert (await rest.call("GET", f"{T}/examinemessage")).content == bytes(size)
+
+
+async def test_a_message_that_unpacks_to_too_much_is_shown_packed(rest: Rest) -> None:
+    await rest.call("PUT", S, 204)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression=pb.ZLIB)
+    topic = await rest.broker.topic(TopicName.parse("persistent://public/default/t"))
+    topic.log.append(build_message(metadata, bytes(6 << 20)), 1)
+    confirmed = asyncio.Event()
+    topic.when_confirmed(confirmed.set)
+    await confirmed.wait()
+    answer = await rest.call("GET", f"{S}/position/1")
+    assert answer.headers["X-Pulsar-compression"] == "ZLIB"
+    assert zlib.decompress(answer.content) == bytes(6 << 20)
 
 
 async def test_the_position_of_a_message_may_be_any_number(rest: Rest) -> None:

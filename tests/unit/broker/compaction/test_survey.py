@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 from crc32c import crc32c
@@ -334,6 +335,49 @@ def test_what_nobody_can_read_is_kept_as_it_is(
         if made.end_pass():
             break
     assert made.compact(entries) == entries
+    made.finish()
+
+
+def noise(size: int) -> bytes:
+    """Bytes that pack to about a third: what compresses like logs do, and not like a bomb."""
+    return Random(7).randbytes(size // 3) * 3
+
+
+@pytest.mark.parametrize("kind", [Compactor, FastCompactor])
+def test_a_batch_that_unpacks_to_more_than_brokers_store_is_compacted_as_others_are(
+    kind: type[Compactor] | type[FastCompactor],
+) -> None:
+    """A key of it that was deleted later would come back otherwise."""
+    large = SentEntry((Sent("a", noise(6 << 20)), Sent("b", b"1")), compression=pb.ZSTD).build()
+    entries: list[Buffer] = [large, SentEntry((Sent("a", b"", is_null=True),)).build()]
+    made = kind(secret=SECRET)
+    made.survey(entries)
+    assert made.end_pass()
+    first, second = made.compact(entries)
+    made.finish()
+    assert second is None
+    assert first is not None
+    assert [one.partition_key for one, _ in unpack(*open_entry(first)) if not one.compacted_out] == ["b"]
+
+
+@pytest.mark.parametrize("kind", [Compactor, FastCompactor])
+@pytest.mark.parametrize(("size", "count"), [(400 << 20, 2), (6 << 20, 2), (40 << 20, 10_000_000)])
+def test_a_bomb_is_kept_and_takes_no_memory(
+    kind: type[Compactor] | type[FastCompactor], size: int, count: int
+) -> None:
+    head = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, compression=pb.ZSTD, num_messages_in_batch=count
+    )
+    packed = build_message(head, bytes(size)) if count == 2 else build_message(head, noise(size))
+    made = kind(secret=SECRET)
+    tracemalloc.start()
+    try:
+        made.survey([packed])
+        assert made.end_pass()
+        assert made.compact([packed]) == [packed]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
     made.finish()
 
 
