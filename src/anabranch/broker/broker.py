@@ -109,7 +109,7 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self.revocation = Revocation(self)
         self.schemas = Schemas(metadata)
-        self.write_records = WriteRecords(metadata)
+        self.write_records = WriteRecords(metadata, config.hidden_writes_lease_ms)
         self.write_upkeep = WriteUpkeep(self)
         self.service_url = service_url
         self.service_url_tls = service_url_tls

@@ -172,6 +172,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # -- hidden writes
     # An attempt that has no producer and is not decided for so long is dropped; batches that take longer fail.
     hidden_writes_timeout_seconds: int = 3600
+    # All attempts at a batch are dropped once no producer of it was connected to any topic for so long; 0: never.
+    hidden_writes_lease_seconds: int = 120
     # An attempt that has kept a topic's readers waiting for so long is dropped though its producer is there; 0: never.
     hidden_writes_open_max_seconds: int = 86_400
     # How often an owner looks whether something open was decided without it being told.
@@ -266,6 +268,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     # One event a line in both; as JSON it is an object with its facts as fields.
     log_format: Literal["text", "json"] = "text"
+
+    @property
+    def hidden_writes_lease_ms(self) -> int:
+        """No shorter than owners need to renew it; 0: there is none."""
+        lease_s, interval_s = self.hidden_writes_lease_seconds, self.hidden_writes_check_interval_seconds
+        return int(max(lease_s, 3 * interval_s) * 1000) if lease_s > 0 else 0
 
     def spelled(self) -> dict[str, Any]:
         """As users write them. A key that is written out is not shown."""

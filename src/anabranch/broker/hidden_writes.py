@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker import state as topic_state
 from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.hidden import HiddenEntries
-from anabranch.broker.write_records import Check
+from anabranch.broker.write_records import RENEWALS, Check
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import (
     Fate,
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How attempts are given up: the record as it is then.
+Drop = Callable[[WriteBatch, Iterable[str]], Awaitable[WriteRecord]]
+
 
 class UndecidedError(NotAllowedError):
     """Nothing can be shown before the batch is decided."""
@@ -53,6 +56,18 @@ def hidden_as(metadata: Mapping[str, str]) -> tuple[WriteBatch, str] | None:
     return WriteBatch.checked(write, batch), checked_attempt(attempt)
 
 
+class OpenWrite(NamedTuple):
+    """A batch that is not decided, as one topic knows it."""
+
+    batch: WriteBatch
+    attempts: tuple[str, ...]
+    entries: int
+    # Attempts that have one connected here.
+    producers: int
+    # For how long the topic's readers have been held by this batch; 0 if others hold them, or nobody does.
+    held_s: float
+
+
 class HiddenWrites:
     def __init__(self, topic: Topic, hidden: HiddenEntries) -> None:
         self._topic = topic
@@ -60,6 +75,10 @@ class HiddenWrites:
         self._records = topic.broker.write_records
         # The decision made last: they are stored in order.
         self._storing: asyncio.Future[None] | None = None
+        # A client that was connected to the owner before needs a while to come here.
+        self._opened_ms = topic.broker.now_ms()
+        # Where readers are held, and since when.
+        self._held: tuple[Position, int] | None = None
         # When a producer of each open attempt was last seen here, for those that nobody finishes.
         self._seen_ms: dict[str, int] = {}
         # Since when each of those that have entries is known here to keep readers waiting.
@@ -78,6 +97,11 @@ class HiddenWrites:
     def has_open(self) -> bool:
         """Whether there are entries that readers may yet see."""
         return self._hidden.has_open
+
+    @property
+    def held_ms(self) -> int:
+        """For how long readers have been held before the same entry, as far as this broker knows; 0 if they are not."""
+        return 0 if self._held is None else max(0, self._topic.broker.now_ms() - self._held[1])
 
     def stats(self, *, with_names: bool) -> list[dict[str, Any]]:
         """What is open, for operators who wonder what readers wait for.
@@ -104,6 +128,25 @@ class HiddenWrites:
             for batch, names in self._hidden.batches().items()
         ]
 
+    def open_writes(self) -> list[OpenWrite]:
+        """The batches that have attempts here, decided nowhere as far as this topic knows."""
+        connected, held_s = self._connected, self.held_ms / 1000
+        stop = self._hidden.stop
+        found: list[OpenWrite] = []
+        for batch, names in sorted(self._hidden.batches().items()):
+            attempts = [self._hidden.attempts[name] for name in names]
+            is_holding = stop is not None and any(attempt.first == stop for attempt in attempts)
+            found.append(
+                OpenWrite(
+                    batch,
+                    tuple(sorted(names)),
+                    entries=sum(attempt.entries for attempt in attempts),
+                    producers=len(connected.intersection(names)),
+                    held_s=held_s if is_holding else 0.0,
+                )
+            )
+        return found
+
     # -- opening
 
     def replay(self, ledger: int, entry: int, metadata: pb.MessageMetadata) -> bool:
@@ -118,7 +161,12 @@ class HiddenWrites:
 
     def show(self) -> None:
         """Lets readers see what they may, and nothing else."""
-        self._topic.log.hide(self._hidden.dropped, self._hidden.stop)
+        stop = self._hidden.stop
+        if stop is None:
+            self._held = None
+        elif self._held is None or self._held[0] != stop:
+            self._held = (stop, self._topic.broker.now_ms())
+        self._topic.log.hide(self._hidden.dropped, stop)
 
     # -- producers
 
@@ -251,9 +299,7 @@ class HiddenWrites:
     async def look(self) -> None:
         """Carries out what has been decided, and gives up attempts that nobody has finished for long."""
         now_ms = self._topic.broker.now_ms()
-        for producer in self._topic.producers.values():
-            if producer.attempt is not None:
-                self._seen_ms[producer.attempt] = now_ms
+        self._seen_ms.update(dict.fromkeys(self._connected, now_ms))
         for batch, attempts in self._hidden.batches().items():
             try:
                 await self._look_at(batch, attempts, now_ms)
@@ -266,14 +312,36 @@ class HiddenWrites:
         if record is None or not record.is_about(self._topic.name):
             record = await self._records.attach(batch, whole_topic(self._topic.name))
         if all(fate is Fate.OPEN for fate in record.fates(attempts).values()):
-            late = self._late(attempts, now_ms)
-            if not late:
-                return
-            given_up = await self._give_up(batch, late)
+            given_up = await self._finish(batch, attempts, now_ms)
             if given_up is None:
                 return
             record = given_up
         await self._carry_out(batch, record)
+
+    async def _finish(self, batch: WriteBatch, attempts: Sequence[str], now_ms: int) -> WriteRecord | None:
+        """Gives up what nobody finishes of a batch that is open. The record if it has changed by that."""
+        if not self._connected.isdisjoint(attempts):
+            await self._records.renew(batch)
+        elif await self._has_lapsed(batch, now_ms):
+            return await self._give_up(batch, attempts, self._records.lapse, "has had a producer for long")
+        late = self._late(attempts, now_ms)
+        if not late:
+            return None
+        return await self._give_up(batch, late, self._records.drop, "has finished it in time")
+
+    async def _has_lapsed(self, batch: WriteBatch, now_ms: int) -> bool:
+        """Whether nobody writes the batch any more, here or elsewhere, nor has come back to us since we took over."""
+        if now_ms < self._opened_ms + self._records.lease_ms // RENEWALS:
+            return False
+        record = await self._records.get(batch)
+        return record is not None and self._records.has_lapsed(
+            record, await self._topic.broker.metadata.now_ms()
+        )
+
+    @property
+    def _connected(self) -> set[str]:
+        """The attempts that have a producer here."""
+        return {one.attempt for one in self._topic.producers.values() if one.attempt is not None}
 
     def _late(self, attempts: Sequence[str], now_ms: int) -> list[str]:
         """Those without a producer for too long, and those that have kept readers waiting for too long all the same."""
@@ -284,18 +352,25 @@ class HiddenWrites:
             late += stale(holding, self._open_ms, now_ms, config.hidden_writes_open_max_seconds * 1000)
         return list(dict.fromkeys(late))
 
-    async def _give_up(self, batch: WriteBatch, late: Sequence[str]) -> WriteRecord | None:
+    async def _give_up(
+        self, batch: WriteBatch, late: Sequence[str], drop: Drop, nobody: str
+    ) -> WriteRecord | None:
         # Who has written nothing here is not missed, and may come again.
         known = self._hidden.attempts
         idle = {name: None for name in late if name in known and known[name].first is None}
         if idle:
             self._decide([*idle], [])
             await self._all_stored()
-        late = [name for name in late if name not in idle]
+        # Somebody else may have looked, and settled some of them, meanwhile.
+        late = [name for name in late if name in known]
         if not late:
             return None
-        log.warning("%s: nobody has finished %s: attempts %s are dropped", self._topic.name, batch, late)
-        return await self._records.drop(batch, late)
+        record = await drop(batch, late)
+        dropped = [name for name, fate in record.fates(late).items() if fate is Fate.DROPPED]
+        if dropped and not record.is_decided:
+            shown = ", ".join(dropped[:10]) + (" and others" if len(dropped) > 10 else "")
+            log.warning("%s: nobody %s: %s: dropped attempts %s", self._topic.name, nobody, batch, shown)
+        return record
 
 
 def stale(attempts: Iterable[str], seen_ms: dict[str, int], now_ms: int, timeout_ms: int) -> list[str]:

@@ -58,6 +58,12 @@ _UPKEEP: Final = {
     "pulsar_storage_backlog_quota_check_duration_seconds": Metric(
         "histogram", "Looking at the backlog quotas of all topics, each time"
     ),
+    "anabranch_readers_held_seconds": _gauge(
+        "For how long readers have been held before one entry of a hidden write; topics with such writes only"
+    ),
+    "anabranch_broker_readers_held_max_seconds": _gauge(
+        "The longest of that, of all topics that are open now"
+    ),
     # Of topics that were compacted since they were opened.
     "pulsar_compaction_removed_event_count": _gauge("Messages that compactions have left out"),
     "pulsar_compaction_succeed_count": _gauge("Compactions that have succeeded"),

@@ -1,4 +1,6 @@
-"""Figures of what policies do to topics, for Prometheus: backlog quotas and keyed compaction, under Pulsar's names."""
+"""Figures of what is done to topics, for Prometheus: backlog quotas and keyed compaction, under Pulsar's names, and for
+how long hidden writes have held readers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 EVICTIONS: Final = "pulsar_storage_backlog_quota_exceeded_evictions_total"
 EVICTIONS_OF_BROKER: Final = "pulsar_broker_storage_backlog_quota_exceeded_evictions_total"
+READERS_HELD: Final = "anabranch_readers_held_seconds"
+READERS_HELD_MAX: Final = "anabranch_broker_readers_held_max_seconds"
 # What Pulsar calls them in labels.
 _KINDS: Final[dict[QuotaKind, str]] = {"destination_storage": "size", "message_age": "time"}
 
@@ -26,11 +30,18 @@ class UpkeepLines:
         self._cluster = cluster
         self._per_topic = per_topic
         self._sums: dict[NamespaceName, Counter[QuotaKind]] = {}
+        # The longest of each namespace: hidden writes of one topic say nothing about another's.
+        self._held: dict[NamespaceName, float] = {}
 
     def add(self, labels: str, topic: Topic) -> None:
         """`labels` are the topic's."""
         evictions = topic.upkeep.quotas.evictions
         self._sums.setdefault(topic.name.namespace, Counter()).update(evictions)
+        if topic.hidden.has_attempts:
+            held_s = topic.hidden.held_ms / 1000
+            self._held[topic.name.namespace] = max(held_s, self._held.get(topic.name.namespace, 0.0))
+            if self._per_topic:
+                self._page.add(READERS_HELD, labels, held_s)
         if not self._per_topic:
             return
         quotas = topic.upkeep.quotas
@@ -52,6 +63,10 @@ class UpkeepLines:
             if not self._per_topic:
                 self._add_evictions(EVICTIONS, f'{self._cluster},namespace="{namespace}"', evictions)
         self._add_evictions(EVICTIONS_OF_BROKER, self._cluster, total)
+        if not self._per_topic:
+            for namespace, held_s in self._held.items():
+                self._page.add(READERS_HELD, f'{self._cluster},namespace="{namespace}"', held_s)
+        self._page.add(READERS_HELD_MAX, self._cluster, max(self._held.values(), default=0.0))
 
     def _add_evictions(self, name: str, labels: str, evictions: Counter[QuotaKind]) -> None:
         for kind, label in _KINDS.items():

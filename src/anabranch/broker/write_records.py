@@ -18,11 +18,13 @@ import msgspec
 
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
-from anabranch.model.hidden_writes import WriteBatch, WriteRecord
+from anabranch.model.hidden_writes import Claim, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName, decode_local, encode_local
 
 HIDDEN_WRITES: Final = "/hidden-writes"
 _PER_FOLDER: Final = 1000
+# So often is a lease renewed within its time, at least: some of it may fail, or come late.
+RENEWALS: Final = 4
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,12 +32,38 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     topics: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     about: tuple[str, ...] = ()
+    rows: int | None = None
+    digest: str = ""
+    claim: Claim | None = None
+    # 0 in those of releases that had no leases: then the last change counts.
+    seen_ms: int = 0
     # It is being forgotten: the topics left are those that may not have carried it out.
     is_expiring: bool = False
 
-    @property
-    def record(self) -> WriteRecord:
-        return WriteRecord(self.winners, self.topics, self.dropped, self.about)
+    def record(self, modified_ms: int) -> WriteRecord:
+        return WriteRecord(
+            self.winners,
+            self.topics,
+            self.dropped,
+            self.about,
+            self.rows,
+            self.digest,
+            self.claim,
+            self.seen_ms or modified_ms,
+        )
+
+    @classmethod
+    def of(cls, record: WriteRecord) -> _Stored:
+        return cls(
+            record.winners,
+            record.topics,
+            record.dropped,
+            record.about,
+            record.rows,
+            record.digest,
+            record.claim,
+            record.seen_ms,
+        )
 
 
 class Expired(NamedTuple):
@@ -61,15 +89,26 @@ Check = Callable[[WriteRecord], Awaitable[None]]
 
 def encode_record(record: WriteRecord) -> bytes:
     """As REST answers it."""
-    return _encode({"winners": record.winners, "topics": record.topics, "dropped": record.dropped})
+    said: dict[str, object] = {
+        "winners": record.winners,
+        "topics": record.topics,
+        "dropped": record.dropped,
+    }
+    if record.rows is not None:
+        said |= {"rows": record.rows, "digest": record.digest}
+    if record.claim is not None:
+        said["claim"] = record.claim._asdict()
+    return _encode(said)
 
 
 async def _anybody(record: WriteRecord) -> None: ...
 
 
 class WriteRecords:
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, lease_ms: int = 120_000) -> None:
+        """A batch has lapsed if nobody has seen a producer of it for `lease_ms`; 0: never."""
         self._metadata = metadata
+        self.lease_ms = lease_ms
         self._attaching: WeakValueDictionary[WriteBatch, asyncio.Lock] = WeakValueDictionary()
 
     def path(self, batch: WriteBatch) -> str:
@@ -77,18 +116,50 @@ class WriteRecords:
 
     async def get(self, batch: WriteBatch) -> WriteRecord | None:
         found = await self._metadata.get(self.path(batch))
-        return None if found is None else _decode(found.value).record
+        return None if found is None else _decode(found.value).record(found.modified_ms)
 
     async def attach(self, batch: WriteBatch, topic: TopicName, check: Check = _anybody) -> WriteRecord:
         """The record once it is about the topic, unless it was decided before. Asked for before each attempt writes.
 
         `check` is asked only where the record was about other topics alone."""
         record = await self.get(batch)
-        if record is not None and record.about and record.is_about(topic):
+        now_ms = await self._metadata.now_ms()
+        if record is not None and record.about and record.is_about(topic) and not self.is_due(record, now_ms):
             return record
         # One after the other: hundreds of topics are attached at once to a batch that writes to so many.
         async with self._attaching.setdefault(batch, asyncio.Lock()):
-            return await self._change(batch, lambda record: record.bind([topic]), _unless_about(topic, check))
+            return await self._change(
+                batch, lambda record: record.bind([topic]).seen(now_ms), _unless_about(topic, check)
+            )
+
+    # -- leases: brokers that see a producer of a batch say so from time to time, for those that see none
+
+    def is_due(self, record: WriteRecord, now_ms: int) -> bool:
+        """Whether it is time to say again that a producer is there."""
+        is_leased = self.lease_ms > 0 and not record.is_decided
+        return is_leased and record.seen_ms + self.lease_ms // RENEWALS <= now_ms
+
+    def has_lapsed(self, record: WriteRecord, now_ms: int) -> bool:
+        """Whether nobody has seen a producer of the batch for too long."""
+        is_leased = self.lease_ms > 0 and not record.is_decided
+        return is_leased and record.seen_ms + self.lease_ms <= now_ms
+
+    async def renew(self, batch: WriteBatch) -> WriteRecord | None:
+        """A producer of the batch is connected. The record, if there is one."""
+        now_ms = await self._metadata.now_ms()
+        record = await self.get(batch)
+        if record is None or not self.is_due(record, now_ms):
+            return record
+        return await self._change(batch, lambda record: record.seen(now_ms), _anybody)
+
+    async def lapse(self, batch: WriteBatch, attempts: Iterable[str]) -> WriteRecord:
+        """The record without those attempts if the batch has lapsed; else as it is, since somebody has come back."""
+        given_up, now_ms = tuple(attempts), await self._metadata.now_ms()
+        return await self._change(
+            batch,
+            lambda record: record.drop(given_up) if self.has_lapsed(record, now_ms) else record,
+            _anybody,
+        )
 
     async def decide(
         self,
@@ -96,6 +167,9 @@ class WriteRecords:
         winners: Iterable[str],
         topics: Iterable[str],
         *,
+        rows: int | None = None,
+        digest: str = "",
+        claim: Claim | None = None,
         about: Sequence[TopicName] = (),
         check: Check = _anybody,
     ) -> WriteRecord:
@@ -103,7 +177,19 @@ class WriteRecords:
 
         One that nobody has attached to is `about` these topics."""
         chosen, places = tuple(winners), tuple(topics)
-        return await self._change(batch, lambda record: _about(record, about).decide(chosen, places), check)
+
+        def decided(record: WriteRecord) -> WriteRecord:
+            return _about(record, about).decide(chosen, places, rows=rows, digest=digest, claim=claim)
+
+        return await self._change(batch, decided, check)
+
+    async def claim(
+        self, batch: WriteBatch, claim: Claim | None, *, check: Check = _anybody
+    ) -> WriteRecord | None:
+        """The record once it is claimed, if it is decided. None if there is none."""
+        if await self.get(batch) is None:
+            return None
+        return await self._change(batch, lambda record: record.claimed(claim), check)
 
     async def drop(
         self,
@@ -123,12 +209,12 @@ class WriteRecords:
         path = self.path(batch)
         while True:
             found = await self._metadata.get(path)
-            before = WriteRecord() if found is None else _decode(found.value).record
+            before = WriteRecord() if found is None else _decode(found.value).record(found.modified_ms)
             await check(before)
             after = change(before)
-            if found is not None and after == before:
+            if after == before:
                 return before
-            value = _encode(_Stored(after.winners, after.topics, after.dropped, after.about))
+            value = _encode(_Stored.of(after))
             try:
                 if found is None:
                     await self._metadata.create(path, value)

@@ -41,6 +41,7 @@ ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "clusters": ("admin_tables", "declare_clusters", "list, make, change and delete clusters"),
     "brokers": ("admin_tables", "declare_brokers", "list brokers, and ask one how it is"),
     "schemas": ("admin_tables", "declare_schemas", "show, add, check and delete schemas of topics"),
+    "writes": ("writes", "declare_writes", "hidden writes that are not decided, and how to give them up"),
     "stats": ("stats_options", "declare_stats", "what flows through the busiest topics, live with --watch"),
     "tokens": ("tokens", "declare", "make keys and tokens, and look into them"),
     "config": ("config", "declare", "show a broker's settings, and where each comes from"),

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
@@ -44,22 +44,44 @@ class WinnerDropped(WriteRefused):
     """One of the attempts that were to win was given up before: run all of the write again."""
 
 
+class Contents(NamedTuple):
+    """What a write consists of: the number of rows, and a text that is the same for the same rows in any order."""
+
+    rows: int
+    digest: str
+
+
+class Claim(NamedTuple):
+    """Who finishes a write: a run of a job, and `by`, which is another one for each thing that the run writes.
+
+    A record keeps the claim of the run that came last, and of several in one run the first."""
+
+    run: str
+    by: str
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a write. `winners` is None until it is decided; `topics` are those that may have entries."""
+    """What is known of a write. `winners` is None until it is decided; `topics` are those that may have entries.
+
+    `contents` is None if whoever decided has not told."""
 
     winners: frozenset[UUID] | None
     topics: tuple[str, ...]
     dropped: frozenset[UUID]
+    contents: Contents | None = None
+    claim: Claim | None = None
 
     @classmethod
     def of(cls, body: bytes) -> Record:
         found = json.loads(body)
-        winners = found.get("winners")
+        winners, rows, claim = found.get("winners"), found.get("rows"), found.get("claim")
         return cls(
             None if winners is None else frozenset(map(UUID, winners)),
             tuple(found.get("topics") or ()),
             frozenset(map(UUID, found.get("dropped") or ())),
+            None if rows is None else Contents(rows, found.get("digest", "")),
+            None if claim is None else Claim(claim["run"], claim["by"]),
         )
 
 
@@ -97,9 +119,26 @@ class WriteRecords:
                 return None
             raise WriteRefused(f"write {write}/{batch}: {answer}") from None
 
-    def decide(self, write: str, batch: int, winners: Collection[UUID], topics: Collection[str]) -> Record:
-        """The record as it is from now on: with these winners, or with those of whoever was first."""
-        body = {"winners": sorted(one.hex for one in winners), "topics": sorted(topics), **self._target()}
+    def decide(
+        self,
+        write: str,
+        batch: int,
+        winners: Collection[UUID],
+        topics: Collection[str],
+        *,
+        contents: Contents | None = None,
+        claim: Claim | None = None,
+    ) -> Record:
+        """The record as it is from now on: with these winners, or with those of whoever was first.
+
+        `contents` is what the winners have written, and kept with them."""
+        body: dict[str, object] = {
+            "winners": sorted(one.hex for one in winners),
+            "topics": sorted(topics),
+            **self._target(),
+            **({} if contents is None else contents._asdict()),
+            **_claimed(claim),
+        }
         try:
             return Record.of(self._ask("PUT", _path(write, batch), body))
         except _Answered as answer:
@@ -109,6 +148,16 @@ class WriteRecords:
                 ) from None
             if answer.status == 404:
                 raise WriteRefused("the broker does not know of hidden writes: it is too old") from None
+            raise WriteRefused(f"write {write}/{batch}: {answer}") from None
+
+    def claim(self, write: str, batch: int, claim: Claim) -> Record | None:
+        """The record once it is claimed, if it is decided. None if nothing is known of it."""
+        try:
+            body = {"winners": None, "topics": [], **_claimed(claim)}
+            return Record.of(self._ask("PUT", _path(write, batch), body))
+        except _Answered as answer:
+            if answer.status == 404:
+                return None
             raise WriteRefused(f"write {write}/{batch}: {answer}") from None
 
     def drop(self, write: str, batch: int, attempts: Iterable[UUID]) -> Record:
@@ -176,6 +225,10 @@ class WriteRecords:
         if answer.status >= 500 or answer.status in (408, 429):
             raise _NotNow(f"{answer.status}: {answer.reason}")
         raise _Answered(answer.status, answer.reason)
+
+
+def _claimed(claim: Claim | None) -> dict[str, object]:
+    return {} if claim is None else {"claim": claim._asdict()}
 
 
 def _path(write: str, batch: int) -> str:

@@ -89,6 +89,13 @@ class Fate(Enum):
     DROPPED = "dropped"
 
 
+class Claim(NamedTuple):
+    """Who has finished a batch last: a run of a job, and one of the times that it did so."""
+
+    run: str
+    by: str
+
+
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
     """What is known of one batch. `winners` is None until it is decided."""
@@ -100,6 +107,14 @@ class WriteRecord:
     # The topics that attempts write to, or were to write to: whole ones, or partitions if somebody may write to single
     # ones only. Records of releases that did not know them have none.
     about: tuple[str, ...] = ()
+    # What the winners have written, as whoever decided says: None and "" if nothing was said. A job that is run again
+    # compares. Brokers do not.
+    rows: int | None = None
+    digest: str = ""
+    claim: Claim | None = None
+    # When a producer of the batch was last known to be connected to any topic, give or take a part of the lease, by
+    # the clock of the store that holds the record.
+    seen_ms: int = 0
 
     @property
     def is_decided(self) -> bool:
@@ -135,17 +150,44 @@ class WriteRecord:
         about = tuple(dict.fromkeys((*self.about, *map(str, topics))))
         return self if self.is_decided or about == self.about else replace(self, about=about)
 
-    def decide(self, winners: Iterable[str], topics: Iterable[str]) -> WriteRecord:
-        """The record once decided; itself if it was before. DroppedWinner if that cannot be."""
-        if self.is_decided:
+    def seen(self, now_ms: int) -> WriteRecord:
+        """The record once a producer was seen at that time; itself if it is decided."""
+        return self if self.is_decided else replace(self, seen_ms=max(self.seen_ms, now_ms))
+
+    def claimed(self, claim: Claim | None) -> WriteRecord:
+        """The record once it is decided and this run has claimed it; itself if the run has done so before.
+
+        A run that finds a claim of its own which it did not make has written two things under one name."""
+        if claim is None or not self.is_decided or (self.claim is not None and self.claim.run == claim.run):
             return self
+        return replace(self, claim=claim)
+
+    def decide(
+        self,
+        winners: Iterable[str],
+        topics: Iterable[str],
+        *,
+        rows: int | None = None,
+        digest: str = "",
+        claim: Claim | None = None,
+    ) -> WriteRecord:
+        """The record once decided; as it was if it was before. DroppedWinner if that cannot be."""
+        if self.is_decided:
+            return self.claimed(claim)
         chosen = tuple(dict.fromkeys(winners))
         lost = sorted(set(chosen) & set(self.dropped))
         if lost:
             raise DroppedWinner(
                 f"attempt {lost[0]} was dropped before: its entries are gone; write the batch again under a new attempt"
             )
-        return replace(self, winners=chosen, topics=tuple(dict.fromkeys(topics)))
+        return replace(
+            self,
+            winners=chosen,
+            topics=tuple(dict.fromkeys(topics)),
+            rows=rows,
+            digest=digest,
+            claim=claim,
+        )
 
     def drop(self, attempts: Collection[str]) -> WriteRecord:
         """The record without those attempts; itself if it is decided: winners stay winners, and others are dropped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
 
 from anabranch.broker.broker import Broker
@@ -59,7 +59,9 @@ class Generous(WriteRecord):
 class GenerousRecords(WriteRecords):
     async def get(self, batch: WriteBatch) -> WriteRecord | None:
         found = await super().get(batch)
-        return None if found is None else Generous(found.winners, found.topics, found.dropped, found.about)
+        if found is None:
+            return None
+        return Generous(**{one.name: getattr(found, one.name) for one in fields(found)})
 
 
 class UnfencedLog(SlowLog):
@@ -78,7 +80,7 @@ class UnfencedLog(SlowLog):
 def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     """Puts a liar in the place of the broker's segment owner, for whoever holds that already."""
     if Sabotage.SHOW_LOSERS in sabotage:
-        broker.write_records = GenerousRecords(broker.metadata)
+        broker.write_records = GenerousRecords(broker.metadata, broker.config.hidden_writes_lease_ms)
     liar = LyingOwner(broker, sabotage)
     for verb in ("create", "seal", "status"):
         setattr(broker.segment_owner, verb, getattr(liar, verb))

@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from anabranch.client.connections import Connections
 from anabranch.client.errors import Unsupported
 from anabranch.client.security import NOBODY, Security
-from anabranch.client.write_records import Record, WriteRecords
+from anabranch.client.write_records import Claim, Contents, Record, WriteRecords
 from anabranch.client.writes import ID_MAX, topic_written
 from anabranch.errors import AnabranchError
 from anabranch.spark.sink_options import SinkOptions
@@ -85,27 +85,40 @@ class NotThisBatch(AnabranchError):
     """The write was decided as something else than this batch: it would be committed without its rows."""
 
 
-def commit(
-    records: WriteRecords,
-    write: str,
-    batch: int,
-    attempts: Collection[UUID],
-    topics: Collection[str],
-    *,
-    has_rows: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A batch as its driver knows it when all tasks are done.
+
+    `contents` are of all rows, also if tasks have written none because they found the batch decided."""
+
+    write: str
+    batch: int
+    attempts: frozenset[UUID]
+    topics: frozenset[str]
+    contents: Contents
+    # A run of a query that may write several things under this name by mistake; None where there is one at most.
+    run: str | None = None
+
+
+def commit(records: WriteRecords, job: Job, *, fail_on_other_rows: bool = True) -> None:
     """Returns once the winners, these or those of an earlier run, show on all topics.
 
-    `has_rows` says whether the batch has any, also if tasks have written none because they found it decided.
-    NotThisBatch if those rows are in nothing that was decided."""
+    NotThisBatch if the rows are in nothing that was decided, or what was decided has other rows."""
+    write, batch, attempts, topics = job.write, job.batch, job.attempts, job.topics
+    has_rows = job.contents.rows > 0
+    claim = None if job.run is None else Claim(job.run, uuid4().hex)
     if has_rows and not attempts:
         # Every task has found it decided. It must not be decided by us, as a batch without rows.
-        record = records.get(write, batch) or Record(None, (), frozenset())
+        found = records.get(write, batch) if claim is None else records.claim(write, batch, claim)
+        record = found or Record(None, (), frozenset())
     else:
-        record = records.decide(write, batch, attempts, topics)
-    if record.winners != frozenset(attempts) or (has_rows and not attempts):
+        record = records.decide(write, batch, attempts, topics, contents=job.contents, claim=claim)
+    if record.winners != attempts or (has_rows and not attempts):
+        _check_not_ours(record, job, claim)
         if has_rows:
             _check_same_batch(record, write, batch, {*topics, *filter(None, [records.target])})
+        if fail_on_other_rows:
+            _check_same_rows(record, job)
         log.warning("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
     records.reveal(write, batch, record.topics, have_winners=bool(record.winners))
     # This run may have written where the one that was decided has not.
@@ -116,6 +129,32 @@ def abort(records: WriteRecords, write: str, batch: int, topics: Collection[str]
     """Returns once nothing of the batch will ever show: not for one that is run again."""
     record = records.decide(write, batch, [], topics)
     records.reveal(write, batch, {*record.topics, *topics}, have_winners=bool(record.winners))
+
+
+def _check_not_ours(record: Record, job: Job, claim: Claim | None) -> None:
+    """What this very run has written is no earlier run of this batch, but something else."""
+    if claim is None or record.claim is None or record.claim.run != claim.run:
+        return
+    if record.claim.by != claim.by:
+        raise NotThisBatch(
+            f"batch {job.batch} of {job.write} was written before by this run of the query: foreachBatch writes twice "
+            "to one topic, or again after an error. Nothing of the second is committed. Name the writes apart: "
+            '.option("writeId", f"{query_id}/{batch_id}/a name"), with query_id = '
+            'spark.sparkContext.getLocalProperty("sql.streaming.queryId")'
+        )
+
+
+def _check_same_rows(record: Record, job: Job) -> None:
+    """Records of earlier releases do not tell."""
+    if record.contents is None or record.contents == job.contents:
+        return
+    before, now = record.contents.rows, job.contents.rows
+    told = f"{before} rows, and this run has {now}" if before != now else f"{now} other rows"
+    raise NotThisBatch(
+        f"batch {job.batch} of {job.write} was written before with {told}: nothing of this run is committed. Give "
+        "other data another name: a write another writeId, a query a checkpoint folder of its own. For a query whose "
+        'rows change when it is run again, .option("failOnOtherRows", "false") keeps those that were written first'
+    )
 
 
 def _check_same_batch(record: Record, write: str, batch: int, topics: Collection[str]) -> None:

@@ -7,31 +7,44 @@ has a copy, or for each micro-batch a new one, `commit` or `abort` what the task
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from anabranch.errors import AnabranchError
-from anabranch.spark.deciding import abort, commit, records_of, stream_write_id
+from anabranch.spark.deciding import Job, abort, commit, records_of, stream_write_id
 from anabranch.spark.options import BadOption, Kind
 from anabranch.spark.sink_columns import Columns, columns_of
 from anabranch.spark.sink_options import SinkOptions, parse
+from anabranch.spark.tally import Tally
 from anabranch.spark.task_writer import Outcome, Plan, write_rows
 
 log = logging.getLogger(__name__)
 
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A task or job that fails does not wait longer than this to say so.
 GIVE_UP_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a write is known by. Tasks know it, and tell the driver."""
+
+    write: str
+    batch: int = 0
+    # The run of the query, where several writes of one run may come by the same name.
+    run: str | None = None
 
 
 @dataclass
 class Written(WriterCommitMessage):
     """What a task tells the driver."""
 
-    write: str
+    name: Name
     outcome: Outcome
 
 
@@ -68,7 +81,23 @@ def _encoder(options: SinkOptions, columns: Columns, schema: Any) -> Any:
     return encoder_of(info, [(column, field, types[column]) for column, field in columns.fields])
 
 
-def _write(plan: Plan, write: str, batch: int, rows: Iterator[Any]) -> Written:
+def _of_query(topic: str | None) -> Name | None:
+    """By the streaming query and batch that this task is of, also by way of foreachBatch; None if it is of none."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query, batch = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
+    if not query or not batch:
+        return None
+    # Spark makes the run's id the group of its jobs. Users may set another group, which says nothing.
+    group = context.getLocalProperty("spark.jobGroup.id") or ""
+    run = group if _UUID.fullmatch(group) else None
+    return Name(stream_write_id(query, topic), int(batch), run)
+
+
+def _write(plan: Plan, name: Name, rows: Iterator[Any]) -> Written:
     tried: list[UUID] = []
 
     def new_attempt() -> UUID:
@@ -76,19 +105,19 @@ def _write(plan: Plan, write: str, batch: int, rows: Iterator[Any]) -> Written:
         return tried[-1]
 
     try:
-        return Written(write, write_rows(plan, write, batch, rows, new_attempt))
+        return Written(name, write_rows(plan, name.write, name.batch, rows, new_attempt))
     except BaseException:
-        _give_up(plan.options, write, batch, tried)
+        _give_up(plan.options, name, tried)
         raise
 
 
-def _give_up(options: SinkOptions, write: str, batch: int, attempts: Sequence[UUID]) -> None:
+def _give_up(options: SinkOptions, name: Name, attempts: Sequence[UUID]) -> None:
     """So that readers need not wait for them. Without it, brokers give them up after a while."""
     if attempts:
         try:
-            records_of(options, min(options.timeout_s, GIVE_UP_S)).drop(write, batch, attempts)
+            records_of(options, min(options.timeout_s, GIVE_UP_S)).drop(name.write, name.batch, attempts)
         except AnabranchError as error:
-            log.warning("attempts of %s/%d are given up later: %s", write, batch, error)
+            log.warning("attempts of %s/%d are given up later: %s", name.write, name.batch, error)
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -104,26 +133,31 @@ def _topics(told: Sequence[Written]) -> set[str]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`. One is pickled for tasks and commit alike, so all of them know the write by the same name."""
+    """`df.write`. One is pickled for tasks and commit alike, so all of them know the write by the same name.
+
+    In foreachBatch it is named by the query and the batch, which only tasks are told. All tasks of a job are."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._write_id = plan.options.write_id or f"spark-batch/{uuid4()}"
+        self._is_given = plan.options.write_id is not None
+        self._name = Name(plan.options.write_id or f"spark-batch/{uuid4()}")
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _write(self._plan, self._write_id, 0, iterator)
+        name = None if self._is_given else _of_query(self._plan.options.topic)
+        return _write(self._plan, name or self._name, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         told = _told(messages)
-        _commit(self._plan.options, self._write_id, 0, told)
+        _commit(self._plan.options, told[0].name if told else self._name, told)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         told = _told(messages)
-        if self._plan.options.write_id is None:
+        name = told[0].name if told else self._name
+        if name == self._name and not self._is_given:
             # Nobody will run it again, so it is decided: nothing of it ever shows.
-            abort(records_of(self._plan.options), self._write_id, 0, _topics(told))
+            abort(records_of(self._plan.options), name.write, name.batch, _topics(told))
         else:
-            _abort(self._plan.options, self._write_id, 0, told)
+            _give_up(self._plan.options, name, _attempts(told))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -133,32 +167,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        query = context and context.getLocalProperty("sql.streaming.queryId")
-        batch = context and context.getLocalProperty("streaming.sql.batchId")
-        if not query or not batch:
+        name = _of_query(self._plan.options.topic)
+        if name is None:
             raise RuntimeError("Spark does not say which query and batch this task is of")
-        write = stream_write_id(query, self._plan.options.topic)
-        return _write(self._plan, write, int(batch), iterator)
+        # A query has one sink, which writes a batch once in each run.
+        return _write(self._plan, replace(name, run=None), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = _told(messages)
         if told:
-            _commit(self._plan.options, told[0].write, batchId, told)
+            _commit(self._plan.options, replace(told[0].name, batch=batchId), told)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = _told(messages)
         if told:
-            _abort(self._plan.options, told[0].write, batchId, told)
+            _give_up(self._plan.options, replace(told[0].name, batch=batchId), _attempts(told))
 
 
-def _commit(options: SinkOptions, write: str, batch: int, told: Sequence[Written]) -> None:
-    # A task that found the batch decided had rows to write when it found out.
-    has_rows = any(one.outcome.rows or one.outcome.is_decided for one in told)
-    commit(records_of(options), write, batch, _attempts(told), _topics(told), has_rows=has_rows)
-
-
-def _abort(options: SinkOptions, write: str, batch: int, told: Sequence[Written]) -> None:
-    _give_up(options, write, batch, _attempts(told))
+def _commit(options: SinkOptions, name: Name, told: Sequence[Written]) -> None:
+    tally = Tally()
+    for one in told:
+        tally = tally.plus(one.outcome.tally)
+    attempts, topics = frozenset(_attempts(told)), frozenset(_topics(told))
+    job = Job(name.write, name.batch, attempts, topics, tally.contents, name.run)
+    commit(records_of(options), job, fail_on_other_rows=options.fail_on_other_rows)

@@ -25,7 +25,9 @@ class SinkOptions:
     service_url: str
     topic: str | None = None  # None: each row names its topic.
     admin_url: str | None = None  # None: the broker tells.
-    write_id: str | None = None  # None: nobody will ask for this write again. For batches only.
+    # For batches only. None: what foreachBatch writes has the name of its query and batch; nobody repeats other writes.
+    write_id: str | None = None
+    fail_on_other_rows: bool = True
     compression: Compression = "none"
     batching: Batching = BATCHING
     encode: bool = False
@@ -65,6 +67,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "adminUrl": values.admin_url,
     "topic": values.topic,
     "writeId": _write_id,
+    "failOnOtherRows": values.truth,
     "compression": _compression,
     "batchBytes": _size,
     "encode": values.truth,
@@ -104,6 +107,7 @@ def parse(given: Mapping[str, str], kind: Kind) -> SinkOptions:
         topic=found.get("topic"),
         admin_url=found.get("adminUrl"),
         write_id=found.get("writeId"),
+        fail_on_other_rows=found.get("failOnOtherRows", True),
         compression=cast(Compression, found.get("compression", "none")),
         batching=replace(BATCHING, bytes_max=found.get("batchBytes", BATCHING.bytes_max)),
         encode=found.get("encode", False),

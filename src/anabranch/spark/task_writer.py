@@ -4,6 +4,9 @@ Rows go out in *legs*. A leg is an attempt of its own, and its record batches ar
 connection is lost half-way, nobody knows what the broker holds of it, and the leg is written again as another attempt.
 The driver is told of the attempts that are complete, so the torn ones never show. A leg is as large as memory allows;
 most tasks have one.
+
+Brokers give a batch up that has had no producer for some minutes. So a task shows itself: it keeps a producer open from
+its beginning to its end, whether or not there are rows for it. One that is over within a moment need not.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from anabranch.client.writes import Write
 from anabranch.errors import AnabranchError
 from anabranch.spark.sink_columns import BadColumn, Columns
 from anabranch.spark.sink_options import SinkOptions
+from anabranch.spark.tally import Tally, tally_of
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,8 @@ LEG_BYTES: Final = 128 << 20
 UNANSWERED_BYTES: Final = 32 << 20
 # Record batches are put together up to this size before they are encoded: small ones cost more by the row.
 GATHER_BYTES: Final = 4 << 20
+# A task that has no producer shows itself after this time, and looks again as often. Most tasks have rows before.
+SHOW_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +54,24 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a task. `topics` may hold entries of it, of its torn attempts too."""
+    """What came of a task. `topics` may hold entries of it, of its torn attempts too.
+
+    `tally` is of all rows that the task had, also if it wrote none of them because the write was decided."""
 
     attempts: tuple[UUID, ...]
     topics: frozenset[str]
-    rows: int
+    tally: Tally
     is_decided: bool = False  # The write is: an earlier run has written it.
 
 
 def write_rows(
-    plan: Plan, write: str, batch: int, rows: Iterable[Any], new_attempt: Callable[[], UUID]
+    plan: Plan,
+    write: str,
+    batch: int,
+    rows: Iterable[Any],
+    new_attempt: Callable[[], UUID],
+    *,
+    show_s: float = SHOW_S,
 ) -> Outcome:
     """Writes all record batches. Raises what keeps it from that, once its attempts are given up."""
     portal = Portal()
@@ -65,21 +79,22 @@ def write_rows(
     rest = iter(rows)
     is_decided = False
     try:
+        portal.call(writer.begin(show_s))
         for table in _gathered(rest):
             portal.call(writer.add(table))
         portal.call(writer.finish())
     except WriteDecided:
         # Read to the end all the same: operators before the sink keep their state when their last row is taken.
+        # And counted: whoever has decided must have written the same rows.
         is_decided = True
-        for _ in rest:
-            pass
+        for table in _gathered(rest):
+            writer.count(table)
     finally:
         portal.call(writer.close())
         portal.stop()
     topics = frozenset(writer.topics)
-    return (
-        Outcome((), topics, 0, True) if is_decided else Outcome(tuple(writer.attempts), topics, writer.rows)
-    )
+    attempts = () if is_decided else tuple(writer.attempts)
+    return Outcome(attempts, topics, writer.tally, is_decided)
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -109,7 +124,7 @@ class _Leg:
 
 
 class TaskWriter:
-    """`add`, `finish`, `close`, all on one loop. After `finish`, `attempts` have all rows."""
+    """`begin`, `add`, `finish`, `close`, all on one loop. After `finish`, `attempts` have all rows."""
 
     def __init__(self, plan: Plan, write: str, batch: int, new_attempt: Callable[[], UUID]) -> None:
         self._plan = plan
@@ -118,29 +133,62 @@ class TaskWriter:
         self._new_attempt = new_attempt
         self._client: Client | None = None
         self._leg: _Leg | None = None
+        # Where a producer is kept though there is nothing to write: where all rows go, or the last ones went.
+        self._place = plan.options.topic
+        self._showing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
         self.attempts: list[UUID] = []
         self.topics: set[str] = set()
-        self.rows = 0
+        self.tally = Tally()
+
+    def count(self, table: Any) -> Any:
+        """The table as it is written, once its rows are counted."""
+        encoded = self._encoded(table)
+        self.tally = self.tally.plus(tally_of(encoded, self._plan.columns))
+        return encoded
+
+    async def begin(self, show_s: float) -> None:
+        self._showing = asyncio.create_task(self._show(show_s))
+
+    async def _show(self, every_s: float) -> None:
+        """Sees to it that there is a producer, until the task ends."""
+        while True:
+            await asyncio.sleep(every_s)
+            async with self._turn:
+                if self._place is None or (self._leg is not None and self._leg.producers):
+                    continue
+                leg = self._leg = self._leg or self._new_leg()
+                try:
+                    leg.producers[self._place] = await self._producer(self._place, leg.write)
+                except WriteDecided:
+                    return  # Nobody need wait for this task. It hears so when it has rows.
+                except AnabranchError as error:
+                    log.warning("the task does not show itself yet: %s", error)
 
     async def add(self, table: Any) -> None:
-        for topic, part in self._by_topic(self._encoded(table)):
-            if self._leg is not None and self._leg.size + part.nbytes > LEG_BYTES:
-                await self._end_leg()
-            leg = self._leg = self._leg or self._new_leg()
-            leg.tables.append((topic, part))
-            leg.size += part.nbytes
-            try:
-                await self._post(leg, topic, part)
-            except AnabranchError as error:
-                await self._again(error)
-            self.rows += part.num_rows
+        async with self._turn:
+            for topic, part in self._by_topic(self.count(table)):
+                if self._leg is not None and self._leg.tables and self._leg.size + part.nbytes > LEG_BYTES:
+                    await self._end_leg()
+                leg = self._leg = self._leg or self._new_leg()
+                leg.tables.append((topic, part))
+                leg.size += part.nbytes
+                self._place = topic
+                try:
+                    await self._post(leg, topic, part)
+                except AnabranchError as error:
+                    await self._again(error)
 
     async def finish(self) -> None:
         """Returns once every row is stored."""
-        if self._leg is not None:
-            await self._end_leg()
+        async with self._turn:
+            if self._leg is not None and self._leg.tables:
+                await self._end_leg()
 
     async def close(self) -> None:
+        if self._showing is not None:
+            self._showing.cancel()
+            await asyncio.gather(self._showing, return_exceptions=True)
         if self._leg is not None:
             await self._leave(self._leg)
         if self._client is not None:

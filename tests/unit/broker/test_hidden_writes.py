@@ -135,6 +135,29 @@ async def test_the_first_decision_stands(rest: Rest) -> None:
     assert await rest.get("/admin/v2/anabranch/writes/job/0") == first
 
 
+async def test_a_record_tells_what_was_written_and_which_run_has_finished_it_last(rest: Rest) -> None:
+    path = "/admin/v2/anabranch/writes/job/0"
+    first = {"rows": 2, "digest": "d", "claim": {"run": "r1", "by": "x"}}
+
+    async def put(**body: Any) -> Any:
+        return (await rest.call("PUT", path, json={"topics": [TOPIC], **body})).json()
+
+    await rest.refused("PUT", path, 404, json={"winners": None, "topics": [], "claim": first["claim"]})
+    await write(rest, A, b"1", b"2")
+    undecided = await put(winners=None, claim={"run": "r0", "by": "w"})
+    assert undecided == {"winners": None, "topics": [], "dropped": []}, "there is nothing to claim"
+    decided = await put(winners=[A], **first)
+    assert decided == {"winners": [A], "topics": [TOPIC], "dropped": [], **first}
+    # The same run again, by something else: it learns that it was not the first.
+    assert await put(winners=[B], rows=9, digest="e", claim={"run": "r1", "by": "y"}) == decided
+    assert await put(winners=None, claim={"run": "r1", "by": "y"}) == decided
+    later = await put(winners=None, claim={"run": "r2", "by": "z"})
+    assert later == decided | {"claim": {"run": "r2", "by": "z"}}
+    assert await put(winners=[B], claim={"run": "r2", "by": "y"}) == later
+    assert await put(winners=[B]) == later
+    assert await rest.get(path) == later
+
+
 async def test_statistics_say_what_readers_wait_for(rest: Rest) -> None:
     path = "/admin/v2/persistent/public/default/t/internalStats"
     await rest.publish(TOPIC, b"seen")
@@ -200,6 +223,9 @@ async def test_an_attempt_has_one_batch(rest: Rest) -> None:
         ("PUT", "writes/job/5", {"winners": ["x"], "topics": []}, 412),
         ("PUT", "writes/job/5", {"winners": [A], "topics": ["topic://public/default/t"]}, 412),
         ("PUT", "writes/job/5", {"winners": [A]}, 400),
+        ("PUT", "writes/job/5", {"winners": [A], "topics": [], "rows": -1}, 400),
+        ("PUT", "writes/job/5", {"winners": [A], "topics": [], "digest": "d" * 201}, 400),
+        ("PUT", "writes/job/5", {"winners": [A], "topics": [], "claim": {"run": "", "by": "x"}}, 400),
         ("POST", "writes/job/5/drop", {"attempts": "x"}, 400),
         ("POST", "reveal/persistent/public/default/none?write=job&batch=5", None, 404),
         ("POST", "reveal/persistent/public/default/t", None, 412),

@@ -11,9 +11,9 @@ import pytest
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.hidden_writes import stale
 from anabranch.broker.topic import Topic
-from anabranch.broker.write_records import HIDDEN_WRITES
+from anabranch.broker.write_records import HIDDEN_WRITES, WriteRecords
 from anabranch.metadata.memory import MemoryMetadata
-from anabranch.model.hidden_writes import WriteBatch
+from anabranch.model.hidden_writes import WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from harness.simple_client import Hidden
 from unit.broker.admin.conftest import Rest, serving
@@ -137,7 +137,9 @@ async def test_an_attempt_is_given_up_once_its_producer_is_gone_for_long(rest: R
     clock.ms += 3_600_000
     await topic.hidden.look()
     assert not topic.hidden.has_attempts
-    assert await rest.broker.write_records.get(WriteBatch("job", 0)) == record, "it had written nothing"
+    last = await rest.broker.write_records.get(WriteBatch("job", 0))
+    assert last is not None
+    assert last.dropped == record.dropped, "it had written nothing"
 
 
 async def test_an_attempt_that_keeps_readers_waiting_for_a_day_is_dropped_though_its_producer_stays(
@@ -167,3 +169,125 @@ def test_stale_is_who_was_last_seen_so_long_ago() -> None:
     seen = {"a": 100, "b": 101}
     assert stale(["a", "b", "c"], seen, 200, 100) == ["a"]
     assert seen["c"] == 200
+
+
+LEASE_MS = 120_000
+
+
+@pytest.fixture
+async def leased(clock: Clock) -> AsyncIterator[Rest]:
+    config = BrokerConfig(hidden_writes_check_interval_seconds=5, hidden_writes_timeout_seconds=3600)
+    async with serving(MemoryMetadata(clock), config, now_ms=clock) as made:
+        yield made
+
+
+async def record_of(rest: Rest, batch: int = 0) -> WriteRecord:
+    found = await rest.broker.write_records.get(WriteBatch("job", batch))
+    assert found is not None
+    return found
+
+
+async def test_a_batch_without_any_producer_is_given_up_after_its_lease_and_readers_go_on(
+    leased: Rest, clock: Clock
+) -> None:
+    consumer = await leased.client.consumer(TOPIC, "s", earliest=True)
+    topic = await write(leased, A, b"lost")
+    await write(leased, B, b"lost too")
+    await leased.publish(TOPIC, b"after")
+    clock.ms += LEASE_MS - 1
+    await topic.hidden.look()
+    assert set(topic.hidden.entries.attempts) == {A, B}
+    assert topic.hidden.held_ms == LEASE_MS - 1
+    clock.ms += 1
+    await topic.hidden.look()
+    assert (await record_of(leased)).dropped == (A, B)
+    async with asyncio.timeout(5):
+        assert (await consumer.receive()).payload == b"after"
+    assert topic.hidden.held_ms == 0
+
+
+async def test_an_attempt_that_is_done_stays_while_another_task_of_its_batch_is_connected_elsewhere(
+    leased: Rest, clock: Clock
+) -> None:
+    other = "persistent://public/default/u"
+    topic = await write(leased, A, b"done")
+    running = await leased.client.producer(other, hidden=Hidden("job", 0, B))
+    for _ in range(10):
+        clock.ms += LEASE_MS // 2
+        await leased.broker.write_upkeep.look()
+    assert set(topic.hidden.entries.attempts) == {A}
+    await running.close()
+    clock.ms += LEASE_MS
+    await leased.broker.write_upkeep.look()
+    assert not topic.hidden.has_attempts
+    assert (await record_of(leased)).dropped == (A,), "the one that ran had written nothing"
+
+
+async def test_a_lease_goes_on_with_another_owner_which_gives_clients_time_to_come_back(
+    leased: Rest, clock: Clock
+) -> None:
+    await write(leased, A, b"lost")
+    clock.ms += LEASE_MS
+    await leased.broker.unload_topic(NAME)
+    topic = await leased.broker.topic(NAME)
+    await topic.hidden.look()
+    assert topic.hidden.has_open, (
+        "whoever was connected to the owner before has not had the time to come back"
+    )
+    clock.ms += LEASE_MS // 4
+    await topic.hidden.look()
+    assert not topic.hidden.has_open, "the lease has not begun anew"
+
+
+async def test_a_producer_that_comes_back_in_time_keeps_its_batch(leased: Rest, clock: Clock) -> None:
+    topic = await write(leased, A, b"1")
+    clock.ms += LEASE_MS - 1
+    await write(leased, A, b"2")
+    clock.ms += LEASE_MS - 1
+    await topic.hidden.look()
+    assert topic.hidden.entries.attempts[A].entries == 2
+    record = await leased.broker.write_records.decide(WriteBatch("job", 0), [A], [TOPIC])
+    assert record.winners == (A,)
+
+
+async def test_a_batch_that_somebody_has_come_back_to_is_not_lapsed_by_whoever_looked_before(
+    leased: Rest, clock: Clock
+) -> None:
+    records, batch = leased.broker.write_records, WriteBatch("job", 0)
+    await write(leased, A, b"1")
+    clock.ms += LEASE_MS
+    await records.renew(batch)
+    assert (await records.lapse(batch, [A])).dropped == ()
+    clock.ms += LEASE_MS
+    assert (await records.lapse(batch, [A])).dropped == (A,)
+
+
+async def test_dropping_some_attempts_of_a_batch_does_not_renew_its_lease(leased: Rest, clock: Clock) -> None:
+    """Each owner gives up what it knows of; the second must not wait for as long as the first."""
+    topic = await write(leased, A, b"1")
+    clock.ms += LEASE_MS
+    await leased.broker.write_records.drop(WriteBatch("job", 0), [B])
+    await topic.hidden.look()
+    assert set((await record_of(leased)).dropped) == {A, B}
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "interval_s", "effective_ms"), [(120, 5, 120_000), (1, 5, 15_000), (0, 5, 0)]
+)
+def test_a_lease_is_no_shorter_than_owners_need_to_renew_it(
+    lease_s: int, interval_s: float, effective_ms: int
+) -> None:
+    config = BrokerConfig(
+        hidden_writes_lease_seconds=lease_s, hidden_writes_check_interval_seconds=interval_s
+    )
+    assert config.hidden_writes_lease_ms == effective_ms
+
+
+async def test_records_of_releases_without_leases_are_as_old_as_their_last_change(clock: Clock) -> None:
+    metadata, batch = await MemoryMetadata(clock).connect(), WriteBatch("job", 0)
+    records = WriteRecords(metadata, LEASE_MS)
+    await metadata.put(records.path(batch), b'{"about":["persistent://public/default/t"]}')
+    clock.ms += LEASE_MS - 1
+    assert (await records.lapse(batch, [A])).dropped == ()
+    clock.ms += 1
+    assert (await records.lapse(batch, [A])).dropped == (A,)

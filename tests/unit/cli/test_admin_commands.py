@@ -6,14 +6,17 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import jwt
 import pytest
 
+from anabranch import blocking
 from anabranch.cli import policy_tables as cli_policies
 from anabranch.cli.completion import tree
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.main import ADMIN, build_parser, main
+from anabranch.client.writes import Write
 
 Capture = pytest.CaptureFixture[str]
 
@@ -97,6 +100,10 @@ topics permissions walk/ns/t
 topics revoke-permission walk/ns/t joe
 topics compact walk/ns/t
 topics compaction-status walk/ns/t
+writes list
+HIDE walk/ns/t nightly 7
+writes list --topic walk/ns/t
+writes drop nightly 7
 topics truncate walk/ns/t
 namespaces grant-permission walk/ns joe --actions produce
 namespaces revoke-permission walk/ns joe
@@ -183,10 +190,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def hide(broker: BrokerProcess, topic: str, write: str, batch: str) -> int:
+    """Writes what nobody decides."""
+    attempt = Write(write, int(batch), uuid4())
+    with (
+        blocking.connect(broker.service_url) as client,
+        client.producer(f"persistent://{topic}", write=attempt) as producer,
+    ):
+        producer.send(b"hidden")
+    return 0
+
+
 def told(broker: BrokerProcess, folder: Path, words: list[str], *more: str) -> int:
     words = [word.replace("{}", str(folder)) for word in words]
     if words[0] == "PRODUCE":
         return main(["produce", *words[1:], "-q", "--service-url", broker.service_url])
+    if words[0] == "HIDE":
+        return hide(broker, *words[1:])
     reach = [] if words[0] in ("config", "tokens") else ["--admin-url", broker.admin_url]
     return main([*words, *reach, *more])
 
@@ -194,11 +214,53 @@ def told(broker: BrokerProcess, folder: Path, words: list[str], *more: str) -> i
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 def test_a_whole_life_is_told(broker: BrokerProcess, folder: Path, capsys: Capture, more: list[str]) -> None:
     for words in lines(STORY):
-        code = told(broker, folder, words, *([] if words[0] == "PRODUCE" else more))
+        code = told(broker, folder, words, *([] if words[0].isupper() else more))
         captured = capsys.readouterr()
         assert code == 0, (words, captured.err)
-        if more and words[0] != "PRODUCE":
+        if more and not words[0].isupper():
             json.loads(captured.out)
+
+
+def test_hidden_writes_are_listed_until_they_are_dropped(broker: BrokerProcess, capsys: Capture) -> None:
+    def tell(*words: str) -> tuple[int, str]:
+        code = main(["writes", *words, "--admin-url", broker.admin_url])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    topic, attempt = "persistent://public/default/hidden-cli", uuid4()
+    with blocking.connect(broker.service_url) as client:
+        with client.producer(topic, write=Write("a job/1", 3, attempt)) as producer:
+            producer.send(b"hidden")
+            ((heading, row),) = [tell("list", "--topic", "hidden-cli")[1].splitlines()]
+            assert heading.split() == [
+                "TOPIC",
+                "WRITE",
+                "BATCH",
+                "ATTEMPTS",
+                "ENTRIES",
+                "PRODUCERS",
+                "HELD",
+                "s",
+            ]
+            assert row.split()[:-1] == [topic, "a", "job/1", "3", "1", "1", "1"]
+            code, said = tell("drop", "a job/1", "3")
+            assert code == 1
+            assert "is being written" in said
+        (found,) = json.loads(tell("list", "--topic", "hidden-cli", "--json")[1])
+        assert found["attempts"] == [attempt.hex]
+        assert "is not open" in tell("drop", "a job/1", "3", "--attempt", uuid4().hex)[1]
+        assert tell("drop", "a job/1", "3", "--attempt", attempt.hex) == (
+            0,
+            "dropped: 1 attempts at the batch will never show\n",
+        )
+        reader = client.checkpoint_consumer(topic, start="earliest")
+        with client.producer(topic) as producer:
+            producer.send(b"after")
+        assert reader.receive(timeout_s=20).payload == b"after"
+    assert tell("list", "--topic", "hidden-cli")[1] == "no hidden writes are open: nobody waits for one\n"
+    code, said = tell("drop", "a job/1", "3")
+    assert code == 1
+    assert "nothing of batch 3 of 'a job/1' is open" in said
 
 
 def policy_lines() -> list[list[str]]:

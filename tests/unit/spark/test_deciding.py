@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from anabranch.client.errors import Unsupported
-from anabranch.client.write_records import WinnersGone
-from anabranch.spark.deciding import AdminAddress, NotThisBatch, abort, commit, records_of, told_address
+from anabranch.client.write_records import Contents, WinnersGone
+from anabranch.spark.deciding import AdminAddress, Job, NotThisBatch, abort, commit, records_of, told_address
 from anabranch.spark.sink_options import parse
 from unit.client.scripted_thread import ScriptedThread
 from unit.client.test_write_records import DECIDED, SEGMENT, A, B, Server
@@ -25,19 +25,25 @@ def server() -> Iterator[Server]:
         yield made
 
 
+def job(
+    attempts: Iterable[UUID], topics: Iterable[str], *, rows: int, digest: str = "", run: str | None = None
+) -> Job:
+    return Job("w", 3, frozenset(attempts), frozenset(topics), Contents(rows, digest), run)
+
+
 def revealed(server: Server) -> set[str]:
     return {path.partition("t%2F")[2].partition("?")[0] for _, path, _ in server.asked if "/reveal/" in path}
 
 
 def test_what_won_is_shown_wherever_this_run_or_an_earlier_one_has_written(server: Server) -> None:
-    commit(server.records, "w", 3, [B], {OTHER}, has_rows=True)
-    assert server.asked[0][2] == {"winners": [B.hex], "topics": [OTHER]}
+    commit(server.records, job([B], {OTHER}, rows=2))
+    assert server.asked[0][2] == {"winners": [B.hex], "topics": [OTHER], "rows": 2, "digest": ""}
     assert revealed(server) == {"0000-ffff-0", "0000-7fff-1"}
 
 
 def test_a_write_of_no_rows_is_decided_too(server: Server) -> None:
     server.answer(200, b'{"winners": [], "topics": [], "dropped": []}')
-    commit(server.records, "w", 3, [], set(), has_rows=False)
+    commit(server.records, job([], set(), rows=0))
     assert len(server.asked) == 1
 
 
@@ -47,7 +53,7 @@ def test_a_batch_with_rows_is_not_committed_if_somebody_decided_that_it_has_none
 ) -> None:
     server.answer(200, b'{"winners": [], "topics": ["persistent://eve/ns/x"], "dropped": []}')
     with pytest.raises(NotThisBatch, match="no rows in batch 3 of w"):
-        commit(server.records, "w", 3, attempts, {SEGMENT} if attempts else set(), has_rows=True)
+        commit(server.records, job(attempts, {SEGMENT} if attempts else set(), rows=2))
     assert revealed(server) == set()
 
 
@@ -59,7 +65,7 @@ def test_a_batch_is_not_committed_if_what_was_decided_lies_in_other_topics(
     server.answer(200, json.dumps(decided).encode())
     records = replace(server.records, target="topic://public/default/t")
     with pytest.raises(NotThisBatch, match="eve/ns/x"):
-        commit(records, "w", 3, [B] if topics else [], topics, has_rows=True)
+        commit(records, job([B] if topics else [], topics, rows=2))
     assert revealed(server) == set()
 
 
@@ -68,7 +74,7 @@ def test_a_batch_that_every_task_found_decided_is_not_decided_anew_when_its_reco
 ) -> None:
     server.refuse(404)
     with pytest.raises(NotThisBatch, match="not known any more"):
-        commit(server.records, "w", 3, [], set(), has_rows=True)
+        commit(server.records, job([], set(), rows=2))
     assert [method for method, _, _ in server.asked] == ["GET"]
 
 
@@ -77,8 +83,62 @@ def test_an_earlier_run_may_have_written_to_other_segments_and_to_the_topic_befo
 ) -> None:
     before = "persistent://public/default/t-partition-1"
     server.answer(200, json.dumps({"winners": [A.hex], "topics": [before], "dropped": []}).encode())
-    commit(server.records, "w", 3, [B], {OTHER}, has_rows=True)
+    commit(server.records, job([B], {OTHER}, rows=2))
     assert len([path for _, path, _ in server.asked if "/reveal/" in path]) == 2
+
+
+def decided(server: Server, **more: object) -> None:
+    body = {"winners": [A.hex], "topics": [SEGMENT], "dropped": [], **more}
+    server.answer(200, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("attempts", [[B], []], ids=["written", "found decided by every task"])
+def test_a_write_that_was_decided_with_other_rows_is_not_taken_for_this_one(
+    server: Server, attempts: list[UUID]
+) -> None:
+    this = job(attempts, [SEGMENT], rows=20, digest="x")
+    decided(server, rows=10, digest="y")
+    with pytest.raises(NotThisBatch, match=r"with 10 rows, and this run has 20.*failOnOtherRows"):
+        commit(server.records, this)
+    decided(server, rows=20, digest="y")
+    with pytest.raises(NotThisBatch, match="20 other rows"):
+        commit(server.records, this)
+    assert revealed(server) == set()
+    decided(server, rows=20, digest="x")
+    commit(server.records, this)
+    assert revealed(server) == {"0000-ffff-0"}
+
+
+def test_a_write_of_no_rows_is_not_taken_for_one_that_had_some(server: Server) -> None:
+    decided(server, rows=10, digest="y")
+    with pytest.raises(NotThisBatch, match="with 10 rows, and this run has 0"):
+        commit(server.records, job([], [], rows=0))
+
+
+def test_records_without_contents_go_on_and_other_rows_may_be_allowed(server: Server) -> None:
+    decided(server)
+    commit(server.records, job([B], [SEGMENT], rows=20))
+    decided(server, rows=10, digest="y")
+    commit(server.records, job([B], [SEGMENT], rows=20), fail_on_other_rows=False)
+    assert revealed(server) == {"0000-ffff-0"}
+
+
+@pytest.mark.parametrize("attempts", [[B], []], ids=["written", "found decided by every task"])
+def test_two_writes_of_one_run_under_one_name_are_not_taken_for_each_other(
+    server: Server, attempts: list[UUID]
+) -> None:
+    """Not even if their rows are the same. Those of an earlier run are."""
+    this = job(attempts, [SEGMENT], rows=20, digest="x", run="this run")
+    decided(server, rows=20, digest="x", claim={"run": "this run", "by": "another write"})
+    with pytest.raises(NotThisBatch, match="foreachBatch writes twice to one topic"):
+        commit(server.records, this)
+    method, _, body = server.asked[0]
+    assert (method, body["claim"]["run"]) == ("PUT", "this run")
+    assert body["winners"] == ([B.hex] if attempts else None)
+    assert revealed(server) == set()
+    decided(server, rows=20, digest="x", claim={"run": "an earlier run", "by": "it"})
+    commit(server.records, this)
+    assert revealed(server) == {"0000-ffff-0"}
 
 
 def test_a_batch_whose_topic_was_deleted_before_it_showed_is_not_committed(server: Server) -> None:
@@ -86,14 +146,14 @@ def test_a_batch_whose_topic_was_deleted_before_it_showed_is_not_committed(serve
     server.answer(200, json.dumps({"winners": [B.hex], "topics": [topic], "dropped": []}).encode())
     server.refuse(404)
     with pytest.raises(WinnersGone, match="was deleted"):
-        commit(server.records, "w", 3, [B], {topic}, has_rows=True)
+        commit(server.records, job([B], {topic}, rows=2))
 
 
 def test_a_topic_that_only_this_losing_run_has_written_to_may_be_gone(server: Server) -> None:
     server.answer(200, json.dumps(DECIDED).encode())
     server.answer(204)
     server.refuse(404)
-    commit(server.records, "w", 3, [B], {SEGMENT, "persistent://public/default/t-partition-0"}, has_rows=True)
+    commit(server.records, job([B], {SEGMENT, "persistent://public/default/t-partition-0"}, rows=2))
     assert len(server.asked) == 3
 
 

@@ -14,6 +14,7 @@ from anabranch.client import entries
 from anabranch.client.errors import BadArgument
 from anabranch.spark.sink_columns import BadColumn, Columns
 from anabranch.spark.sink_options import SinkOptions
+from anabranch.spark.tally import Tally
 from anabranch.spark.task_writer import Outcome, Plan, write_rows
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
@@ -38,11 +39,11 @@ def batch(*values: str, topic: str | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def write(broker: ScriptedThread, rows: Iterator[Any], **more: Any) -> Outcome:
+def write(broker: ScriptedThread, rows: Iterator[Any], show_s: float = 60.0, **more: Any) -> Outcome:
     options = SinkOptions(broker.script.url, **{"topic": TOPIC, "timeout_s": 20.0, **more})
     columns = Columns("value", topic=None if options.topic else "topic")
     numbers = count(1)
-    return write_rows(Plan(options, columns), "w", 0, rows, lambda: UUID(int=next(numbers)))
+    return write_rows(Plan(options, columns), "w", 0, rows, lambda: UUID(int=next(numbers)), show_s=show_s)
 
 
 def stored(broker: ScriptedThread, attempt: int) -> list[bytes]:
@@ -56,13 +57,48 @@ def stored(broker: ScriptedThread, attempt: int) -> list[bytes]:
 
 def test_all_rows_of_a_task_are_one_attempt(broker: ScriptedThread) -> None:
     outcome = write(broker, iter([batch("a", "b"), batch(), batch("c")]))
-    assert outcome == Outcome((UUID(int=1),), frozenset({SEGMENT}), 3)
+    assert outcome == Outcome((UUID(int=1),), frozenset({SEGMENT}), Tally(3, 3, sum(b"abc")))
     assert stored(broker, 1) == [b"a", b"b", b"c"]
 
 
 def test_a_task_without_rows_attaches_nothing(broker: ScriptedThread) -> None:
-    assert write(broker, iter([batch()])) == Outcome((), frozenset(), 0)
+    assert write(broker, iter([batch()])) == Outcome((), frozenset(), Tally())
     assert not broker.script.asked
+
+
+def test_a_task_has_a_producer_before_its_first_row(broker: ScriptedThread) -> None:
+    def rows() -> Iterator[Any]:
+        broker.until(lambda: SEGMENT in broker.script.producers)
+        yield batch("a")
+
+    outcome = write(broker, rows(), show_s=0.01)
+    assert outcome == Outcome((UUID(int=1),), frozenset({SEGMENT}), Tally(1, 1, ord("a")))
+    assert stored(broker, 1) == [b"a"]
+
+
+def test_a_task_without_rows_that_takes_its_time_has_a_producer_and_names_no_attempt(
+    broker: ScriptedThread,
+) -> None:
+    def rows() -> Iterator[Any]:
+        broker.until(lambda: SEGMENT in broker.script.producers)
+        yield batch()
+
+    outcome = write(broker, rows(), show_s=0.01)
+    assert (outcome.attempts, outcome.tally) == ((), Tally())
+
+
+def test_a_task_that_waits_for_its_first_row_hears_then_that_the_write_is_decided(
+    broker: ScriptedThread,
+) -> None:
+    broker.script.refusals[SEGMENT] = [pb.UnknownError] * 3
+    broker.script.refusal_text = f"{WRITE_DECIDED}: w/0"
+
+    def rows() -> Iterator[Any]:
+        broker.until(lambda: len(broker.script.refusals[SEGMENT]) < 3)
+        yield batch("a")
+
+    outcome = write(broker, rows(), show_s=0.01)
+    assert (outcome.is_decided, outcome.tally.rows) == (True, 1)
 
 
 def test_an_attempt_in_doubt_is_written_again_as_another(broker: ScriptedThread) -> None:
@@ -82,7 +118,7 @@ def test_an_attempt_in_doubt_is_written_again_as_another(broker: ScriptedThread)
 
     outcome = write(broker, rows())
     assert outcome.attempts == (UUID(int=2),)
-    assert outcome.rows == 6
+    assert outcome.tally.rows == 6
     assert [len(value) for value in stored(broker, 2)] == [1 << 20] * 5 + [1]
 
 
@@ -95,13 +131,14 @@ def test_a_decided_write_is_read_to_its_end_and_not_written(broker: ScriptedThre
     assert outcome.attempts == ()
     assert list(left) == []
     assert not broker.script.sent
+    assert outcome.tally == Tally(3, (5 << 20) + 2, (5 << 20) * ord("a") + ord("b") + ord("c"))
 
 
 def test_rows_go_to_the_topics_they_name(broker: ScriptedThread) -> None:
     other = "topic://public/default/u"
     rows = [batch("a", topic=TOPIC), batch("b", topic=other), batch("c", topic=TOPIC)]
     outcome = write(broker, iter(rows), topic=None)
-    assert outcome.rows == 3
+    assert outcome.tally.rows == 3
     assert sorted(stored(broker, 1)) == [b"a", b"b", b"c"]
 
 

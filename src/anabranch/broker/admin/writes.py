@@ -8,7 +8,7 @@ it, whatever topics they name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,10 +18,14 @@ from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
+from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
+from anabranch.broker.hidden_writes import OpenWrite
 from anabranch.broker.topic import Topic
 from anabranch.broker.write_records import Check, encode_record
 from anabranch.model.hidden_writes import (
+    WRITE_CHARS_MAX,
+    Claim,
     DroppedWinner,
     InvalidWrite,
     WriteBatch,
@@ -37,11 +41,24 @@ router = APIRouter()
 _LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
 
 
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WRITE_CHARS_MAX)]
+
+
+class Claimed(msgspec.Struct, forbid_unknown_fields=True):
+    run: _Name
+    by: _Name
+
+
 class Decided(msgspec.Struct, forbid_unknown_fields=True):
-    winners: list[str]
     topics: list[str]
+    # None: only to claim what somebody has decided.
+    winners: list[str] | None = None
     # What is written to, as its users call it: asked about where nothing was written anywhere.
     target: str = ""
+    # What the winners have written, for whoever runs the write again.
+    rows: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    digest: Annotated[str, msgspec.Meta(max_length=WRITE_CHARS_MAX)] = ""
+    claim: Claimed | None = None
 
 
 class Dropped(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,6 +91,39 @@ def _attempts(given: list[str]) -> list[str]:
 BatchDep = Annotated[WriteBatch, Depends(_in_path)]
 
 
+@router.get("/writes")
+@needs(Needs.ROUTE)
+async def open_writes(broker: BrokerDep, role: RoleDep) -> list[dict[str, Any]]:
+    """The batches that are not decided, by topic, of the topics that this broker has open and the role may produce to.
+
+    Those that hold readers come first, the longest of all before the others."""
+    found: list[tuple[str, OpenWrite]] = []
+    for topic in list(broker.loaded().values()):
+        if topic.hidden.has_attempts and await _may_produce(broker, role, topic.name):
+            found += [(str(topic.name), one) for one in topic.hidden.open_writes()]
+    found.sort(key=lambda one: (-one[1].held_s, one[0], one[1].batch))
+    return [
+        {
+            "topic": topic,
+            "write": one.batch.write,
+            "batch": one.batch.batch,
+            "attempts": list(one.attempts),
+            "entries": one.entries,
+            "producers": one.producers,
+            "heldSeconds": one.held_s,
+        }
+        for topic, one in found
+    ]
+
+
+async def _may_produce(broker: Broker, role: str, topic: TopicName) -> bool:
+    try:
+        await broker.rights.produce(role, topic)
+    except NotAuthorizedError:
+        return False
+    return True
+
+
 @router.get("/writes/{write}/{number}")
 @needs(Needs.ROUTE)
 async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Response:
@@ -89,6 +139,12 @@ async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Respo
 async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Stores the winners unless there are some: then those are answered, and the caller goes on with them."""
     given = await body(request, Decided)
+    claim = None if given.claim is None else Claim(given.claim.run, given.claim.by)
+    if given.winners is None:
+        found = await broker.write_records.claim(batch, claim, check=_may_change(broker, role, ()))
+        if found is None:
+            raise RestError(404, f"Nothing is known of {batch}")
+        return _answer(found)
     winners = _attempts(given.winners)
     topics = [TopicName.parse(topic) for topic in given.topics]
     for topic in topics:
@@ -103,7 +159,16 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
     about = [scalable_name(topic) if topic.domain is Domain.SEGMENT else topic for topic in about]
     check = _may_change(broker, role, about)
     try:
-        record = await broker.write_records.decide(batch, winners, map(str, topics), about=about, check=check)
+        record = await broker.write_records.decide(
+            batch,
+            winners,
+            map(str, topics),
+            rows=given.rows,
+            digest=given.digest,
+            claim=claim,
+            about=about,
+            check=check,
+        )
     except DroppedWinner as error:
         raise RestError(409, str(error)) from None
     return _answer(record)

@@ -14,9 +14,11 @@ from anabranch.broker.config import BrokerConfig
 from anabranch.broker.metric_names import METRICS, WRITE_LATENCIES
 from anabranch.broker.metrics import WRITE_BOUNDS_S
 from anabranch.metadata.memory import MemoryMetadata
+from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.histogram import LATENCIES
 from anabranch.model.names import TopicName
 from anabranch.model.position import LedgerId
+from harness.simple_client import Hidden
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
@@ -47,6 +49,8 @@ async def test_every_metric_is_declared_and_has_the_kind_it_says() -> None:
         # Compactions are told of where there were any.
         await rest.call("PUT", "/admin/v2/persistent/public/default/t/compaction", 204)
         await rest.broker.loaded()[NAME].compaction.wait()
+        # And so are hidden writes.
+        await rest.client.producer("t", hidden=Hidden("job", 0, "a" * 32))
         found = await page(rest)
     assert [name for name in found if declared(name) not in METRICS] == []
     for name, family in found.items():
@@ -196,6 +200,31 @@ async def test_backlog_quotas_and_what_they_take_are_told(rest: Rest) -> None:
     assert await one(rest, f"pulsar_broker_{evictions.removeprefix('pulsar_')}", quota_type="size") == 1
     assert await one(rest, "pulsar_storage_backlog_age_seconds") >= 0
     assert await one(rest, "pulsar_storage_backlog_quota_check_duration_seconds_count") == 2
+
+
+@pytest.mark.parametrize("per_topic", [True, False])
+async def test_how_long_hidden_writes_have_held_readers_is_told(per_topic: bool) -> None:
+    held, longest = "anabranch_readers_held_seconds", "anabranch_broker_readers_held_max_seconds"
+    now = [NOW_MS]
+    config = BrokerConfig(
+        expose_topic_level_metrics_in_prometheus=per_topic, hidden_writes_check_interval_seconds=1e6
+    )
+    async with serving(MemoryMetadata(lambda: now[0]), config, now_ms=lambda: now[0]) as rest:
+        await rest.publish("t", b"seen")
+        assert held not in await page(rest)
+        assert await one(rest, longest) == 0
+        producer = await rest.client.producer(str(NAME), hidden=Hidden("job", 0, "a" * 32))
+        now[0] += 1000
+        assert await one(rest, longest) == 0, "it has written nothing"
+        await (await producer.send(b"hidden"))
+        now[0] += 2500
+        await (await producer.send(b"hidden too"))
+        labels = {"topic": str(NAME)} if per_topic else {"namespace": "public/default"}
+        assert await one(rest, held, **labels) == 2.5
+        assert await one(rest, longest) == 2.5
+        await rest.broker.write_records.decide(WriteBatch("job", 0), ["a" * 32], [])
+        await rest.broker.loaded()[NAME].hidden.look()
+        assert await one(rest, longest) == 0
 
 
 async def test_compactions_are_told_of_once_there_was_one(rest: Rest) -> None:

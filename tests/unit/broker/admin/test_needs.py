@@ -117,6 +117,7 @@ GET   /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle            L
 
 GET   /admin/v2/anabranch/read-plan/{any**}                                    SUPER_USER
 GET   /admin/v2/anabranch/ledgers/{domain}/{tenant}/{namespace}/{topic**}      ROUTE
+GET   /admin/v2/anabranch/writes                                               ROUTE
 *     /admin/v2/anabranch/writes/{any**}                                       ROUTE
 POST  /admin/v2/anabranch/reveal/{domain}/{tenant}/{namespace}/{topic**}       ROUTE
 """
@@ -210,6 +211,7 @@ async def test_routes_that_ask_by_themselves_are_few_and_known(rest: Rest) -> No
         "/admin/v2/namespaces/grantPermissionsOnTopics",
         "/admin/v2/namespaces/revokePermissionsOnTopics",
         "/admin/v2/anabranch/ledgers/{domain}/{tenant}/{namespace}/{topic:path}",
+        "/admin/v2/anabranch/writes",
         "/admin/v2/anabranch/writes/{write}/{number}",
         "/admin/v2/anabranch/writes/{write}/{number}/drop",
         "/admin/v2/anabranch/reveal/{domain}/{tenant}/{namespace}/{topic:path}",
