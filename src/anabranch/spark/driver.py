@@ -191,6 +191,7 @@ class Driver:
         start = await self._of_topic(feed, start)
         aim = None if target is None else target.get(name, start)
         layout = await feed.layout_of(max(epoch_of(start), epoch_of(aim or Cut())))
+        start = await feed.begun(start)
         self._check(feed, resume(layout, start).gaps)
         known = await feed.known(layout, start)
         self._check(feed, await feed.emptied(layout, start, known))
