@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anabranch import blocking
-from anabranch.client import DataLost
+from anabranch.client import DataLost, Message
+from anabranch.model.cut import Cut, Place
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.segments import SegmentId
 from harness.broker_process import BrokerProcess, until
 from spark.conftest import River, assert_in_order
+from spark.dry import DryQuery, values
 from spark.test_stream import WITHIN_S, Sink, run, run_into
 
 if TYPE_CHECKING:
@@ -84,4 +89,84 @@ def test_rows_that_are_gone_fail_the_query_unless_it_is_told_to_go_on(
         fleeting.publish(50)
         run(spark, fleeting, sink, start="earliest", failOnDataLoss="false")
         assert sorted(number for _, number in sink.rows) == [*range(50), *range(100, 150)]
+        keeper.close()
+
+
+def received(keeper: blocking.QueueConsumer, count: int) -> dict[int, Message]:
+    found = [keeper.receive(timeout_s=WITHIN_S) for _ in range(count)]
+    return {int(message.payload): message for message in found}
+
+
+@pytest.mark.parametrize("mode", ["auto", "direct", "broker"])
+def test_an_empty_segment_that_is_collected_before_its_task_runs_is_no_loss(
+    keeping_nothing: BrokerProcess, mode: str
+) -> None:
+    river = River(keeping_nothing, f"collected-{mode}")
+    query = DryQuery(**river.options(start="earliest", readMode=mode))
+    with blocking.connect(river.broker.url) as client:
+        keeper = client.queue_consumer(river.topic, "keeper", start="earliest")
+        river.publish(10, keys=1)
+        river.split(0)
+        river.publish(10, keys=1)
+        kept = received(keeper, 20)
+        empty = 1 if kept[10].id.segment == 2 else 2
+        river.split(empty)
+        assert values(query.trigger()) == list(range(10))
+        assert values(query.trigger()) == list(range(10, 20))
+        tasks = query.tasks(*map(json.loads, query.log[-2:]))
+        assert {task.value.slice.segment for task in tasks} == {1, 2}
+        for number in range(10):
+            keeper.ack(kept[number])
+        assert keeper.flush()
+        until(lambda: str(empty) not in river.broker.get(river.path)["segments"], WITHIN_S)
+        assert values(query.read(tasks)) == list(range(10, 20))
+        # Planned again, as after a crash.
+        assert values(query.rows(*map(json.loads, query.log[-2:]))) == list(range(10, 20))
+        keeper.close()
+    query.stop()
+    river.close()
+
+
+def publish_one_by_one(river: River, count: int) -> None:
+    """An entry each: retention deletes whole entries."""
+    for _ in range(count):
+        river.publish(1)
+
+
+def test_what_was_gone_before_a_reader_began_at_the_earliest_message_is_no_loss(fleeting: River) -> None:
+    with blocking.connect(fleeting.broker.url) as client:
+        keeper = client.queue_consumer(fleeting.topic, "keeper", start="earliest")
+        publish_one_by_one(fleeting, 20)
+        fleeting.split(0)
+        publish_one_by_one(fleeting, 20)
+        fleeting.split(1)
+        publish_one_by_one(fleeting, 20)
+        kept = received(keeper, 60)
+        # The first messages of each segment: 2 has none of the last 20 at its beginning.
+        firsts = {n for n in kept if n % 20 < 10 and (n < 40 or kept[n].id.segment != 2)}
+        expected = sorted(kept.keys() - firsts)
+        for number in firsts:
+            keeper.ack(kept[number])
+        assert keeper.flush()
+        topic_id = fleeting.broker.get(fleeting.path)["topicId"]
+        layout = SegmentLayout.initial(1, 0).split(0, 0).split(1, 0)
+        for number in range(5):
+            begun = Cut((Place.of(layout.segments[SegmentId(number)]),), topic_id).encode()
+            until(lambda begun=begun: is_gone(fleeting, client, begun), WITHIN_S)  # type: ignore[misc]
+        with client.checkpoint_consumer(fleeting.topic, start="earliest") as reader:
+            found = [reader.receive(timeout_s=WITHIN_S) for _ in range(5)]
+            checkpoint = reader.checkpoint()
+        with client.checkpoint_consumer(fleeting.topic, start=checkpoint) as reader:
+            found += [reader.receive(timeout_s=WITHIN_S) for _ in expected[5:]]
+        assert sorted(int(message.payload) for message in found) == expected
+        query = DryQuery(**fleeting.options(start="earliest"))
+        assert values(query.trigger()) == expected[:10]
+        query.restart()
+        assert values(query.catch_up()) == expected[10:]
+        query.stop()
+        # What is gone later is a loss to whoever was on its way.
+        for number in expected:
+            keeper.ack(kept[number])
+        assert keeper.flush()
+        until(lambda: is_gone(fleeting, client, checkpoint), WITHIN_S)
         keeper.close()

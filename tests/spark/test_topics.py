@@ -178,6 +178,56 @@ def test_a_named_topic_that_was_deleted_once_it_was_read_is_let_go(make: Make, a
     assert values(query.catch_up()) == [3]
 
 
+def test_a_named_topic_that_was_made_again_is_read_by_the_running_query(make: Make, ask: Ask) -> None:
+    a, b = make("a", 3), make("b", 4)
+    b.split(0)
+    b.publish(2)
+    query = ask(topics=f"{a.topic},{b.topic}", start="earliest")
+    assert len(query.catch_up()) == 9
+    b.delete()
+    other = make("b", 5)
+    other.split(0)
+    other.publish(3)
+    until(lambda: query.catch_up() is not None and sum(map(len, query.batches)) == 17, WITHIN_S)
+    a.publish(1)
+    assert values(query.catch_up()) == [3]
+    query.restart()
+    other.publish(1)
+    assert values(query.catch_up()) == [8]
+
+
+def test_a_named_topic_that_is_made_only_after_the_query_was_resumed_is_read(
+    make: Make, ask: Ask, namespace: str
+) -> None:
+    a = make("a", 3)
+    query = ask(topics=a.topic, start="earliest")
+    assert len(query.catch_up()) == 3
+    query.restart(topics=f"{a.topic},topic://{namespace}/b")
+    a.publish(1)
+    assert values(query.catch_up()) == [3]
+    make("b", 2)
+    until(lambda: query.catch_up() is not None and "b" in query.topics, WITHIN_S)
+    assert values([row for rows in query.batches for row in rows]) == [0, 0, 1, 1, 2, 3]
+
+
+def test_unread_messages_of_a_topic_that_was_made_again_are_told(make: Make, ask: Ask) -> None:
+    a, b = make("a", 3), make("b", 3)
+    query = ask(topics=f"{a.topic},{b.topic}", start="earliest", maxRowsPerTrigger=4)
+    assert len(query.trigger() or ()) == 4
+    late = a if query.lags[a.topic]["segments"]["0"]["entriesBehind"] else b
+    late.delete()
+    make(late.topic[-1], 2)
+
+    def fails() -> bool:
+        try:
+            query.trigger()
+        except DataLost as error:
+            return late.topic in str(error)
+        return False
+
+    until(fails, WITHIN_S)
+
+
 def test_what_is_available_now_has_no_topic_that_joins_later(make: Make, ask: Ask) -> None:
     a = make("a", 3)
     query = ask(start="earliest")

@@ -19,7 +19,7 @@ from anabranch.client.consumer import ROWS_MAX, Consumer, Setup
 from anabranch.client.controller_session import Assigned, ControllerSession
 from anabranch.client.errors import DataLost, TopicMadeAgain
 from anabranch.client.message import Entry, Message
-from anabranch.client.resolving import position_of
+from anabranch.client.resolving import earliest, position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import Cut, Place, Position
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
@@ -99,7 +99,9 @@ class CheckpointConsumer(Consumer):
         await super().open()
 
     async def _resolved(self, begin: Begin) -> Cut:
-        """Asks the brokers where the latest messages are, or those of a time."""
+        """Asks the brokers where the latest messages are, the earliest, or those of a time."""
+        if begin == Cut():
+            return await earliest(self._connections, self._watch.layout, self._watch.topic_of, self._chance)
         if isinstance(begin, Cut):
             return begin
         since_ms = None if begin == "latest" else begin

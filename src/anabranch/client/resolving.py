@@ -1,9 +1,11 @@
-"""Where "latest", or a time, is in a segment: asked of its broker, once, by a reader that reads nothing."""
+"""Where "latest", "earliest" or a time is in a segment: asked of its broker, once, by a reader that reads nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.client.connection import ClientConnection, PartKind
@@ -12,8 +14,12 @@ from anabranch.client.errors import RequestRefused
 from anabranch.client.message import signed
 from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, Position
+from anabranch.model.cut import BEGINNING, Cut, Place, Position
+from anabranch.model.layout import SegmentLayout
+from anabranch.model.resuming import resume
+from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.extensions import DATA_LOST, OWED_FROM, position_text, read_position
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,58 @@ async def position_of(
         await backoff.wait()
 
 
+async def earliest(
+    connections: Connections,
+    layout: SegmentLayout,
+    topic_of: Callable[[SegmentId], str],
+    chance: random.Random,
+) -> Cut:
+    """The cut that "earliest" is now: places in those segments only whose beginning was given up before.
+
+    A child is owed from its first message to whoever has read its parents. What was gone before they were read is no
+    loss to a reader that began at the earliest message there was. Segments without parents need no place for that.
+    """
+    first = resume(layout, Cut()).readable
+    children = [number for number in layout.segments if number not in first]
+    found = await asyncio.gather(*(_given_up_until(connections, topic_of(n), chance) for n in children))
+    places = (
+        Place.of(layout.segments[number], is_apart=True).moved(at)
+        for number, at in zip(children, found, strict=True)
+        if at is not None
+    )
+    return Cut(tuple(places), layout.topic_id)
+
+
+async def _given_up_until(connections: Connections, topic: str, chance: random.Random) -> Position | None:
+    """The first entry that is kept, if there were others before it. None of a segment that is gone.
+
+    Goes on trying until it is cancelled.
+    """
+    backoff = Backoff(chance)
+    while True:
+        try:
+            connection = await connections.owner(topic)
+            owed = pb.KeyValue(key=OWED_FROM, value=position_text(*BEGINNING[:2]))
+            probe = await _subscribed(connection, topic, f"reader-{chance.getrandbits(32):08x}", [owed])
+            try:
+                await ask(connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=probe.number)
+            finally:
+                connection.detach(PartKind.CONSUMER, probe.number)
+            return None
+        except RequestRefused as refused:
+            _, is_lost, rest = str(refused).partition(f"{DATA_LOST} ")
+            if is_lost and (kept := read_position(rest.partition(": ")[0])) is not None:
+                return (*kept, 0)
+            if refused.error == pb.TopicNotFound:
+                return None
+            if refused.error in FINAL_ERRORS:
+                raise
+            log.debug("looking for the beginning of %s refused, tried again: %s", topic, refused)
+        except AnabranchError as error:
+            log.debug("looking for the beginning of %s tried again: %s", topic, error)
+        await backoff.wait()
+
+
 async def _ask(connection: ClientConnection, topic: str, name: str, since_ms: int | None) -> Position:
     probe = await _subscribed(connection, topic, name)
     try:
@@ -60,7 +118,9 @@ async def _ask(connection: ClientConnection, topic: str, name: str, since_ms: in
     return BEGINNING if ledger < 0 else (ledger, entry + 1, 0)
 
 
-async def _subscribed(connection: ClientConnection, topic: str, name: str) -> _Probe:
+async def _subscribed(
+    connection: ClientConnection, topic: str, name: str, metadata: Sequence[pb.KeyValue] = ()
+) -> _Probe:
     probe = connection.attach(PartKind.CONSUMER, _Probe)
     try:
         await ask(
@@ -75,6 +135,7 @@ async def _subscribed(connection: ClientConnection, topic: str, name: str) -> _P
             initialPosition=pb.CommandSubscribe.Latest,
             durable=False,
             force_topic_creation=False,
+            metadata=metadata,
         )
     except BaseException:
         connection.detach(PartKind.CONSUMER, probe.number)

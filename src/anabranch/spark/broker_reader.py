@@ -16,14 +16,16 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from anabranch.client.connections import Connections
+from anabranch.client.connections import Backoff, Connections
 from anabranch.client.crypto import Encryption
-from anabranch.client.errors import CryptoFailed, DataLost, TimedOut, TopicMadeAgain
+from anabranch.client.errors import CryptoFailed, DataLost, TimedOut, TopicDeleted, TopicMadeAgain
 from anabranch.client.inbox import Inbox
+from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Entry
 from anabranch.client.segment_consumer import Reading, SegmentConsumer, Subscription
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, Position
+from anabranch.model.cut import BEGINNING, Place, Position
+from anabranch.model.resuming import gaps_of
 from anabranch.spark.ends import Ends
 from anabranch.spark.task import Task
 from anabranch.wire import pulsar_pb2 as pb
@@ -86,7 +88,7 @@ class BrokerReader:
         """Finds the end of a slice that goes to its segment's, and starts to read."""
         last = await self.find_end()
         if last is None:
-            self._task.lost(self._slice.start)
+            await self._gone(self._slice.start)
             return
         # An end that is further on is a position that nothing was written to: all before it is there.
         self._end = last if self._slice.end is None else min(last, self._slice.end)
@@ -153,7 +155,7 @@ class BrokerReader:
             if (has_all or segment.has_ended) and not segment.queued:
                 self._check()
                 if not has_all:
-                    self._task.lost(segment.position)
+                    await self._gone(segment.position)
                 return None
             try:
                 batch, entries = await self._arrow.read(ROWS_MAX, LOOK_S)
@@ -168,6 +170,9 @@ class BrokerReader:
                 return None
             except DataLost:
                 if not self._back:
+                    if await self.find_end() is None:
+                        await self._gone(segment.position)
+                        return None
                     self._task.lost(segment.position)
                 await self._read_from(None)
                 continue
@@ -198,6 +203,22 @@ class BrokerReader:
             await self._read_from((ledger, entry - self._back, 0))
 
     # -- what goes wrong
+
+    async def _gone(self, position: Position | None) -> None:
+        """Its segment was deleted. Nothing is lost if that had nothing behind a position: layouts remember its end."""
+        watch = LayoutWatch(self._connections, self._task.topic, Backoff(self._chance))
+        place = Place(self._slice.segment, self._task.range, at=(position or BEGINNING,))
+        try:
+            async with asyncio.timeout(self._task.timeout_s):
+                await watch.open(create=False)
+            # Where the segment is still listed it is about to be pruned, and its end is not told yet.
+            is_lost = place.segment in watch.layout.segments or bool(gaps_of(watch.layout, place))
+        except (TopicDeleted, TimeoutError):
+            is_lost = True
+        finally:
+            await watch.close()
+        if is_lost:
+            self._task.lost(position)
 
     def _check(self) -> None:
         try:

@@ -54,6 +54,10 @@ class Choice:
             return False
         return not self.pattern or re.fullmatch(self.pattern, topic.local) is not None
 
+    def is_by_name(self, name: str) -> bool:
+        """Whether the name alone says that a topic is read, for as long as it exists."""
+        return not self.filters and self.has(name)
+
     def of_those(self, names: Iterable[str]) -> frozenset[str]:
         return frozenset(filter(self.has, names))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from anabranch.client.connections import Backoff
 from anabranch.client.errors import ConnectionLost, TopicDeleted, TopicMadeAgain
 from anabranch.client.ledgers import ledgers_of
 from anabranch.errors import AnabranchError
@@ -211,21 +213,28 @@ class Driver:
         self._held.discard(name)
         if not self.options.choice.has(name) or (feed is not None and not feed.may_have_more(cut)):
             log.info("%s is read no more", name)
-        elif await self.feeds.exists(name):
-            log.info("%s is not among %s any more", name, self.options.choice)
+        elif await self.feeds.exists(name, cut):
+            if name in self.feeds.current:
+                log.info("%s is there, though it was not told", name)
+            else:
+                log.info("%s is not among %s any more", name, self.options.choice)
         else:
             self._lost(DataLost(f"{name} was deleted, and what was not read of it is gone with it"))
 
     async def _views(self, start: Mapping[str, Cut]) -> dict[str, View]:
+        backoff = Backoff(random.Random())
         while True:
             cuts = await self._still_there(start)
             try:
                 found = await asyncio.gather(*(self._view(name, cut) for name, cut in cuts.items()))
                 return dict(zip(cuts, found, strict=True))
             except TopicDeleted:
-                # In this moment. What is left of the others is a batch, too.
-                if len(self.options.choice.names) == 1:
+                # In this moment. What is left of the others is a batch, too, once that topic has left them.
+                is_sole = len(self.options.choice.names) == 1
+                if is_sole or not any(feed.is_deleted for feed in self.feeds.current.values()):
                     raise
+            # Brokers may disagree for a moment whether there is that topic.
+            await backoff.wait()
             await self.feeds.settle()
 
     async def _view(self, name: str, start: Cut) -> View:
@@ -233,6 +242,7 @@ class Driver:
         start = await self._of_topic(feed, start)
         aim = None if target is None else target.get(name, start)
         layout = await feed.layout_of(max(epoch_of(start), epoch_of(aim or Cut())))
+        start = await feed.begun(start)
         self._check(feed, resume(layout, start).gaps)
         known = await feed.known(layout, start)
         self._check(feed, await feed.emptied(layout, start, known))

@@ -17,7 +17,7 @@ from anabranch.client.connections import Backoff, Connections
 from anabranch.client.errors import RequestRefused, TimedOut, TopicDeleted, TopicMadeAgain
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.reader_place import unknown
-from anabranch.client.resolving import position_of
+from anabranch.client.resolving import earliest, position_of
 from anabranch.client.segment_consumer import FINAL_ERRORS
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BEGINNING, Cut, Place, Position
@@ -142,6 +142,13 @@ class TopicFeed:
                     return Cut(tuple(moved), layout.topic_id)
                 # One is gone: the next layout has others in its place.
                 await self.layout_of(layout.epoch + 1)
+
+    async def begun(self, start: Cut) -> Cut:
+        """The cut; "earliest" as it is now, with what was gone before anything was read."""
+        if start.places:
+            return start
+        async with self._in_time("where it begins"):
+            return await earliest(self._connections, self.layout, self.topic_of, self._chance)
 
     async def _position(self, number: SegmentId, since_ms: int | None) -> Position | None:
         return await position_of(self._connections, self.topic_of(number), since_ms, self._chance)

@@ -1,7 +1,10 @@
 """The topics of a query on the driver, a feed for each: opened as topics join, closed as they leave.
 
-Named topics are there from the beginning. A namespace is watched. What joins or leaves shows when `settle` is called,
-before each batch, so that a batch is planned over one set of topics.
+Of several named topics those that are not there are looked for again and again. A namespace is watched. What joins or
+leaves shows when `settle` is called, before each batch, so that a batch is planned over one set of topics.
+
+Whether a topic was deleted, or made again, is the word of its own feed. A namespace's watch says which topics join, and
+which no longer have the properties that are asked for: that a name is missing in its answer proves nothing else.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from anabranch.client.connections import Backoff, Connections
-from anabranch.client.errors import ConnectionLost, TopicDeleted
+from anabranch.client.errors import ConnectionLost, TopicDeleted, TopicMadeAgain
 from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
 from anabranch.client.topic_set import Change
 from anabranch.errors import AnabranchError
+from anabranch.model.cut import Cut
 from anabranch.spark.ends import Following
 from anabranch.spark.feed import InTime, TopicFeed
 from anabranch.spark.options import Options
@@ -25,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # At once, so that a large namespace does not ask everything in one moment.
 OPENING_MAX: Final = 50
+# How often a topic is looked for that is named and not there.
+MISSING_EVERY_S: Final = 1.0
 
 
 class Feeds:
@@ -43,7 +49,7 @@ class Feeds:
         self._former: dict[str, TopicFeed] = {}
         self._watch: NamespaceWatch | None = None
         self._watched: frozenset[str] = frozenset()
-        self._made_again: set[str] = set()
+        self._missing_asked_s = 0.0
         self._ended: Exception | None = None
 
     @property
@@ -52,7 +58,7 @@ class Feeds:
 
     @property
     def left(self) -> frozenset[str]:
-        """Also of those that were deleted and made again: they join as others do once they were let go."""
+        """Also those that were deleted and made again: they join as others do once they were let go."""
         return frozenset(self._left)
 
     async def open(self) -> None:
@@ -95,7 +101,6 @@ class Feeds:
     def _changed(self, change: Change) -> None:
         assert self._watch is not None
         self._watched = self._watch.topics
-        self._made_again |= change.closed & change.opened
         self.following.note()
 
     def _has_ended(self, error: Exception) -> None:
@@ -113,11 +118,19 @@ class Feeds:
         for name, feed in list(self._current.items()):
             # One topic alone is all the query has: it fails without it, when it is next looked at.
             is_gone = feed.is_deleted and choice.names != (name,)
-            if is_gone or name not in wanted or name in self._made_again:
+            if is_gone or (name not in wanted and not choice.is_by_name(name)):
                 await self._leave(name)
-        self._made_again.clear()
-        if not choice.is_named:
-            await self._open_all(wanted - self._current.keys() - self._left.keys())
+        absent = wanted - self._current.keys() - self._left.keys()
+        if absent and (not choice.is_named or self._may_ask_for_missing()):
+            await self._open_all(absent)
+
+    def _may_ask_for_missing(self) -> bool:
+        """Spark asks a hundred times a second what is new: nobody else needs to be asked as often."""
+        now = asyncio.get_running_loop().time()
+        if now - self._missing_asked_s < MISSING_EVERY_S:
+            return False
+        self._missing_asked_s = now
+        return True
 
     async def _leave(self, name: str) -> None:
         feed = self._current.pop(name)
@@ -148,12 +161,24 @@ class Feeds:
                     log.debug("a broker's address is asked for again: %s", error)
                 await backoff.wait()
 
-    async def exists(self, name: str) -> bool:
+    async def exists(self, name: str, cut: Cut) -> bool:
+        """Whether the topic that the cut is of is there: no other one of its name counts.
+
+        If its name alone says that the query reads it, it is among the current ones from here on.
+        """
         try:
             feed = await self._opened(name)
         except TopicDeleted:
             return False
-        await feed.close()
+        try:
+            await feed.check(cut)
+        except TopicMadeAgain:
+            await feed.close()
+            return False
+        if self._options.choice.is_by_name(name):
+            self._current[name] = feed
+        else:
+            await feed.close()
         return True
 
     async def _open_all(self, names: Iterable[str], *, may_be_missing: bool = True) -> None:

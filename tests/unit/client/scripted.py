@@ -71,6 +71,9 @@ class ScriptedBroker:
         self.links: list[Link] = []
         self.watches: list[tuple[Link, int]] = []
         self.lookups: list[pb.CommandScalableTopicLookup] = []
+        # What the first answer to the watch of a namespace names; `tell_topics` says something else later.
+        self.topics: list[str] = []
+        self.namespace_watches: list[tuple[Link, int]] = []
         self._subscribed: dict[tuple[Link, int], str] = {}
         # The segment topics of the consumers that are attached: subscribed, and neither closed nor disconnected since.
         self._attached: dict[tuple[Link, int], str] = {}
@@ -148,6 +151,9 @@ class ScriptedBroker:
             self._send(link, frame[1], frame[2], bytes(frame[6]))
         elif kind == C.SCALABLE_TOPIC_LOOKUP:
             self._lookup(link, command.scalableTopicLookup)
+        elif kind == C.WATCH_SCALABLE_TOPICS:
+            self.namespace_watches.append((link, command.watchScalableTopics.watch_id))
+            self.tell_topics(*self.topics)
         elif kind == C.LOOKUP:
             link.send(
                 C.LOOKUP_RESPONSE,
@@ -193,6 +199,16 @@ class ScriptedBroker:
             return
         self.watches.append((link, request.session_id))
         self._push(link, request.session_id, self.layout)
+
+    def tell_topics(self, *names: str) -> None:
+        """Pushes all topics that there are to whoever watches the namespace."""
+        for link, number in self.namespace_watches:
+            link.send(
+                C.WATCH_SCALABLE_TOPICS_UPDATE,
+                "watchScalableTopicsUpdate",
+                watch_id=number,
+                snapshot=pb.ScalableTopicsSnapshot(topics=names),
+            )
 
     def publish(self, layout: SegmentLayout) -> None:
         """Pushes a layout to whoever watches."""
