@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -413,6 +413,26 @@ async def test_a_look_for_fences_holds_up_nothing(open_store: Opener) -> None:
     async with asyncio.timeout(10):
         await owner.until(400)
     assert owner.error is None
+
+
+async def test_a_ledger_that_its_taker_deletes_while_it_is_asked_for_is_no_error(open_store: Opener) -> None:
+    old, new = await started(open_store), await started(open_store)
+    owner, other = Owner(), Owner()
+    writer = old.open_ledger(L1, owner, "public/default")
+    writer.append(b"taken", 1)
+    await owner.until(1)
+    writer.close()
+    await new.take(old.incarnation, [L1])
+    busy = old.open_ledger(L2, other, "public/default")
+
+    async def ask_while_busy() -> Mapping[LedgerId, LedgerState]:
+        busy.append(b"on its way", 1)
+        return await old.take(old.incarnation, [L1])
+
+    asking = asyncio.create_task(ask_while_busy())
+    await asyncio.sleep(0)
+    new.delete(L1, old.incarnation)
+    assert (await asking).keys() <= {L1}
 
 
 async def test_a_take_that_races_with_appends_agrees_with_the_writer(open_store: Opener) -> None:

@@ -111,6 +111,11 @@ class _Wal:
         # Also of ledgers not opened yet: a fence outlives whatever comes later.
         self.fenced: set[LedgerId] = set()
 
+    def states(self, ledgers: Collection[LedgerId] | None) -> dict[LedgerId, LedgerState]:
+        """Of those of the ledgers (None: all) that are here; another incarnation may delete what it has taken."""
+        wanted = self.ledgers if ledgers is None else [one for one in ledgers if one in self.ledgers]
+        return {one: self.ledgers[one].state() for one in wanted}
+
 
 class MemoryMedium:
     """The disk that incarnations in one process share."""
@@ -383,15 +388,14 @@ class MemoryLogStore:
         wal = self._medium.wals.get(incarnation)
         if wal is None:
             return {}
-        wanted = list(wal.ledgers) if ledgers is None else [one for one in ledgers if one in wal.ledgers]
         if incarnation == self._incarnation:
             await self._flush()
-            return {one: wal.ledgers[one].state() for one in wanted if not self._is_writing(one)}
+            return {one: state for one, state in wal.states(ledgers).items() if not self._is_writing(one)}
         if ledgers is None:
             wal.is_fenced = True
-        wal.fenced.update(wanted if ledgers is None else ledgers)
+        wal.fenced.update(wal.ledgers if ledgers is None else ledgers)
         await asyncio.sleep(0)
-        return {one: wal.ledgers[one].state() for one in wanted}
+        return wal.states(ledgers)
 
     def look_for_fences(self) -> None:
         if self._wal.is_fenced:
