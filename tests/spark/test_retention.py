@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,6 +160,13 @@ def test_what_was_gone_before_a_reader_began_at_the_earliest_message_is_no_loss(
         with client.checkpoint_consumer(fleeting.topic, start=checkpoint) as reader:
             found += [reader.receive(timeout_s=WITHIN_S) for _ in expected[5:]]
         assert sorted(int(message.payload) for message in found) == expected
+        # The same from a time on that is before all of them.
+        with client.checkpoint_consumer(fleeting.topic, start=datetime(2020, 1, 1, tzinfo=UTC)) as reader:
+            found = [reader.receive(timeout_s=WITHIN_S) for _ in expected]
+        assert sorted(int(message.payload) for message in found) == expected
+        query = DryQuery(**fleeting.options(start="2020-01-01T00:00:00Z"))
+        assert values(query.catch_up()) == expected
+        query.stop()
         query = DryQuery(**fleeting.options(start="earliest"))
         assert values(query.trigger()) == expected[:10]
         query.restart()

@@ -27,7 +27,7 @@ from anabranch.client import (
     connect,
 )
 from anabranch.client.checkpoint import Start
-from anabranch.client.errors import BadCheckpoint, DataLost
+from anabranch.client.errors import BadCheckpoint, DataLost, TopicMadeAgain
 
 # What Pulsar's own tools call them.
 KINDS: Final = {"exclusive": "stream", "failover": "stream", "shared": "queue"}
@@ -144,6 +144,10 @@ async def _checkpoint_consumer(
 ) -> CheckpointConsumer:
     try:
         return await client.checkpoint_consumer(arguments.topic, start=start, receive_queue=queue)
+    except TopicMadeAgain as error:
+        raise UsageError(
+            f"{error}; to read the present topic, remove {arguments.checkpoint} and --start anew"
+        ) from None
     except BadCheckpoint as error:
         raise UsageError(f"--checkpoint {arguments.checkpoint}: {error}") from None
     except DataLost as error:

@@ -22,6 +22,7 @@ from anabranch.client.message import Entry, Message
 from anabranch.client.resolving import earliest, position_of
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
 from anabranch.model.cut import Cut, Place, Position
+from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, check_topic, epoch_of, gaps_of, resume
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -100,10 +101,8 @@ class CheckpointConsumer(Consumer):
 
     async def _resolved(self, begin: Begin) -> Cut:
         """Asks the brokers where the latest messages are, the earliest, or those of a time."""
-        if begin == Cut():
-            return await earliest(self._connections, self._watch.layout, self._watch.topic_of, self._chance)
         if isinstance(begin, Cut):
-            return begin
+            return begin if begin.places else await self._earliest(self._watch.layout)
         since_ms = None if begin == "latest" else begin
         while True:
             layout = self._watch.layout
@@ -117,9 +116,14 @@ class CheckpointConsumer(Consumer):
                 raise refused.exceptions[0] from None
             found = [place.moved(at) for place, task in asked if (at := task.result()) is not None]
             if len(found) == len(asked):
-                return Cut(tuple(found), layout.topic_id)
+                cut = Cut(tuple(found), layout.topic_id)
+                return cut if begin == "latest" else Cut.merge(cut, await self._earliest(layout))
             # One is gone: the next layout has others in its place.
             await self._layout_of(layout.epoch + 1)
+
+    async def _earliest(self, layout: SegmentLayout) -> Cut:
+        """What was gone by now is no loss, whatever comes before it in its range."""
+        return await earliest(self._connections, layout, self._watch.topic_of, self._chance)
 
     async def _position_of(self, place: Place, since_ms: int | None) -> Position | None:
         topic = self._watch.topic_of(place.segment)

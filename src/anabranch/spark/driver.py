@@ -383,7 +383,7 @@ class Driver:
     def _lost(self, error: DataLost | TopicMadeAgain) -> None:
         if self.options.fail_on_data_loss:
             if isinstance(error, TopicMadeAgain):
-                raise TopicMadeAgain(f"{error}. {FROM_BEGINNING}")
+                raise TopicMadeAgain(f"{error}. {FROM_BEGINNING}") from None
             raise DataLost(f"{error}. {GO_ON}", error.gaps)
         log.warning("%s", error)
 

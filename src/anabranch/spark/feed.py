@@ -139,7 +139,8 @@ class TopicFeed:
                 found = await asyncio.gather(*(self._position(place.segment, since_ms) for place in places))
                 if None not in found:
                     moved = (p.moved(at) for p, at in zip(places, found, strict=True) if at is not None)
-                    return Cut(tuple(moved), layout.topic_id)
+                    cut = Cut(tuple(moved), layout.topic_id)
+                    return cut if begin == "latest" else Cut.merge(cut, await self._earliest(layout))
                 # One is gone: the next layout has others in its place.
                 await self.layout_of(layout.epoch + 1)
 
@@ -148,7 +149,10 @@ class TopicFeed:
         if start.places:
             return start
         async with self._in_time("where it begins"):
-            return await earliest(self._connections, self.layout, self.topic_of, self._chance)
+            return await self._earliest(self.layout)
+
+    async def _earliest(self, layout: SegmentLayout) -> Cut:
+        return await earliest(self._connections, layout, self.topic_of, self._chance)
 
     async def _position(self, number: SegmentId, since_ms: int | None) -> Position | None:
         return await position_of(self._connections, self.topic_of(number), since_ms, self._chance)
