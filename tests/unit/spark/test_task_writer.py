@@ -152,6 +152,13 @@ def test_a_broker_that_cannot_be_reached_fails_the_task_in_time() -> None:
         write_rows(Plan(options, Columns("value")), "w", 0, iter([batch("a")]), lambda: UUID(int=1))
 
 
+def test_a_broker_that_refuses_the_producer_for_too_long_is_quoted(broker: ScriptedThread) -> None:
+    broker.script.refusals[SEGMENT] = [pb.ServiceNotReady] * 10_000
+    broker.script.refusal_text = "the disk is full: nothing can be published"
+    with pytest.raises(TimeoutError, match="the disk is full"):
+        write(broker, iter([batch("a")]), timeout_s=0.5)
+
+
 def test_what_was_written_before_the_write_was_decided_is_told(broker: ScriptedThread) -> None:
     script = broker.script
 
