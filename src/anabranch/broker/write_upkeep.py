@@ -71,6 +71,7 @@ class WriteUpkeep:
     async def sweep(self) -> None:
         now_ms = await self._broker.metadata.now_ms()
         kept_ms = self._broker.config.hidden_writes_retention_seconds * 1000
+        await self._records.sweep_parts(now_ms - kept_ms)
         for write in await self._records.writes():
             batches = [batch async for batch in self._records.batches(write)]
             for batch in batches:
