@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from anabranch import blocking
 from anabranch.cli.main import main
-from anabranch.pipelines.hadoop_files import HadoopFiles
+from anabranch.pipelines.hadoop_files import ONE_RUN, BadPlace, HadoopFiles
 from anabranch.pipelines.table_files import LocalFiles
 from anabranch.pipelines.table_log import TableLog
 from anabranch.pipelines.table_names import GUARD, GUARD_TEXT
@@ -254,6 +255,31 @@ def test_each_topic_of_a_namespace_has_a_table_with_its_own_columns(
 
 def test_files_are_reached_through_hadoop_too(spark: SparkSession, tmp_path: Path) -> None:
     check_contract(HadoopFiles(spark, f"file://{tmp_path}"), f"file://{tmp_path}")
+
+
+def test_of_two_that_create_one_record_at_a_url_one_is_first(spark: SparkSession, tmp_path: Path) -> None:
+    root = f"file://{tmp_path}/a %41"
+    runs = [HadoopFiles(spark, root) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(40):
+            path = f"{root}/{number:08}.json"
+            first = list(pool.map(lambda at: runs[at].create(path, b"%d" % at), range(2)))  # noqa: B023
+            assert sorted(first) == [False, True], number
+            assert runs[0].read(path) == b"%d" % first.index(True)
+    assert len(runs[0].names(root)) == 40
+
+
+def test_a_store_that_cannot_create_a_file_once_is_refused_unless_there_is_one_run_at_a_time(
+    spark: SparkSession,
+) -> None:
+    place = "http://localhost/lake"
+    with pytest.raises(BadPlace, match=f"two runs .*--conf {ONE_RUN}=true"):
+        HadoopFiles(spark, place)
+    spark.conf.set(ONE_RUN, "true")
+    try:
+        HadoopFiles(spark, place)
+    finally:
+        spark.conf.unset(ONE_RUN)
 
 
 def test_a_table_at_a_url_is_written_compacted_and_gone_on_with(

@@ -312,31 +312,30 @@ class HiddenWrites:
         if record is None or not record.is_about(self._topic.name):
             record = await self._records.attach(batch, whole_topic(self._topic.name))
         if all(fate is Fate.OPEN for fate in record.fates(attempts).values()):
-            given_up = await self._finish(batch, attempts, now_ms)
+            given_up = await self._finish(batch, record, attempts, now_ms)
             if given_up is None:
                 return
             record = given_up
         await self._carry_out(batch, record)
 
-    async def _finish(self, batch: WriteBatch, attempts: Sequence[str], now_ms: int) -> WriteRecord | None:
+    async def _finish(
+        self, batch: WriteBatch, record: WriteRecord, attempts: Sequence[str], now_ms: int
+    ) -> WriteRecord | None:
         """Gives up what nobody finishes of a batch that is open. The record if it has changed by that."""
+        store_ms = await self._topic.broker.metadata.now_ms()
         if not self._connected.isdisjoint(attempts):
-            await self._records.renew(batch)
-        elif await self._has_lapsed(batch, now_ms):
+            if self._records.is_due(record, store_ms):
+                await self._records.renew(batch)
+        elif self._has_settled_in(now_ms) and self._records.has_lapsed(record, store_ms):
             return await self._give_up(batch, attempts, self._records.lapse, "has had a producer for long")
         late = self._late(attempts, now_ms)
         if not late:
             return None
         return await self._give_up(batch, late, self._records.drop, "has finished it in time")
 
-    async def _has_lapsed(self, batch: WriteBatch, now_ms: int) -> bool:
-        """Whether nobody writes the batch any more, here or elsewhere, nor has come back to us since we took over."""
-        if now_ms < self._opened_ms + self._records.lease_ms // RENEWALS:
-            return False
-        record = await self._records.get(batch)
-        return record is not None and self._records.has_lapsed(
-            record, await self._topic.broker.metadata.now_ms()
-        )
+    def _has_settled_in(self, now_ms: int) -> bool:
+        """Whether clients that were connected to the owner before have had the time to come here."""
+        return now_ms >= self._opened_ms + self._records.lease_ms // RENEWALS
 
     @property
     def _connected(self) -> set[str]:

@@ -3,6 +3,8 @@
 `/hidden-writes/<write>/<batches by the thousand>/<batch>`, so that no folder of a long stream grows without bounds.
 Whoever changes a record gets it as it is then, which may be by somebody else's decision.
 
+Lists of attempts that are too long for one value are continued elsewhere: `write_parts`.
+
 Whoever may not do so is refused by a check of the record as it was read, which is the one that is changed.
 """
 
@@ -16,6 +18,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from anabranch.broker.write_parts import PartName, WriteParts
+from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.hidden_writes import Claim, WriteBatch, WriteRecord
@@ -25,6 +29,7 @@ HIDDEN_WRITES: Final = "/hidden-writes"
 _PER_FOLDER: Final = 1000
 # So often is a lease renewed within its time, at least: some of it may fail, or come late.
 RENEWALS: Final = 4
+FIND_TRIES: Final = 3
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,12 +44,22 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     seen_ms: int = 0
     # It is being forgotten: the topics left are those that may not have carried it out.
     is_expiring: bool = False
+    # The beginnings of lists that are too long; `winners` and `dropped` are what follows.
+    winner_parts: tuple[PartName, ...] = ()
+    dropped_parts: tuple[PartName, ...] = ()
 
-    def record(self, modified_ms: int) -> WriteRecord:
+    @property
+    def parts(self) -> tuple[PartName, ...]:
+        return (*self.winner_parts, *self.dropped_parts)
+
+    def record(
+        self, modified_ms: int, winners: tuple[str, ...] | None, dropped: tuple[str, ...]
+    ) -> WriteRecord:
+        """With its lists as they are with their parts."""
         return WriteRecord(
-            self.winners,
+            winners,
             self.topics,
-            self.dropped,
+            dropped,
             self.about,
             self.rows,
             self.digest,
@@ -64,6 +79,16 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
             record.claim,
             record.seen_ms,
         )
+
+
+class RecordDamaged(AnabranchError):
+    """A part of the record is missing."""
+
+
+class _Found(NamedTuple):
+    stored: _Stored
+    record: WriteRecord
+    version: int
 
 
 class Expired(NamedTuple):
@@ -108,6 +133,7 @@ class WriteRecords:
     def __init__(self, metadata: MetadataStore, lease_ms: int = 120_000) -> None:
         """A batch has lapsed if nobody has seen a producer of it for `lease_ms`; 0: never."""
         self._metadata = metadata
+        self._parts = WriteParts(metadata)
         self.lease_ms = lease_ms
         self._attaching: WeakValueDictionary[WriteBatch, asyncio.Lock] = WeakValueDictionary()
 
@@ -115,8 +141,24 @@ class WriteRecords:
         return f"{_folder(batch.write)}/{batch.batch // _PER_FOLDER}/{batch.batch}"
 
     async def get(self, batch: WriteBatch) -> WriteRecord | None:
-        found = await self._metadata.get(self.path(batch))
-        return None if found is None else _decode(found.value).record(found.modified_ms)
+        found = await self._find(batch)
+        return None if found is None else found.record
+
+    async def _find(self, batch: WriteBatch) -> _Found | None:
+        for _ in range(FIND_TRIES):
+            found = await self._metadata.get(self.path(batch))
+            if found is None:
+                return None
+            stored = _decode(found.value)
+            winners, dropped = stored.winners, stored.dropped
+            if stored.parts:
+                whole = await self._parts.joined(stored.winner_parts, winners or ())
+                lost = await self._parts.joined(stored.dropped_parts, dropped)
+                if whole is None or lost is None:
+                    continue  # Somebody forgets the record just now: it goes first, and is gone.
+                winners, dropped = None if winners is None else whole, lost
+            return _Found(stored, stored.record(found.modified_ms, winners, dropped), found.version)
+        raise RecordDamaged(f"a part of the record of {batch} is missing")
 
     async def attach(self, batch: WriteBatch, topic: TopicName, check: Check = _anybody) -> WriteRecord:
         """The record once it is about the topic, unless it was decided before. Asked for before each attempt writes.
@@ -208,21 +250,40 @@ class WriteRecords:
     ) -> WriteRecord:
         path = self.path(batch)
         while True:
-            found = await self._metadata.get(path)
-            before = WriteRecord() if found is None else _decode(found.value).record(found.modified_ms)
+            found = await self._find(batch)
+            before = WriteRecord() if found is None else found.record
             await check(before)
             after = change(before)
             if after == before:
                 return before
-            value = _encode(_Stored.of(after))
+            made: list[str] = []
+            value = _encode(
+                await self._packed(batch, after, _Stored() if found is None else found.stored, made)
+            )
             try:
                 if found is None:
                     await self._metadata.create(path, value)
                 else:
                     await self._metadata.put(path, value, if_version=found.version)
             except (AlreadyExists, VersionConflict):
+                await self._parts.remove(made)
                 continue
             return after
+
+    async def _packed(
+        self, batch: WriteBatch, record: WriteRecord, before: _Stored, made: list[str]
+    ) -> _Stored:
+        """As it is stored. Lists only grow, so the parts of before stay."""
+        stored = _Stored.of(record)
+        winner_parts, winners = await self._parts.cut(batch, record.winners or (), before.winner_parts, made)
+        dropped_parts, dropped = await self._parts.cut(batch, record.dropped, before.dropped_parts, made)
+        return msgspec.structs.replace(
+            stored,
+            winners=None if record.winners is None else winners,
+            dropped=dropped,
+            winner_parts=winner_parts,
+            dropped_parts=dropped_parts,
+        )
 
     # -- forgetting
 
@@ -260,6 +321,15 @@ class WriteRecords:
                 await self._metadata.put(path, value, if_version=expired.version)
             else:
                 await self._metadata.delete(path, if_version=expired.version)
+                await self._parts.remove(part.name for part in expired.stored.parts)
+
+    async def sweep_parts(self, before_ms: int) -> None:
+        """Removes parts that are older than that and that no record names."""
+        for name, batch in await self._parts.old(before_ms):
+            found = await self._metadata.get(self.path(batch))
+            named = () if found is None else _decode(found.value).parts
+            if name not in {part.name for part in named}:
+                await self._parts.remove([name])
 
     async def _remove_folder(self, path: str) -> None:
         # One that is not empty belongs to somebody quicker than us.

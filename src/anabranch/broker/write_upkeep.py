@@ -4,7 +4,9 @@ Whoever decides tells the topics of the winners. Losers may have written elsewhe
 died; so owners follow the records themselves, and look again from time to time in case they have missed something.
 
 A record is forgotten when it is old and every topic it names has carried it out: each owner strikes off its own topics,
-and the last one removes the record. What lost is dropped without a record too, as an attempt that nobody finished.
+and the last one removes the record. The last batch of a stream is remembered for longer: a stream that died after the
+record of a batch, and before it has noted that itself, runs the batch again whenever it is started. What lost is
+dropped without a record too, as an attempt that nobody finished.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 3600.0
+# How many times longer the last batch of a stream is remembered than others are: a year instead of a week.
+LAST_KEPT_TIMES: Final = 52
 
 
 class WriteUpkeep:
@@ -66,9 +70,14 @@ class WriteUpkeep:
 
     async def sweep(self) -> None:
         now_ms = await self._broker.metadata.now_ms()
-        before_ms = now_ms - self._broker.config.hidden_writes_retention_seconds * 1000
+        kept_ms = self._broker.config.hidden_writes_retention_seconds * 1000
+        await self._records.sweep_parts(now_ms - kept_ms)
         for write in await self._records.writes():
-            async for batch in self._records.batches(write):
+            batches = [batch async for batch in self._records.batches(write)]
+            for batch in batches:
+                # Of a stream only the last batch is ever run again, when the stream is started after a long time.
+                is_streams_last = batch.batch > 0 and batch == batches[-1]
+                before_ms = now_ms - kept_ms * (LAST_KEPT_TIMES if is_streams_last else 1)
                 # A write's batches are as old as their numbers say: what follows one that is kept is newer.
                 if not await self._forget(batch, before_ms):
                     break

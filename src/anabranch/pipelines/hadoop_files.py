@@ -1,15 +1,22 @@
 """The files of a table wherever Spark can write, by the Hadoop client in Spark: hdfs://, s3a://, gs:// and so on.
 
 Object stores have no folders and no rename: a move is a copy there, and the file appears when it is whole. Nothing is
-locked; of two runs at once, the one that is second to create a record gives up before it changes anything.
+locked; of two runs at once, the one that is second to create a record gives up before it changes anything. So a file
+must be created by one of two only, which the Hadoop client does not promise of every store:
+
+- hdfs:// and its kin: a rename does not replace a file, and the name node does one after the other.
+- s3a:// from Hadoop 3.4.2 on: the store itself creates a file only where there is none, and tells that it can.
+- file://: the Hadoop client looks and then renames, so two may both be first. Links of the machine do it.
+
+Other stores are refused, unless somebody else sees to it that there is one run at a time.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from anabranch.errors import AnabranchError
 from anabranch.pipelines.compaction import Part
@@ -17,6 +24,15 @@ from anabranch.pipelines.table_files import Files, LocalFiles, is_hidden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Where a rename does not replace what is there, and nobody comes between.
+_RENAME_CREATES: Final = frozenset({"hdfs", "webhdfs", "swebhdfs", "viewfs"})
+# Hadoop's name of an option of files that are made, and of the capability to do so.
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+_IS_THERE: Final = ("FileAlreadyExistsException", "RemoteFileChangedException")
+# Says that nobody runs two jobs for one table at once.
+ONE_RUN: Final = "spark.anabranch.oneRunAtATime"
 
 
 class BadPlace(AnabranchError):
@@ -37,15 +53,28 @@ class HadoopFiles:
         configuration = context._jsc.hadoopConfiguration()
         try:
             self._system = self._path(place).getFileSystem(configuration)
+            self._is_conditional = bool(self._system.hasPathCapability(self._path(place), _CONDITIONAL))
         except Py4JJavaError as error:
             why = str(error.java_exception.getMessage())
             raise BadPlace(
                 f"Spark cannot reach {place}: {why}; its file system may need a package (--packages "
                 "org.apache.hadoop:hadoop-aws:VERSION for s3a://) and settings (--conf spark.hadoop.NAME=VALUE)"
             ) from None
+        self._scheme = str(self._system.getUri().getScheme())
+        is_alone = str(spark.conf.get(ONE_RUN, "false")).lower() == "true"
+        if not (self._scheme in ("file", *_RENAME_CREATES) or self._is_conditional or is_alone):
+            raise BadPlace(
+                f"{place}: two runs for one table could not be told apart there, and would lose or double rows: "
+                f"{self._scheme}:// has no way to create a file once that Hadoop tells of. Give a place on hdfs://, "
+                "s3a:// with Hadoop 3.4.2 or later, or this machine's; or see to it yourself that there is one run at "
+                f"a time, and say so: --conf {ONE_RUN}=true"
+            )
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def _local(self, path: str) -> str:
+        return str(self._path(path).toUri().getPath())
 
     def exists(self, path: str) -> bool:
         return bool(self._system.exists(self._path(path)))
@@ -75,10 +104,14 @@ class HadoopFiles:
             stream.close()
 
     def create(self, path: str, data: bytes) -> bool:
+        if self._scheme == "file":
+            return LocalFiles().create(self._local(path), data)
         if self.exists(path):
             return False
+        if self._is_conditional:
+            return self._create_if_none(path, data)
         folder, _, name = path.rpartition("/")
-        draft = self._path(f"{folder}/.{name}.{os.getpid()}")
+        draft = self._path(f"{folder}/.{name}.{uuid4()}")
         stream = self._system.create(draft, True)
         try:
             stream.write(bytearray(data))
@@ -88,6 +121,21 @@ class HadoopFiles:
             return True
         self._system.delete(draft, False)
         return False
+
+    def _create_if_none(self, path: str, data: bytes) -> bool:
+        """The store compares when the file is closed, and it is there whole or not at all."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            making = self._system.createFile(self._path(path)).create().recursive()
+            stream = making.must(_CONDITIONAL, True).build()
+            stream.write(bytearray(data))
+            stream.close()
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() in _IS_THERE:
+                return False
+            raise
+        return True
 
     def persist(self, paths: Iterable[str]) -> None:
         """They are: a file that was closed is stored."""
@@ -107,4 +155,8 @@ class HadoopFiles:
 
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
-        yield
+        if self._scheme == "file":
+            with LocalFiles().locked(self._local(path)):
+                yield
+        else:
+            yield

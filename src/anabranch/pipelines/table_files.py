@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import uuid4
 
 from anabranch.errors import AnabranchError
 from anabranch.pipelines.compaction import Part
@@ -81,7 +82,7 @@ class LocalFiles:
     def create(self, path: str, data: bytes) -> bool:
         folder, name = os.path.split(path)
         os.makedirs(folder, exist_ok=True)
-        draft = os.path.join(folder, f".{name}.{os.getpid()}")
+        draft = os.path.join(folder, f".{name}.{uuid4()}")
         with open(draft, "wb") as file:
             file.write(data)
             file.flush()

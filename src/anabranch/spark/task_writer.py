@@ -5,8 +5,9 @@ connection is lost half-way, nobody knows what the broker holds of it, and the l
 The driver is told of the attempts that are complete, so the torn ones never show. A leg is as large as memory allows;
 most tasks have one.
 
-Brokers give a batch up that has had no producer for some minutes. So a task shows itself: it keeps a producer open from
-its beginning to its end, whether or not there are rows for it. One that is over within a moment need not.
+Brokers give a batch up that has had no producer for some minutes. So a task shows itself: besides those that write, it
+keeps a producer open from its beginning to its end, whether or not there are rows. One that is over within a moment
+need not.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ LEG_BYTES: Final = 128 << 20
 UNANSWERED_BYTES: Final = 32 << 20
 # Record batches are put together up to this size before they are encoded: small ones cost more by the row.
 GATHER_BYTES: Final = 4 << 20
-# A task that has no producer shows itself after this time, and looks again as often. Most tasks have rows before.
+# A task shows itself after this time, and again after that: well within the least that brokers may be set to wait.
 SHOW_S: Final = 1.0
+SHOW_AGAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,6 @@ class TaskWriter:
         # Where a producer is kept though there is nothing to write: where all rows go, or the last ones went.
         self._place = plan.options.topic
         self._showing: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
         self.attempts: list[UUID] = []
         self.topics: set[str] = set()
         self.tally = Tally()
@@ -150,40 +151,47 @@ class TaskWriter:
     async def begin(self, show_s: float) -> None:
         self._showing = asyncio.create_task(self._show(show_s))
 
-    async def _show(self, every_s: float) -> None:
-        """Sees to it that there is a producer, until the task ends."""
-        while True:
-            await asyncio.sleep(every_s)
-            async with self._turn:
-                if self._place is None or (self._leg is not None and self._leg.producers):
-                    continue
-                leg = self._leg = self._leg or self._new_leg()
-                try:
-                    leg.producers[self._place] = await self._producer(self._place, leg.write)
-                except WriteDecided:
-                    return  # Nobody need wait for this task. It hears so when it has rows.
-                except AnabranchError as error:
-                    log.warning("the task does not show itself yet: %s", error)
+    async def _show(self, after_s: float) -> None:
+        """Keeps a producer open that writes nothing, until the task ends.
+
+        It is opened again from time to time: one that was opened before a split belongs to no segment any more."""
+        write: Write | None = None
+        shown: Producer | None = None
+        try:
+            await asyncio.sleep(after_s)
+            while True:
+                if self._place is not None:
+                    write = write or Write(self._write, self._batch, self._new_attempt())
+                    try:
+                        before, shown = shown, await self._producer(self._place, write)
+                        if before is not None:
+                            await before.close(flush=False)
+                    except WriteDecided:
+                        return  # Nobody need wait for this task. It hears so when it has rows.
+                    except AnabranchError as error:
+                        log.warning("the task does not show itself yet: %s", error)
+                await asyncio.sleep(after_s if shown is None else SHOW_AGAIN_S)
+        finally:
+            if shown is not None:
+                await shown.close(flush=False)
 
     async def add(self, table: Any) -> None:
-        async with self._turn:
-            for topic, part in self._by_topic(self.count(table)):
-                if self._leg is not None and self._leg.tables and self._leg.size + part.nbytes > LEG_BYTES:
-                    await self._end_leg()
-                leg = self._leg = self._leg or self._new_leg()
-                leg.tables.append((topic, part))
-                leg.size += part.nbytes
-                self._place = topic
-                try:
-                    await self._post(leg, topic, part)
-                except AnabranchError as error:
-                    await self._again(error)
+        for topic, part in self._by_topic(self.count(table)):
+            if self._leg is not None and self._leg.size + part.nbytes > LEG_BYTES:
+                await self._end_leg()
+            leg = self._leg = self._leg or self._new_leg()
+            leg.tables.append((topic, part))
+            leg.size += part.nbytes
+            self._place = topic
+            try:
+                await self._post(leg, topic, part)
+            except AnabranchError as error:
+                await self._again(error)
 
     async def finish(self) -> None:
         """Returns once every row is stored."""
-        async with self._turn:
-            if self._leg is not None and self._leg.tables:
-                await self._end_leg()
+        if self._leg is not None:
+            await self._end_leg()
 
     async def close(self) -> None:
         if self._showing is not None:

@@ -80,11 +80,30 @@ async def test_records_are_forgotten_when_they_are_old_and_carried_out(rest: Res
     await records.decide(WriteBatch("job", 1), [A], [TOPIC])
     clock.ms += DAY_MS // 2 + 1
     await upkeep.sweep()
-    assert await known(rest) == [WriteBatch("job", 1)]
-    clock.ms += DAY_MS
+    assert await known(rest) == [WriteBatch("a/b c", 1234), WriteBatch("job", 1)], "the last of their streams"
+    clock.ms += 52 * DAY_MS
     await upkeep.sweep()
     await upkeep.sweep()
     assert await rest.broker.metadata.children(HIDDEN_WRITES) == []
+
+
+async def test_the_last_batch_of_a_stream_is_known_for_a_year_and_the_ones_before_for_a_week(
+    rest: Rest, clock: Clock
+) -> None:
+    records, upkeep = rest.broker.write_records, rest.broker.write_upkeep
+    for number in (4, 5, 6):
+        await records.decide(WriteBatch("stream", number), [A], [TOPIC])
+    await records.decide(WriteBatch("nightly", 0), [A], [TOPIC])
+    clock.ms += 51 * DAY_MS
+    await upkeep.sweep()
+    assert await known(rest) == [WriteBatch("stream", 6)]
+    # The stream is back: it finds its batch written, and goes on.
+    decided = await records.decide(WriteBatch("stream", 6), [B], [TOPIC])
+    assert decided.winners == (A,)
+    await records.decide(WriteBatch("stream", 7), [B], [TOPIC])
+    clock.ms += DAY_MS + 1
+    await upkeep.sweep()
+    assert await known(rest) == [WriteBatch("stream", 7)]
 
 
 async def test_a_record_is_carried_out_before_it_is_forgotten(rest: Rest, clock: Clock) -> None:

@@ -72,8 +72,9 @@ def test_a_task_has_a_producer_before_its_first_row(broker: ScriptedThread) -> N
         yield batch("a")
 
     outcome = write(broker, rows(), show_s=0.01)
-    assert outcome == Outcome((UUID(int=1),), frozenset({SEGMENT}), Tally(1, 1, ord("a")))
-    assert stored(broker, 1) == [b"a"]
+    # The first one is of the producer that only shows that the task runs.
+    assert outcome == Outcome((UUID(int=2),), frozenset({SEGMENT}), Tally(1, 1, ord("a")))
+    assert stored(broker, 2) == [b"a"]
 
 
 def test_a_task_without_rows_that_takes_its_time_has_a_producer_and_names_no_attempt(
@@ -161,6 +162,13 @@ def test_a_broker_that_cannot_be_reached_fails_the_task_in_time() -> None:
     options = SinkOptions("pulsar://127.0.0.1:1", topic=TOPIC, timeout_s=0.3)
     with pytest.raises(TimeoutError, match=r"not opened within 0\.3 s"):
         write_rows(Plan(options, Columns("value")), "w", 0, iter([batch("a")]), lambda: UUID(int=1))
+
+
+def test_a_broker_that_refuses_the_producer_for_too_long_is_quoted(broker: ScriptedThread) -> None:
+    broker.script.refusals[SEGMENT] = [pb.ServiceNotReady] * 10_000
+    broker.script.refusal_text = "the disk is full: nothing can be published"
+    with pytest.raises(TimeoutError, match="the disk is full"):
+        write(broker, iter([batch("a")]), timeout_s=0.5)
 
 
 def test_what_was_written_before_the_write_was_decided_is_told(broker: ScriptedThread) -> None:

@@ -91,15 +91,24 @@ SubscriptionDep = Annotated[str, Depends(_subscription)]
 UsersSubscriptionDep = Annotated[str, Depends(_users_subscription)]
 
 
-async def body(request: Request, kind: type[T], default: T | None = None) -> T:
+async def body(
+    request: Request, kind: type[T], default: T | None = None, *, bytes_max: int = BODY_BYTES_MAX
+) -> T:
     """The request's JSON as `kind`; `default` for an empty body or null. Unset fields may be sent as null."""
-    value: T = await body_of(request, kind, default)
+    value: T = await body_of(request, kind, default, bytes_max=bytes_max)
     return value
 
 
-async def body_of(request: Request, kind: Any, default: Any = None, *, is_nothing_ok: bool = False) -> Any:
+async def body_of(
+    request: Request,
+    kind: Any,
+    default: Any = None,
+    *,
+    is_nothing_ok: bool = False,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> Any:
     """The same for a union, which is no type to the type checker. None for nothing, where that is all right."""
-    data = await _read(request)
+    data = await _read(request, bytes_max)
     if not data.strip() or data.strip() == b"null":
         if default is None and not is_nothing_ok:
             raise RestError(400, "The request has no body")
@@ -111,12 +120,12 @@ async def body_of(request: Request, kind: Any, default: Any = None, *, is_nothin
         raise RestError(400, f"Invalid request body: {error}") from None
 
 
-async def _read(request: Request) -> bytes:
+async def _read(request: Request, bytes_max: int) -> bytes:
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > BODY_BYTES_MAX:
-            raise RestError(413, f"The request body is over {BODY_BYTES_MAX} bytes")
+        if len(data) > bytes_max:
+            raise RestError(413, f"The request body is over {bytes_max} bytes")
     return bytes(data)
 
 

@@ -39,6 +39,8 @@ from anabranch.storage.port import LogError
 router = APIRouter()
 
 _LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
+# Some 200,000 attempts: of tasks that write 128 MB each, 25 TB.
+ATTEMPTS_BYTES_MAX = 8 << 20
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WRITE_CHARS_MAX)]
@@ -138,7 +140,7 @@ async def get_record(broker: BrokerDep, role: RoleDep, batch: BatchDep) -> Respo
 @needs(Needs.ROUTE)
 async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Stores the winners unless there are some: then those are answered, and the caller goes on with them."""
-    given = await body(request, Decided)
+    given = await body(request, Decided, bytes_max=ATTEMPTS_BYTES_MAX)
     claim = None if given.claim is None else Claim(given.claim.run, given.claim.by)
     if given.winners is None:
         found = await broker.write_records.claim(batch, claim, check=_may_change(broker, role, ()))
@@ -178,7 +180,7 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
 @needs(Needs.ROUTE)
 async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Request) -> Response:
     """Those attempts will not win."""
-    given = await body(request, Dropped)
+    given = await body(request, Dropped, bytes_max=ATTEMPTS_BYTES_MAX)
     about = _target(given.target)
     for topic in about:
         await broker.rights.produce(role, topic)

@@ -1,0 +1,86 @@
+"""Lists of attempts that are too long for one value of the metadata store: their beginnings lie in parts of their own.
+
+A part is stored before the record that names it, and never changes. One that no record names, because somebody else was
+quicker or the broker died between the two, is removed when it is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.hidden_writes import WriteBatch
+
+PARTS: Final = "/hidden-write-parts"
+# Attempts in a part, and at most in a record itself: of 35 bytes each, winners and dropped ones.
+ATTEMPTS_MAX: Final = 10_000
+
+
+class PartName(msgspec.Struct, frozen=True, array_like=True):
+    """Where a part is, and how many attempts it has."""
+
+    name: str
+    count: int
+
+
+class _Part(msgspec.Struct, frozen=True):
+    write: str
+    batch: int
+    attempts: tuple[str, ...]
+
+
+_decode = msgspec.json.Decoder(_Part).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class WriteParts:
+    def __init__(self, metadata: MetadataStore, attempts_max: int = ATTEMPTS_MAX) -> None:
+        self._metadata = metadata
+        self._attempts_max = attempts_max
+
+    async def joined(self, parts: Sequence[PartName], rest: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The whole list. None if a part is gone: the record that named it is, too."""
+        whole: list[str] = []
+        for part in parts:
+            found = await self._metadata.get(_path(part.name))
+            if found is None:
+                return None
+            whole += _decode(found.value).attempts
+        return (*whole, *rest) if whole else rest
+
+    async def cut(
+        self, batch: WriteBatch, attempts: tuple[str, ...], before: tuple[PartName, ...], made: list[str]
+    ) -> tuple[tuple[PartName, ...], tuple[str, ...]]:
+        """The parts of a list and what is left of it. The list begins with what is in the parts of `before`.
+
+        `made` gets the names of parts that are new."""
+        parts, rest = list(before), attempts[sum(part.count for part in before) :]
+        while len(rest) > self._attempts_max:
+            taken, rest = rest[: self._attempts_max], rest[self._attempts_max :]
+            name = uuid4().hex
+            made.append(name)
+            await self._metadata.create(_path(name), _encode(_Part(batch.write, batch.batch, taken)))
+            parts.append(PartName(name, len(taken)))
+        return tuple(parts), rest
+
+    async def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            await self._metadata.delete(_path(name))
+
+    async def old(self, before_ms: int) -> list[tuple[str, WriteBatch]]:
+        """The parts that were made before that, and the batches that they were made for."""
+        found: list[tuple[str, WriteBatch]] = []
+        for name in await self._metadata.children(PARTS):
+            part = await self._metadata.get(_path(name))
+            if part is not None and part.modified_ms < before_ms:
+                value = _decode(part.value)
+                found.append((name, WriteBatch(value.write, value.batch)))
+        return found
+
+
+def _path(name: str) -> str:
+    return f"{PARTS}/{name}"
