@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import pytest
+
 from anabranch import blocking
 from anabranch.client.connections import Backoff, Connections
 from anabranch.client.layout_watch import LayoutWatch
@@ -16,6 +18,7 @@ from anabranch.spark.meter import Meters
 from anabranch.spark.plan import Run
 from anabranch.spark.spending import Limit, Step
 from spark.conftest import River
+from spark.dry import DryQuery
 
 WITHIN_S = 30.0
 
@@ -105,3 +108,21 @@ def post_large(river: River) -> None:
         producer = client.producer(river.topic, chunking=True, batching=False)
         for size in (1, 1, 7 << 20, 1):
             producer.send(bytes(size))
+
+
+def test_files_are_looked_at_again_behind_a_message_in_pieces(
+    river: River, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a client counts crosses the network twice."""
+    river.publish(100)
+    post_large(river)
+    for _ in range(100):  # An entry each.
+        river.publish(3)
+    query = DryQuery(**river.options(start="earliest", maxRowsPerTrigger=60))
+    with caplog.at_level("INFO", "anabranch.spark.meter"):
+        rows = query.catch_up()
+    assert len(rows) == 404
+    by_client = [record for record in caplog.records if "counted by a client" in record.message]
+    again = [record for record in caplog.records if "counted from files again" in record.message]
+    assert (len(by_client), len(again)) == (1, 1)
+    query.stop()

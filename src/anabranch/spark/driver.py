@@ -19,16 +19,17 @@ from anabranch.client.connections import Backoff
 from anabranch.client.errors import ConnectionLost, TopicDeleted, TopicMadeAgain
 from anabranch.client.ledgers import ledgers_of
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, Cut
+from anabranch.model.cut import Cut
 from anabranch.model.resuming import DataLost, Gap, check_topic, epoch_of, resume
 from anabranch.model.segments import SegmentId
+from anabranch.spark import lags
 from anabranch.spark.feed import TopicFeed
 from anabranch.spark.feeds import Feeds
 from anabranch.spark.offsets import Offset, initial
 from anabranch.spark.options import Options
 from anabranch.spark.packing import TASKS_PER_CORE, Kept, packed, tasks_for, weight
 from anabranch.spark.pieces import Ledgers, cut_up, needs_ledgers
-from anabranch.spark.plan import View, lost, plan, reach_all, rows_to_come
+from anabranch.spark.plan import Segments, View, lost, plan, reach_all, reach_and_short, rows_to_come
 from anabranch.spark.spending import Limit
 from anabranch.spark.task import Task, Tasks
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # Of each segment, where nothing but the times of rows limits a batch.
 LOOK_AHEAD_ROWS: Final = 1_000_000
+# How many times as far a segment is measured where its share was not enough.
+DEEPER: Final = 4
 # Where nothing is new, Spark asks again 10 ms later. It waits here for news, for a quarter of the time that there was
 # none, but not longer than this: another source of the same query waits as well.
 PAUSE_MAX_S: Final = 0.5
@@ -48,29 +51,15 @@ FROM_BEGINNING: Final = (
 )
 
 
-def lag(view: View, cut: Cut) -> dict[str, Any]:
-    """For people: where each segment ends that is not over, and how many entries of it are still to be read."""
-    places = resume(view.layout, cut).places
-    found: dict[str, Any] = {}
-    for number, end in view.known.ends.items():
-        place = places.get(number)
-        if place is not None and place.is_over:
-            continue
-        at = BEGINNING if place is None else place.at[0]
-        # Across ledgers their number is not known here.
-        behind = end[1] - at[1] if end[0] == at[0] else (0 if end <= at else None)
-        found[str(number)] = {"end": list(end), "entriesBehind": behind, "read": list(at)}
-    return found
-
-
 @dataclass
 class Driver:
     """Of one query. All of it runs on one event loop."""
 
     options: Options
     feeds: Feeds = field(init=False)
-    lags: Mapping[str, Any] | None = None  # As of the last batch, by topic.
     clock: Callable[[], float] = time.monotonic
+    # What the last batch was planned by, and where it ends.
+    _planned: tuple[Mapping[str, View], Mapping[str, Cut]] | None = None
     _target: Mapping[str, Cut] | None = None
     # Topics whose messages are not deleted before they are read.
     _held: set[str] = field(default_factory=set)
@@ -140,20 +129,53 @@ class Driver:
             # A batch of its own, without rows: its end is in Spark's log before the first row is read.
             self._check_all_are_there()
             return Offset(await self._resolved(start))
-        views = await self._views(start.cuts)
+        views: Mapping[str, View] = await self._views(start.cuts)
         options = self.options
         if limit.is_set or options.skew_ms is not None or options.rows_min > 1:
-            views = await self._measured(views, self._look_ahead(limit))
-        if self._waits(views):
-            ends = {name: view.start for name, view in views.items()}
+            views, ends = await self._limited(views, limit)
         else:
-            ends = reach_all(views, limit=limit, ordering=options.ordering, skew_ms=options.skew_ms)
-        self.lags = {name: {"segments": lag(view, ends[name])} for name, view in views.items()}
+            ends = reach_all(views, ordering=options.ordering)
+        self._planned = views, ends
         end = Offset(ends)
         if end == start:
             # Spark commits a batch when the next one is planned, and there is none.
             self.release(start.cuts)
         return end
+
+    @property
+    def lags(self) -> dict[str, Any] | None:
+        """How far the query is behind its last batch, for people."""
+        return None if self._planned is None else lags.told(*self._planned)
+
+    async def _limited(
+        self, views: Mapping[str, View], limit: Limit
+    ) -> tuple[Mapping[str, View], dict[str, Cut]]:
+        """The views as far as they had to be measured, and where the batch ends.
+
+        Each segment is measured by its share of the limit at first, and only those further of which all was taken: the
+        driver holds about as much as a batch takes, and not that of each segment.
+        """
+        most = self._look_ahead(limit)
+        depth = most.share(max(1, sum(len(view.known.ends) for view in views.values())))
+        views = await self._measured(views, depth)
+        while True:
+            ends, short = self._reached(views, limit)
+            if not short or depth == most:
+                return views, ends
+            depth = depth.times(DEEPER, most)
+            views = {**views, **await self._measured({name: views[name] for name in short}, depth, short)}
+
+    def _reached(self, views: Mapping[str, View], limit: Limit) -> tuple[dict[str, Cut], Segments]:
+        """Where the batch ends, and of which segments too little is known to say so."""
+        options = self.options
+        if options.rows_min > 1 and self._target is None:
+            found, short = rows_to_come(views, options.ordering)
+            is_short = found is not None and found < options.rows_min
+            if is_short and short:
+                return {}, short
+            if self._waits(found):
+                return {name: view.start for name, view in views.items()}, {}
+        return reach_and_short(views, limit=limit, ordering=options.ordering, skew_ms=options.skew_ms)
 
     def _look_ahead(self, limit: Limit) -> Limit:
         """How much of each segment must be known."""
@@ -161,12 +183,9 @@ class Driver:
             return limit
         return Limit(rows=max(self.options.rows_min, 0 if self.options.skew_ms is None else LOOK_AHEAD_ROWS))
 
-    def _waits(self, views: Mapping[str, View]) -> bool:
+    def _waits(self, found: int | None) -> bool:
         """Whether there are too few rows yet, and have not been for too long."""
         options, few_since, self._few_since = self.options, self._few_since, None
-        if self._target is not None or options.rows_min == 1:
-            return False
-        found = rows_to_come(views, options.ordering)
         if found is None or not 0 < found < options.rows_min:
             return False
         few_since = self.clock() if few_since is None else few_since
@@ -257,11 +276,16 @@ class Driver:
             return Cut()
         return cut
 
-    async def _measured(self, views: Mapping[str, View], limit: Limit) -> dict[str, View]:
+    async def _measured(
+        self, views: Mapping[str, View], limit: Limit, only: Segments | None = None
+    ) -> dict[str, View]:
         feeds = self.feeds.current
         admin_url = await self._direct_url()
         found = await asyncio.gather(
-            *(feeds[name].measured(view, limit, admin_url) for name, view in views.items())
+            *(
+                feeds[name].measured(view, limit, admin_url, None if only is None else only[name])
+                for name, view in views.items()
+            )
         )
         return dict(zip(views, found, strict=True))
 

@@ -232,16 +232,19 @@ class TopicFeed:
             Gap(p.segment, p.range, p.at[0]) for p, is_lost in zip(looked_at, found, strict=True) if is_lost
         )
 
-    async def measured(self, view: View, limit: Limit, admin_url: str) -> View:
-        """With the rows that a limited batch may take. Segments without any that is wanted cost nothing.
+    async def measured(
+        self, view: View, limit: Limit, admin_url: str, only: frozenset[SegmentId] | None = None
+    ) -> View:
+        """With the rows that a limited batch may take, of all segments or of some. Segments without any that is wanted
+        cost nothing.
 
         Files are looked at if a broker answers admin requests, at that address.
         """
         _, possible = runs(view.layout, view.start, view.known, view.target, self._options.ordering)
         wanted = [run for run in possible if run.segment.id not in view.known.unwanted]
-        steps = {run.segment.id: Steps((), run.bound) for run in possible}
+        steps = {run.segment.id: Steps((), run.bound) for run in possible} | dict(view.known.steps)
         async with self._in_time("how many rows there are"):
-            steps |= await self._meters.measure(wanted, limit, admin_url)
+            steps |= await self._meters.measure(wanted, limit, admin_url, only)
         return replace(view, known=replace(view.known, steps=steps))
 
     # -- the cursor that holds messages

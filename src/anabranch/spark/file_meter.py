@@ -7,7 +7,6 @@ then. Pieces of messages are among it, as their rows are not known before the la
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final
 
 from anabranch.client.errors import DataLost
@@ -16,14 +15,24 @@ from anabranch.client.security import NOBODY, Security
 from anabranch.model import position
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
+from anabranch.spark.counted import Counted
 from anabranch.spark.plan import Run
 from anabranch.spark.spending import Limit, Step, Steps
-from anabranch.storage.direct import FilesUnreachableError, NeedsClientError, PlanOutdatedError, facts
+from anabranch.storage.direct import (
+    WINDOW_BYTES,
+    FilesUnreachableError,
+    NeedsClientError,
+    PlanOutdatedError,
+    facts,
+)
 from anabranch.storage.read_plan import TopicPlan
 
 CANNOT: Final = (PlanRefusedError, NoPlanError, FilesUnreachableError, PlanOutdatedError, NeedsClientError)
-# Of a plan: more than a window, less than is worth looking up for nothing.
-PLAN_BYTES_MIN, PLAN_BYTES_MAX = 16 << 20, 1 << 30
+# Of a plan, and of what is read at once: all entries of a window are held, so it is not much more than a few rows need.
+PLAN_BYTES_MIN, PLAN_BYTES_MAX = 1 << 20, 1 << 30
+WINDOW_BYTES_MIN: Final = 64 << 10
+# What a row is taken for, before it is seen.
+ROW_BYTES: Final = 256
 # Waiting is better done by a client, which is told when a broker is back.
 RETRY_S: Final = 2.0
 
@@ -40,7 +49,7 @@ class FileMeter:
         self._topic = topic
         self._start = start  # Steps before it are forgotten.
         self._until = start
-        self._steps: deque[Step] = deque()
+        self.counted = Counted()
         self._is_counting = False
 
     def can_go_on(self, start: Position) -> bool:
@@ -49,22 +58,18 @@ class FileMeter:
     async def steps(self, run: Run, limit: Limit) -> Steps:
         """To the run's bound, or as many as the limit has room for. DataLost if what it is to count is gone."""
         self._start = run.place.at[0]
-        while self._steps and self._steps[0].behind(self._steps[0].rows) <= self._start:
-            self._steps.popleft()
-        if not self._is_enough(limit) and self._until < run.bound:
+        self.counted.forget_before(self._start)
+        if not self.counted.is_enough(limit) and self._until < run.bound:
             # A thread that nobody waits for any more goes on: what it does is not used.
             self._is_counting = True
             await asyncio.to_thread(self._count, run, limit)
             self._is_counting = False
-        return Steps(tuple(self._steps), self._until)
-
-    def _is_enough(self, limit: Limit) -> bool:
-        return (limit.rows is not None and sum(s.rows for s in self._steps) > limit.rows) or (
-            limit.bytes is not None and sum(s.bytes for s in self._steps) > limit.bytes
-        )
+        return self.counted.steps(self._until)
 
     def _count(self, run: Run, limit: Limit) -> None:
-        size = min(PLAN_BYTES_MAX, max(PLAN_BYTES_MIN, 2 * (limit.bytes or 0)))
+        expected = max(limit.bytes or 0, ROW_BYTES * (limit.rows or 0))
+        size = min(PLAN_BYTES_MAX, max(PLAN_BYTES_MIN, 4 * expected))
+        window = min(WINDOW_BYTES, max(WINDOW_BYTES_MIN, expected))
 
         def plan(start: position.Position | None, end: position.Position | None) -> TopicPlan:
             found = self._planner(start, end, size)
@@ -76,13 +81,13 @@ class FileMeter:
         ledger, entry, index = run.bound
         end = (ledger, entry + 1) if index else (ledger, entry)
         first = None if self._until == BEGINNING else self._until[:2]
-        for some in facts(plan, first, end, may_lose=True, may_pass_end=True):
+        for some in facts(plan, first, end, may_lose=True, may_pass_end=True, window_bytes=window):
             for at, rows, size_bytes, time_ms in zip(
                 some.positions, some.messages, some.bytes, some.times_ms, strict=True
             ):
-                self._steps.append(Step((*at, 0), rows, size_bytes, time_ms))
+                self.counted.add(Step((*at, 0), rows, size_bytes, time_ms))
             self._until = (*some.end, 0)
-            if self._is_enough(limit):
+            if self.counted.is_enough(limit):
                 return
         self._until = max(self._until, run.bound)
 

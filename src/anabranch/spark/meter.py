@@ -2,7 +2,8 @@
 
 Files are looked at where that is possible (`anabranch.spark.file_meter`). Else a segment is read once, as far ahead as
 one batch may go, and all but the counts is dropped. Brokers tell no row counts, so this is what an exact limit costs:
-the data crosses the network twice.
+the data crosses the network twice. So files are tried again: behind the entries that need a client, as tasks do
+(`anabranch.spark.slice_reader`), or a while after they could not be looked at.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from anabranch.client.connections import Connections
@@ -21,18 +23,56 @@ from anabranch.client.inbox import Inbox
 from anabranch.client.layout_watch import LayoutWatch
 from anabranch.client.message import Entry
 from anabranch.client.segment_consumer import SegmentConsumer, Subscription
+from anabranch.model import position
 from anabranch.model.cut import BEGINNING, Position
 from anabranch.model.resuming import Gap
 from anabranch.model.segments import SegmentId
+from anabranch.spark.counted import Counted
 from anabranch.spark.file_meter import CANNOT, FileMeter
 from anabranch.spark.plan import Run
 from anabranch.spark.spending import Limit, Step, Steps
+from anabranch.storage.direct import NeedsClientError
 from anabranch.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 _ALL: Final = 1 << 40
 LOOK_S: Final = 0.2
+# How many entries a client counts before files are tried again, and by how much that grows if they are left again soon.
+FIRST_STRETCH: Final = 64
+STRETCH_MAX: Final = 1 << 20
+# How long files are not tried where there was no plan of them, or no file.
+FIRST_PAUSE_S: Final = 5.0
+PAUSE_MAX_S: Final = 300.0
+GROWTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """Why files are not looked at: until the batch begins behind a position, or until a time."""
+
+    stretch: int = 0
+    until: tuple[int, int] = (-1, -1)
+    pause_s: float = 0.0
+    ends: float = 0.0
+
+    def is_over(self, start: Position, now: float) -> bool:
+        return start[:2] >= self.until and now >= self.ends
+
+    @staticmethod
+    def of(error: Exception, last: Detour | None, now: float) -> Detour:
+        """Around what has just kept files from being counted: longer than the last one, unless files were good for as
+        long as that was."""
+        if isinstance(error, NeedsClientError):
+            ledger, entry = error.position
+            stretch = FIRST_STRETCH
+            if last is not None and last.until[0] == ledger and entry - last.until[1] < last.stretch:
+                stretch = min(STRETCH_MAX, last.stretch * GROWTH)
+            return Detour(stretch, (ledger, entry + stretch))
+        pause_s = FIRST_PAUSE_S
+        if last is not None and now - last.ends < last.pause_s:
+            pause_s = min(PAUSE_MAX_S, last.pause_s * GROWTH)
+        return Detour(pause_s=pause_s, ends=now + pause_s)
 
 
 class Meters:
@@ -45,9 +85,11 @@ class Meters:
         chance: random.Random,
         *,
         fails_on_data_loss: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._admin_url = ""
-        self._unreachable: set[SegmentId] = set()
+        self._clock = clock
+        self._detours: dict[SegmentId, Detour] = {}
         self._fails_on_data_loss = fails_on_data_loss
         self._connections = connections
         self._watch = watch
@@ -55,19 +97,28 @@ class Meters:
         self._meters: dict[SegmentId, _Meter | FileMeter] = {}
 
     async def measure(
-        self, possible: Sequence[Run], limit: Limit, admin_url: str = ""
+        self,
+        possible: Sequence[Run],
+        limit: Limit,
+        admin_url: str = "",
+        only: Collection[SegmentId] | None = None,
     ) -> dict[SegmentId, Steps]:
-        """The steps of each run: to its bound, or as many as the limit has room for."""
+        """The steps of each run, or of those that are named: to its bound, or as many as the limit has room for."""
         self._admin_url = admin_url
-        wanted = {run.segment.id for run in possible}
-        for number in [n for n in self._meters if n not in wanted]:
+        there = {run.segment.id for run in possible}
+        for number in [n for n in self._meters if n not in there]:
             await self._meters.pop(number).close()
-        found = await asyncio.gather(*(self._measured(run, limit) for run in possible))
-        return {run.segment.id: steps for run, steps in zip(possible, found, strict=True)}
+            self._detours.pop(number, None)
+        wanted = [run for run in possible if only is None or run.segment.id in only]
+        found = await asyncio.gather(*(self._measured(run, limit) for run in wanted))
+        return {run.segment.id: steps for run, steps in zip(wanted, found, strict=True)}
 
     async def _measured(self, run: Run, limit: Limit) -> Steps:
         meter, start = self._meters.get(run.segment.id), run.place.at[0]
-        if meter is None or not meter.can_go_on(start):
+        may_return = isinstance(meter, _Meter) and self._may_look(run.segment.id, start)
+        if may_return:
+            log.info("rows of segment %d are counted from files again", run.segment.id)
+        if meter is None or may_return or not meter.can_go_on(start):
             meter = await self._anew(run, start)
         try:
             return await self._steps(meter, run, limit)
@@ -80,9 +131,21 @@ class Meters:
         try:
             return await meter.steps(run, limit)
         except CANNOT as error:
-            log.info("rows of segment %d are counted by a client: %s", run.segment.id, error)
-            self._unreachable.add(run.segment.id)
-            return await (await self._anew(run, run.place.at[0])).steps(run, limit)
+            number, start = run.segment.id, run.place.at[0]
+            log.info("rows of segment %d are counted by a client: %s", number, error)
+            self._detours[number] = Detour.of(error, self._detours.get(number), self._clock())
+            if isinstance(meter, FileMeter) and isinstance(error, NeedsClientError):
+                # What lies before is counted, unless a message began there that is still in pieces.
+                before = meter.counted if run.place.chunks_from is None else Counted()
+                return await self._go_on_from(run, error.position, before).steps(run, limit)
+            return await (await self._anew(run, start)).steps(run, limit)
+
+    def _go_on_from(self, run: Run, at: position.Position, before: Counted) -> _Meter:
+        """A client that counts from there on; from the run's start if nothing before is counted."""
+        start = run.place.at[0]
+        begin = max(start, (*at, 0)) if len(before) else start
+        meter = self._meters[run.segment.id] = self._opened(run, begin, before)
+        return meter
 
     async def _anew(self, run: Run, start: Position) -> _Meter | FileMeter:
         known = self._meters.get(run.segment.id)
@@ -92,13 +155,18 @@ class Meters:
         self._meters[run.segment.id] = meter
         return meter
 
+    def _may_look(self, number: SegmentId, start: Position) -> bool:
+        """Whether files may be looked at, as far as is known."""
+        detour = self._detours.get(number)
+        return bool(self._admin_url) and (detour is None or detour.is_over(start, self._clock()))
+
     def _of_files(self, run: Run, start: Position) -> FileMeter | None:
-        if not self._admin_url or run.segment.id in self._unreachable:
+        if not self._may_look(run.segment.id, start):
             return None
         topic = self._watch.topic_of(run.segment.id)
         return FileMeter(self._admin_url, topic, str(self._watch.topic), start, self._connections.security)
 
-    def _opened(self, run: Run, start: Position) -> _Meter:
+    def _opened(self, run: Run, start: Position, before: Counted | None = None) -> _Meter:
         number, topic = run.segment.id, str(self._watch.topic)
 
         def lost(reader: SegmentConsumer, _: bool) -> DataLost:
@@ -121,7 +189,7 @@ class Meters:
             lost=lost,
         )
         segment.open()
-        return _Meter(segment, inbox, start)
+        return _Meter(segment, inbox, run.place.at[0] if before else start, start, before)
 
     async def close(self) -> None:
         await asyncio.gather(*(meter.close() for meter in self._meters.values()))
@@ -129,12 +197,21 @@ class Meters:
 
 
 class _Meter:
-    def __init__(self, segment: SegmentConsumer, inbox: Inbox, start: Position) -> None:
+    """Steps before the first message that the consumer gets may be known already."""
+
+    def __init__(
+        self,
+        segment: SegmentConsumer,
+        inbox: Inbox,
+        start: Position,
+        until: Position,
+        before: Counted | None = None,
+    ) -> None:
         self._segment = segment
         self._inbox = inbox
         self._start = start  # Steps before it are forgotten.
-        self._until = start
-        self._steps: deque[Step] = deque()
+        self._until = until
+        self._counted = Counted() if before is None else before
 
     def can_go_on(self, start: Position) -> bool:
         return self._start <= start <= self._until
@@ -142,16 +219,12 @@ class _Meter:
     async def steps(self, run: Run, limit: Limit) -> Steps:
         """Waits until the limit is reached, or the bound, or the segment is gone."""
         self._start = run.place.at[0]
-        while self._steps and self._steps[0].behind(self._steps[0].rows) <= self._start:
-            self._steps.popleft()
+        self._counted.forget_before(self._start)
         while True:
             self._take()
-            rows, size = sum(s.rows for s in self._steps), sum(s.bytes for s in self._steps)
-            is_enough = (limit.rows is not None and rows > limit.rows) or (
-                limit.bytes is not None and size > limit.bytes
-            )
-            if is_enough or self._until >= run.bound or self._segment.has_ended:
-                return Steps(tuple(self._steps), self._until)
+            is_all = self._until >= run.bound or self._segment.has_ended
+            if is_all or self._counted.is_enough(limit):
+                return self._counted.steps(self._until)
             with contextlib.suppress(TimedOut):
                 await self._inbox.rows(1, LOOK_S)
 
@@ -159,7 +232,7 @@ class _Meter:
         # Nothing is awaited between the two: all up to the position has been taken.
         self._until = max(self._until, self._segment.position or BEGINNING)
         for entry in self._inbox.take_whole(_ALL):
-            self._steps.append(_step(entry))
+            self._counted.add(_step(entry))
             self._until = max(self._until, (entry.ledger, entry.entry + 1, 0))
 
     async def close(self) -> None:

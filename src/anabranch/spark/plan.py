@@ -21,7 +21,7 @@ from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import Gap, Resumption, resume
 from anabranch.model.segments import Segment, SegmentId
-from anabranch.spark.spending import UNLIMITED, Limit, Steps, Stretch, spend
+from anabranch.spark.spending import UNLIMITED, Limit, Steps, Stretch, spent
 
 Ordering = Literal["key", "none"]
 
@@ -130,16 +130,31 @@ class View:
     target: Cut | None = None  # Nothing behind it is read.
 
 
-def rows_to_come(views: Mapping[str, View], ordering: Ordering) -> int | None:
-    """How many rows a batch could have; None if that is not known, or if more waits for what it would finish."""
+# Segments, by topic.
+Segments = Mapping[str, frozenset[SegmentId]]
+
+
+def rows_to_come(views: Mapping[str, View], ordering: Ordering) -> tuple[int | None, Segments]:
+    """How many rows a batch could have, as far as is known, and which segments may have more than was measured; None if
+    more waits for what it would finish."""
     rows = 0
-    for view in views.values():
+    short: list[tuple[str, SegmentId]] = []
+    for name, view in views.items():
         _, possible = runs(view.layout, view.start, view.known, view.target, ordering)
-        for one in (_stretch(run, view.known, ordering) for run in possible):
-            if one.has_waiting or not one.is_measured:
-                return None
+        for run in possible:
+            one = _stretch(run, view.known, ordering)
+            if one.has_waiting:
+                return None, {}
             rows += one.rows
-    return rows
+            short += [] if one.is_measured else [(name, run.segment.id)]
+    return rows, _by_topic(short)
+
+
+def _by_topic(segments: Iterable[tuple[str, SegmentId]]) -> Segments:
+    found: dict[str, set[SegmentId]] = {}
+    for name, number in segments:
+        found.setdefault(name, set()).add(number)
+    return {name: frozenset(numbers) for name, numbers in found.items()}
 
 
 def _stretch(run: Run, known: Known, ordering: Ordering) -> Stretch:
@@ -155,6 +170,18 @@ def reach_all(
     skew_ms: int | None = None,
 ) -> dict[str, Cut]:
     """The end of the next batch in each topic; its start there if there is nothing to read."""
+    return reach_and_short(views, limit=limit, ordering=ordering, skew_ms=skew_ms)[0]
+
+
+def reach_and_short(
+    views: Mapping[str, View],
+    *,
+    limit: Limit = UNLIMITED,
+    ordering: Ordering = "key",
+    skew_ms: int | None = None,
+) -> tuple[dict[str, Cut], Segments]:
+    """The same, and the segments of which too little is measured for that to be right."""
+    short: Segments = {}
     found = {name: runs(v.layout, v.start, v.known, v.target, ordering) for name, v in views.items()}
     ends = {(name, run.segment.id): run.bound for name, (_, possible) in found.items() for run in possible}
     if limit.is_set or skew_ms is not None:
@@ -163,8 +190,9 @@ def reach_all(
             for name, (_, possible) in found.items()
             for run in possible
         }
-        ends = spend(paths, limit, skew_ms)
-    return {
+        ends, dry = spent(paths, limit, skew_ms)
+        short = _by_topic(dry)
+    cuts = {
         name: moved(
             begin,
             [run.to(min(ends[at], run.bound)) for run in possible if (at := (name, run.segment.id)) in ends],
@@ -172,6 +200,7 @@ def reach_all(
         )
         for name, (begin, possible) in found.items()
     }
+    return cuts, short
 
 
 def reach(

@@ -253,8 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Limit(rows, size)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        lags = None if self._driver is None else self._driver.lags
-        return None if lags is None else {"topics": dict(sorted(lags.items()))}
+        return None if self._driver is None else self._driver.lags
 
     def prepareForTriggerAvailableNow(self) -> None:
         loop, driver = self._opened()

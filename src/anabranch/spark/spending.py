@@ -21,6 +21,9 @@ from anabranch.model.cut import BEGINNING, Position
 Key = TypeVar("Key", bound=Any)  # Of a stretch. They have an order, which ends ties.
 
 _ALL: Final = 1 << 62
+# Less is not worth a look of its own.
+ROWS_MIN: Final = 100
+BYTES_MIN: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,19 @@ class Limit:
     @property
     def is_set(self) -> bool:
         return self.rows is not None or self.bytes is not None
+
+    def share(self, of: int) -> Limit:
+        """What each of so many has of it, if it is enough to be worth looking at."""
+        return Limit(
+            None if self.rows is None else min(self.rows, max(ROWS_MIN, -(-self.rows // of))),
+            None if self.bytes is None else min(self.bytes, max(BYTES_MIN, -(-self.bytes // of))),
+        )
+
+    def times(self, factor: int, most: Limit) -> Limit:
+        """So many times as much, but not more than another one."""
+        rows = None if self.rows is None else min(self.rows * factor, most.rows or self.rows * factor)
+        size = None if self.bytes is None else min(self.bytes * factor, most.bytes or self.bytes * factor)
+        return Limit(rows, size)
 
 
 UNLIMITED: Final = Limit()
@@ -103,6 +119,14 @@ class Stretch:
 
 def spend(stretches: Mapping[Key, Stretch], limit: Limit, skew_ms: int | None = None) -> dict[Key, Position]:
     """How far each is read, if it is."""
+    return spent(stretches, limit, skew_ms)[0]
+
+
+def spent(
+    stretches: Mapping[Key, Stretch], limit: Limit, skew_ms: int | None = None
+) -> tuple[dict[Key, Position], set[Key]]:
+    """The same, and of which too little is known: all that was measured of them is taken, and there is more. Had more
+    been measured, older messages might have been taken."""
     return _Spending(stretches, limit, skew_ms).run()
 
 
@@ -116,7 +140,7 @@ class _Spending:
         self._has_taken = False
         self._ends: dict[Any, Position] = {}
 
-    def run(self) -> dict[Any, Position]:
+    def run(self) -> tuple[dict[Any, Position], set[Any]]:
         paths = {key: one.path() for key, one in self._stretches.items()}
         # Times may fall within a segment, so it is the latest of all up to a step that counts.
         heap: list[tuple[int, Any, Step]] = []
@@ -143,7 +167,7 @@ class _Spending:
         for key in done:
             if self._stretches[key].is_measured:
                 self._ends[key] = self._stretches[key].bound
-        return self._ends
+        return self._ends, {key for key in done if not self._stretches[key].is_measured}
 
     def _takes_all(self, key: Any, step: Step) -> bool:
         """Takes what is left of the limit; False if that is less than the step."""

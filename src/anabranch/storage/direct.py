@@ -54,6 +54,10 @@ class PlanOutdatedError(DirectReadError):
 
     retryable = True
 
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is gone: plan again")
+        self.path = path
+
 
 class FilesUnreachableError(DirectReadError):
     """The log's folder cannot be read from here: read through the broker."""
@@ -166,11 +170,13 @@ def facts(
     may_lose: bool = False,
     may_pass_end: bool = False,
     root: str | None = None,
+    window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Facts]:
-    """What the entries of [start, end) say of themselves. NeedsClientError at a piece of a message."""
+    """What the entries of [start, end) say of themselves, those of about `window_bytes` at a time. NeedsClientError at
+    a piece of a message."""
 
     def read(plan: TopicPlan) -> Iterator[Facts]:
-        return plan_facts(plan, root=root)
+        return plan_facts(plan, root=root, window_bytes=window_bytes)
 
     return _follow(planner, start, end, read, lambda some: some.end, may_lose, may_pass_end)
 
@@ -185,7 +191,7 @@ def _follow(
     may_pass_end: bool = False,
 ) -> Iterator[Any]:
     """Plans, reads, and plans again where a plan ended or its files are gone."""
-    plans = 0
+    plans, missing = 0, ""
     while start is None or end is None or start < end:
         plan = planner(start, end)
         start = plan.start
@@ -198,8 +204,14 @@ def _follow(
             for one in read(plan):
                 yield one
                 start = behind(one)
-                plans = 0
-        except PlanOutdatedError:
+                plans, missing = 0, ""
+        except PlanOutdatedError as error:
+            if error.path == missing:
+                # The broker has that file. It does not name one again that it has rewritten or let go.
+                raise FilesUnreachableError(
+                    f"{missing} is named again and is not here: this is not the folder of {plan.topic}'s broker"
+                ) from error
+            missing = error.path
             if plans == _PLANS_MAX:
                 raise
             continue
@@ -238,9 +250,11 @@ def plan_batches(
                 raise NeedsClientError(located.position(stop), located.why(stop))
 
 
-def plan_facts(plan: TopicPlan, *, root: str | None = None) -> Iterator[Facts]:
+def plan_facts(
+    plan: TopicPlan, *, root: str | None = None, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Facts]:
     with _Files(plan, root) as files:
-        for located in _windows(plan, files, WINDOW_BYTES):
+        for located in _windows(plan, files, window_bytes):
             stop = located.whole
             if stop:
                 last = located.position(stop - 1)
@@ -375,7 +389,7 @@ class _Files:
                 raise FilesUnreachableError(
                     f"no folder {self._root} here: read on the broker's machine, or say where its log is found"
                 ) from None
-            raise PlanOutdatedError(f"{path} is gone: plan again") from None
+            raise PlanOutdatedError(path) from None
         except OSError as error:
             raise FilesUnreachableError(f"cannot open {path}: {error.strerror}") from error
 
@@ -408,7 +422,7 @@ def _load_index(path: str) -> FooterIndex:
     if loaded is not None and isinstance(loaded.index, FooterIndex):
         return loaded.index
     if not os.path.exists(path):
-        raise PlanOutdatedError(f"{path} is gone: plan again")
+        raise PlanOutdatedError(path)
     raise LogMissingError(f"{path} has no index that can be read")
 
 

@@ -23,6 +23,7 @@ from anabranch.spark.plan import (
     plan,
     reach,
     reach_all,
+    reach_and_short,
     rows_to_come,
 )
 from anabranch.spark.spending import UNLIMITED, Limit, Step, Steps
@@ -288,11 +289,36 @@ def test_the_rows_to_come_are_those_of_the_next_batch_unless_more_waits(chance: 
     query.topic.live(4)
     while True:
         views = {"t": View(query.topic.layout, query.cut, known_of(query.topic))}
-        expected = rows_to_come(views, "key")
+        expected, short = rows_to_come(views, "key")
+        assert not short
         if not query.trigger():
             assert expected == 0
             return
         assert expected is None or expected == len(query.batches[-1][2])
+
+
+@given(chances, limits, st.integers(0, 6), st.none() | st.integers(0, 60))
+def test_a_batch_that_is_measured_in_part_is_right_or_names_where_more_is_to_be_measured(
+    chance: random.Random, limit: Limit, depth: int, skew_ms: int | None
+) -> None:
+    topic = Topic(chance)
+    topic.live(4)
+    whole = View(topic.layout, Cut(), known_of(topic))
+    some = {n: Steps(s.steps[:depth], _cut_at(s, depth)) for n, s in whole.known.steps.items()}
+    view = View(topic.layout, Cut(), replace(whole.known, steps=some))
+    right = reach_all({"t": whole}, limit=limit, skew_ms=skew_ms)
+    found, short = reach_and_short({"t": view}, limit=limit, skew_ms=skew_ms)
+    assert short or found == right
+    measured = {n: whole.known.steps[n] if n in short.get("t", ()) else s for n, s in some.items()}
+    while short:
+        view = View(topic.layout, Cut(), replace(whole.known, steps=measured))
+        found, short = reach_and_short({"t": view}, limit=limit, skew_ms=skew_ms)
+        measured |= {n: whole.known.steps[n] for n in short.get("t", ())}
+    assert found == right
+
+
+def _cut_at(steps: Steps, depth: int) -> Position:
+    return steps.until if depth >= len(steps.steps) else steps.steps[depth].at
 
 
 # -- by example

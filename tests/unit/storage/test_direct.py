@@ -306,12 +306,24 @@ def test_a_file_that_is_gone_is_planned_again_from_where_reading_was(tmp_path: P
     assert found == [(LEDGER, i) for i in range(20)]
 
 
-def test_files_that_stay_gone_are_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_named_again_and_is_not_here_is_another_brokers(tmp_path: Path) -> None:
     log = Log(tmp_path, mixed(3))
     (tmp_path / "0.wal").unlink()
-    with pytest.raises(PlanOutdatedError, match="plan again"):
+    with pytest.raises(FilesUnreachableError, match="not the folder"):
         log.raw()
-    assert 1 < len(log.asked) < 10
+    assert len(log.asked) == 2
+
+
+def test_files_that_are_gone_again_and_again_are_an_error(tmp_path: Path) -> None:
+    log = Log(tmp_path, mixed(3))
+
+    def plan(start: Position | None, end: Position | None) -> TopicPlan:
+        log.files = (f"{len(log.asked)}.led",)
+        return log.plan(start, end)
+
+    with pytest.raises(PlanOutdatedError, match="plan again"):
+        list(entries(plan, (LEDGER, 0), log.end))
+    assert len(log.asked) == 5
 
 
 def test_a_file_unlinked_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
