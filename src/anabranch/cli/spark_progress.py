@@ -17,9 +17,12 @@ from anabranch.cli.progress import is_terminal
 if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 REDRAWN_EVERY_S: Final = 0.5
 LINE_EVERY_S: Final = 20.0
+# A query that finds nothing new never tells of a batch.
+BEGINS_WITHIN_S: Final = 15.0
 
 
 @contextmanager
@@ -37,6 +40,17 @@ def progress(spark: SparkSession, doing: str) -> Iterator[None]:
         watch.join()
         for name in ("spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)
+
+
+def until_begun(query: StreamingQuery, within_s: float = BEGINS_WITHIN_S) -> None:
+    """Returns once a query has told of a batch, or has ended, or the time is over: then another one may be started.
+
+    Two queries on one Python source that are its first and start at the same moment may damage Spark for good
+    (docs/spark.md, "What Spark does not let a Python source do").
+    """
+    deadline = time.monotonic() + within_s
+    while query.isActive and query.lastProgress is None and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def tasks(tracker: StatusTracker, jobs: Iterable[int]) -> tuple[int, int]:

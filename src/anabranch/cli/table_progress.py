@@ -58,14 +58,19 @@ class TableProgress:
             print(text, file=sys.stderr, flush=True)
 
     def summary(self) -> str:
-        """`1,000 rows of 2 days, 2026-11-14 to 2026-11-15, in 3 new files, 1.2 MB; 4.1 s`."""
+        """`1,000 rows of 2 days, 2026-11-14 to 2026-11-15, in 3 new files, 1.2 MB; 4.1 s`.
+
+        Days and files are told by tables of plain Parquet; other formats write theirs on their own.
+        """
         told = "nothing new" if not self.compacted else ""
         if self.rows:
-            days = sorted(self.days)
-            span = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"
-            told = (
-                f"{_many(self.rows, 'row')} of {span}, in {_many(self.files, 'new file')}, {size(self.bytes)}"
-            )
+            told = _many(self.rows, "row")
+            if days := sorted(self.days):
+                told += (
+                    f" of {days[0]}" if len(days) == 1 else f" of {len(days)} days, {days[0]} to {days[-1]}"
+                )
+            if self.files:
+                told += f", in {_many(self.files, 'new file')}, {size(self.bytes)}"
             told += f"; {self.seconds:,.1f} s"
         if self.compacted:
             before, after = sum(one.files for one in self.compacted), sum(one.into for one in self.compacted)

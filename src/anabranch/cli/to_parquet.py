@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from anabranch.cli.access import spark_options
 from anabranch.cli.options import UsageError, pairs
 from anabranch.cli.spark_errors import JobFailed, quiet, told
+from anabranch.cli.spark_progress import until_begun
 from anabranch.cli.stopping import Stopping, without_interrupts
 from anabranch.cli.table_progress import TableProgress
 from anabranch.errors import AnabranchError
@@ -274,6 +275,8 @@ class _Run:
                     if topic not in running:
                         table = self._table(topic)
                         running[topic] = table, stack.enter_context(table.running())
+                        if len(running) == 1 and len(wanted) > 1:
+                            until_begun(running[topic][1])
                 if stopping.number:
                     return
                 for table, query in running.values():

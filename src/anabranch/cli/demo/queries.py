@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.demo.clickstream import Clickstream
+from anabranch.cli.spark_progress import until_begun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,8 @@ class Job:
         ]
         for one in self.queries:
             one.query = one.start()
+            if one is self.raw:
+                until_begun(one.query)
 
     @property
     def raw(self) -> Followed:
