@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import usage
 from bench.__main__ import machine_to_ourselves
 from bench.results import describe_machine
-from bench.spark import data, queries, report
+from bench.spark import data, queries, report, wide
 from bench.spark.data import DataSet
 from bench.spark.peers import Kafka, PeersMissing
 from bench.spark.queries import Done, Places
@@ -31,6 +31,7 @@ from bench.systems import ROOT, Anabranch, Settings
 
 ROUNDS = 3
 FIRST = "first"
+MANY_TOPICS, MANY_SEGMENTS, IDLE = WIDE = ("many_topics", "many_segments", "idle")
 FIRST_QUERIES = 3
 SMALL = DataSet("small", 64, 10_000, 0)
 
@@ -64,7 +65,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="for jars and data; 25 GB; a new folder unless told")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each case on each system, at least")
     parser.add_argument("--scale", type=float, default=1.0, help="of the data sets; 1 is 3 and 2 GB")
-    known = [FIRST, *report.CASES]
+    known = [FIRST, *WIDE, *report.CASES]
     parser.add_argument("--cases", default=",".join(known), help=f"of {', '.join(known)}")
     parser.add_argument("--report", action="store_true", help="only write the page of the results in --out")
     return parser.parse_args(arguments)
@@ -80,6 +81,8 @@ class Bench:
     def systems(self, case: str) -> dict[str, Work]:
         """Who takes part in a case, and how."""
         ours = {OURS: getattr(queries.Ours(self._places), case)}
+        if case == "read_all_columns":
+            return ours | {READY: queries.Ready(self._places).read_all_columns}
         if case not in ("read", "stream", "write"):
             return ours
         theirs: dict[str, Work] = {}
@@ -141,6 +144,21 @@ class Bench:
             flush=True,
         )
 
+    def wide(self, case: str) -> None:
+        results = self._results
+        if case == MANY_TOPICS:
+            results.many_topics_s = wide.many_topics(self._places)
+            print(f"a micro-batch over {wide.TOPICS} topics: {results.many_topics_s} s", flush=True)
+        elif case == MANY_SEGMENTS:
+            results.many_segments_s = wide.many_segments(self._places)
+            print(f"a batch over {wide.SEGMENTS} segments: {results.many_segments_s} s", flush=True)
+        else:
+            for segments in wide.IDLE:
+                found = results.idle_cores[str(segments)] = wide.idle(
+                    self._places, segments, self._broker.pid
+                )
+                print(f"an idle query over {segments} segments: {found} cores", flush=True)
+
     def _first_query(self, topic: str) -> float:
         command = [sys.executable, "-m", "bench.spark.first", self._broker.url, topic, str(self._places.root)]
         told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
@@ -189,10 +207,12 @@ def run(args: argparse.Namespace, scratch: Path, results: Results) -> None:
         places = Places(spark, broker.url, broker.admin_url, kafka.servers if kafka else "", scratch)
         bench = Bench(places, broker, results, args.seconds, kafka.pid if kafka else 0)
         try:
+            for case in [case for case in cases if case in WIDE]:
+                bench.wide(case)
             for one in sets:
                 if kafka:
                     queries.Kafka(places).load(one)
-                for case in [case for case in cases if case != FIRST]:
+                for case in [case for case in cases if case != FIRST and case not in WIDE]:
                     if case == "write":
                         data.make(one, scratch, written=True)
                     bench.measure(case, one)

@@ -144,6 +144,13 @@ class Ready:
         noop(self._places.spark.read.format("ready").options(**options).load())
         return Done(one.rows)
 
+    def read_all_columns(self, one: DataSet) -> Done:
+        """With all the columns that our source has."""
+        self._places.spark.dataSource.register(ReadySource)
+        options = {"rows": str(one.rows), "size": str(one.size), "parts": str(data.PARTS), "columns": "all"}
+        noop(self._places.spark.read.format("ready").options(**options).load())
+        return Done(one.rows)
+
 
 def _input(places: Places, one: DataSet) -> Any:
     return places.spark.read.parquet(str(one.folder(places.root, written=True)))

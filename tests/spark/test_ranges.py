@@ -155,6 +155,16 @@ def test_a_stream_without_order_may_have_several_tasks_for_a_segment(river: Rive
     assert len(query.tasks(start, query.offset)) >= 4
 
 
+def test_a_batch_that_is_as_large_as_it_may_be_does_not_wait_for_more_rows(river: River, ask: Ask) -> None:
+    for _ in range(30):
+        river.publish(1)
+    query = ask(
+        start="earliest", minRowsPerTrigger=100, maxTriggerDelay="1d", maxBytesPerTrigger=500, readMode="auto"
+    )
+    assert 0 < len(query.trigger() or ()) < 30
+    assert query.topics == {river.topic.rpartition("/")[2]}
+
+
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(river: River, ask: Ask) -> None:
     query = ask(start="earliest", minRowsPerTrigger=20, maxTriggerDelay="1d")
     river.publish(19)

@@ -159,22 +159,27 @@ class Driver:
         depth = most.share(max(1, sum(len(view.known.ends) for view in views.values())))
         views = await self._measured(views, depth)
         while True:
-            ends, short = self._reached(views, limit)
+            ends, short = self._reached(views, limit, is_all=depth == most)
             if not short or depth == most:
                 return views, ends
             depth = depth.times(DEEPER, most)
             views = {**views, **await self._measured({name: views[name] for name in short}, depth, short)}
 
-    def _reached(self, views: Mapping[str, View], limit: Limit) -> tuple[dict[str, Cut], Segments]:
-        """Where the batch ends, and of which segments too little is known to say so."""
+    def _reached(
+        self, views: Mapping[str, View], limit: Limit, *, is_all: bool
+    ) -> tuple[dict[str, Cut], Segments]:
+        """Where the batch ends, and of which segments too little is known to say so; `is_all` if no more is measured:
+        a batch of any size then has all that the limit allows, and does not wait for more."""
         options = self.options
+        starts = {name: view.start for name, view in views.items()}
         if options.rows_min > 1 and self._target is None:
             found, short = rows_to_come(views, options.ordering)
-            is_short = found is not None and found < options.rows_min
-            if is_short and short:
-                return {}, short
+            if short and found is not None and found < options.rows_min:
+                if not is_all:
+                    return starts, short
+                found = None
             if self._waits(found):
-                return {name: view.start for name, view in views.items()}, {}
+                return starts, {}
         return reach_and_short(views, limit=limit, ordering=options.ordering, skew_ms=options.skew_ms)
 
     def _look_ahead(self, limit: Limit) -> Limit:

@@ -20,9 +20,9 @@ def wanted(batch: Any, ranges: Ranges) -> Any:
         return batch
     masks = []
     if ranges.since_ms is not None:
-        masks.append(pc.greater_equal(batch.column("publish_time"), pa.scalar(ranges.since_ms, _TIME)))
+        masks.append(pc.greater_equal(batch.column("publish_time"), _time(ranges.since_ms)))
     if ranges.until_ms is not None:
-        masks.append(pc.less(batch.column("publish_time"), pa.scalar(ranges.until_ms, _TIME)))
+        masks.append(pc.less(batch.column("publish_time"), _time(ranges.until_ms)))
     if ranges.keys is not None:
         keys = batch.column("key")
         masks.append(pc.is_in(keys, value_set=pa.array(sorted(ranges.keys), keys.type), skip_nulls=True))
@@ -34,9 +34,15 @@ def wanted(batch: Any, ranges: Ranges) -> Any:
     return batch.filter(mask)
 
 
+def _time(ms: int) -> Any:
+    # `pa.scalar` and `pa.array` load Pandas.
+    return pa.Array.from_buffers(_TIME, 1, [None, pa.py_buffer(np.array([ms], np.int64))])[0]
+
+
 def _is_in_hashes(keys: Any, ranges: Ranges) -> Any:
     hashes = hash_keys(keys) >> 16
     found = np.zeros(len(keys), np.bool_)
     for span in ranges.hashes or ():
         found |= (hashes >= span.start) & (hashes <= span.end)
-    return pc.and_(pa.array(found), pc.is_valid(keys))
+    bits = pa.py_buffer(np.packbits(found, bitorder="little"))
+    return pc.and_(pa.Array.from_buffers(pa.bool_(), len(keys), [None, bits]), pc.is_valid(keys))

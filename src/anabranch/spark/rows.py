@@ -10,6 +10,7 @@ after 9999, such as microseconds given for milliseconds) is null.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ _TIME: Final = pa.timestamp("us", "UTC")
 # What Spark's type TIMESTAMP holds: from the beginning of the year 1 to the end of 9999.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
+_ROOM_MIN: Final = 1024
 # As Spark's own conversion of `anabranch.spark.source.SCHEMA` has it; a test compares them.
 COLUMNS: Final = pa.schema(
     [
@@ -55,7 +57,9 @@ def between(batch: Any, start: Position | None, end: Position | None) -> Any:
         keep &= ~_is_before(places, start)
     if end is not None:
         keep &= _is_before(places, end)
-    return batch.filter(pa.array(keep))
+    # Not `pa.array`, nor `pa.scalar` or `to_numpy` anywhere here: they load Pandas, which takes a third of a second.
+    bits = pa.py_buffer(np.packbits(keep, bitorder="little"))
+    return batch.filter(pa.Array.from_buffers(pa.bool_(), len(keep), [None, bits]))
 
 
 def _is_before(places: list[Any], at: Position) -> Any:
@@ -64,7 +68,9 @@ def _is_before(places: list[Any], at: Position) -> Any:
 
 
 def _numbers(batch: Any, name: str) -> Any:
-    return batch.column(name).to_numpy(zero_copy_only=False)
+    column = batch.column(name)
+    kind = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
 
 
 def _position(batch: Any, row: int) -> Position:
@@ -90,7 +96,30 @@ def _ids(batch: Any) -> list[Any]:
 
 
 def _segments(batch: Any, _: str, segment: int) -> Any:
-    return pa.array(np.full(batch.num_rows, segment, np.int64))
+    return _numbered(segment, _room(batch.num_rows)).slice(0, batch.num_rows)
+
+
+def _topics(batch: Any, topic: str, _: int) -> Any:
+    return _named(topic, _room(batch.num_rows)).slice(0, batch.num_rows)
+
+
+def _room(rows: int) -> int:
+    """So that batches of about as many rows share a column."""
+    return max(_ROOM_MIN, 1 << (rows - 1).bit_length())
+
+
+@lru_cache(maxsize=4)
+def _numbered(segment: int, rows: int) -> Any:
+    """The same in each row, for all batches of a slice."""
+    numbers = pa.py_buffer(np.full(rows, segment, np.int64))
+    return pa.Array.from_buffers(pa.int64(), rows, [None, numbers], 0)
+
+
+@lru_cache(maxsize=4)
+def _named(topic: str, rows: int) -> Any:
+    name = topic.encode()
+    offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * len(name))
+    return pa.Array.from_buffers(pa.string(), rows, [None, offsets, pa.py_buffer(name * rows)], 0)
 
 
 def _times(batch: Any, name: str) -> Any:
@@ -107,7 +136,7 @@ _BUILT: Final[Mapping[str, Callable[[Any, str, int], Any]]] = {
     "key": lambda batch, *_: batch.column("key"),
     "value": lambda batch, *_: batch.column("value"),
     "properties": lambda batch, *_: batch.column("properties"),
-    "topic": lambda batch, topic, _: pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
+    "topic": _topics,
     "segment": _segments,
     "message_id": lambda batch, *_: pa.StructArray.from_arrays(_ids(batch), fields=list(_MESSAGE_ID)),
     "publish_time": lambda batch, *_: _times(batch, "publish_time"),
