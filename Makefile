@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## make .venv with the locked packages and the anabranch command
 
@@ -57,6 +57,12 @@ spark: setup  ## only the tests of Spark, on a real session
 	@bin/jre
 	@$(BIN)/pytest -q tests/spark -m spark
 
+spark-4.2: setup  ## source, sink, pipelines and a Delta table on the release before (fetches PySpark 4.2 into .spark-4.2, once, and Delta's jars)
+	@bin/jre
+	@[ -d .spark-4.2/pyspark ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	  --target .spark-4.2 -r requirements/spark-4.2.txt
+	@DELTA_PACKAGE=io.delta:delta-spark_4.2_2.13:4.4.0 $(BIN)/pytest -q tests/spark/test_release_before.py -m spark
+
 fuzz: setup  ## a hostile client (30 minutes), made-up bytes for the decoders, requests for the REST (10 each; FUZZ_SECONDS)
 	@PYTHONPATH=tests $(BIN)/python -m hostile $(HOSTILE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
@@ -85,6 +91,8 @@ proto: setup  ## regenerate the protocol code from src/anabranch/wire/pulsar.pro
 lock: setup  ## recompile requirements/*.txt from requirements/*.in (needs uv)
 	@for f in runtime dev bench fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header requirements/$$f.in -o requirements/$$f.txt; done
+	@uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-deps \
+	  --no-emit-index-url --no-header requirements/spark-4.2.in -o requirements/spark-4.2.txt  # beside dev.txt, which has what it needs
 
 clean:  ## remove the virtual environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .spark-4.2 .mypy_cache .ruff_cache .pytest_cache .hypothesis

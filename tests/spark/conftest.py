@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 def _missing() -> str | None:
     if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed: pip install 'pyspark==4.3.0'"
+        return "pyspark is not installed: pip install 'pyspark>=4.2'"
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
         return "Spark needs a Java runtime, 17 or later: none is on the path, and JAVA_HOME names none"

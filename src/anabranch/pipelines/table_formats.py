@@ -39,11 +39,30 @@ def settings_for(kind: str, output: str) -> Mapping[str, str]:
     return {}
 
 
+# Jars that are made for a release of Spark, as far as there are any. Those for another one fail: Delta's for 4.2 call a
+# method that 4.3 has not, and to Iceberg's for 4.1 classes of 4.3 are other ones.
+_PACKAGES: Final = {("delta", "4.2"): "io.delta:delta-spark_4.2_2.13:4.4.0"}
+_NAMES: Final = {"delta": "io.delta:delta-spark", "iceberg": "org.apache.iceberg:iceberg-spark-runtime"}
+
+
 def package_for(kind: str, spark_version: str) -> str:
+    """Where to get its jars, as a sentence's end: what to give, or that there is nothing to be given."""
     release = ".".join(spark_version.split(".")[:2])
-    if kind == "delta":
-        return f"io.delta:delta-spark_{release}_2.13:VERSION"
-    return f"org.apache.iceberg:iceberg-spark-runtime-{release}_2.13:VERSION"
+    if (kind, release) in _PACKAGES:
+        return f"give --packages {_PACKAGES[kind, release]}, which is made for Spark {release}"
+    separator = "_" if kind == "delta" else "-"
+    name = f"{_NAMES[kind]}{separator}{release}_2.13"
+    others = ", ".join(f"Spark {one} has {package}" for (of, one), package in _PACKAGES.items() if of == kind)
+    has = f"; {others} (pip install 'pyspark=={_release_of(kind)}.*')" if others else ""
+    return (
+        f"none was made for Spark {release} when this was written{has}. If there is one by now, give --packages "
+        f"{name}:VERSION"
+    )
+
+
+def _release_of(kind: str) -> str:
+    """The latest release of Spark that a format has jars for."""
+    return max(release for of, release in _PACKAGES if of == kind)
 
 
 def check(spark: SparkSession, kind: str) -> None:
@@ -57,8 +76,8 @@ def check(spark: SparkSession, kind: str) -> None:
         if "ClassNotFoundException" not in str(error):
             raise
         raise NoFormat(
-            f"{kind.capitalize()} is not on this Spark session: give --packages {package_for(kind, spark.version)}, in "
-            f"a version that is made for Spark {spark.version}; or leave out --format for plain Parquet"
+            f"{kind.capitalize()} is not on this Spark session: {package_for(kind, spark.version)}. Or leave out "
+            "--format for plain Parquet"
         ) from None
 
 
@@ -75,8 +94,8 @@ def why_not(spark: SparkSession, kind: str, error: BaseException) -> NoFormat | 
     if kind not in _CLASSES or not any(name in str(error) for name in _MISFITS):
         return None
     return NoFormat(
-        f"the jars of {kind.capitalize()} are made for another release of Spark than {spark.version}: give --packages "
-        f"{package_for(kind, spark.version)}, if there is one yet"
+        f"the jars of {kind.capitalize()} are made for another release of Spark than {spark.version}: "
+        f"{package_for(kind, spark.version)}"
     )
 
 
