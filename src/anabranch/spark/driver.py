@@ -108,7 +108,7 @@ class Driver:
         await self.feeds.following.wait(pause_s, self._seen)
         self._answered = self.clock()
         is_late = self._few_since is not None and self._has_waited(self._few_since)
-        return is_late or self.feeds.following.count != self._seen
+        return is_late or self.feeds.is_one_due or self.feeds.following.count != self._seen
 
     async def next_end(self, start: Offset, limit: Limit) -> Offset:
         """The end of the batch that starts there."""

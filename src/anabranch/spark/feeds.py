@@ -121,16 +121,19 @@ class Feeds:
             if is_gone or (name not in wanted and not choice.is_by_name(name)):
                 await self._leave(name)
         absent = wanted - self._current.keys() - self._left.keys()
-        if absent and (not choice.is_named or self._may_ask_for_missing()):
+        if absent and (not choice.is_named or self._is_time_to_look()):
+            self._missing_asked_s = asyncio.get_running_loop().time()
             await self._open_all(absent)
 
-    def _may_ask_for_missing(self) -> bool:
+    @property
+    def is_one_due(self) -> bool:
+        """Whether a topic that is named is not there and is to be looked for: nobody tells when it comes."""
+        names = self._options.choice.names
+        return any(name not in self._current for name in names) and self._is_time_to_look()
+
+    def _is_time_to_look(self) -> bool:
         """Spark asks a hundred times a second what is new: nobody else needs to be asked as often."""
-        now = asyncio.get_running_loop().time()
-        if now - self._missing_asked_s < MISSING_EVERY_S:
-            return False
-        self._missing_asked_s = now
-        return True
+        return asyncio.get_running_loop().time() - self._missing_asked_s >= MISSING_EVERY_S
 
     async def _leave(self, name: str) -> None:
         feed = self._current.pop(name)
