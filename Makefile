@@ -25,7 +25,7 @@ test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -n 2 --dist loadfile
 	@bin/jre || echo "test: the tests of Spark are left out"
-	@$(BIN)/pytest -q tests/spark -m spark
+	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
 	@$(BIN)/anabranch simulate --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -55,7 +55,7 @@ soak: setup  ## kill -9 fifty times under load and check every history (about 15
 
 spark: setup  ## only the tests of Spark, on a real session
 	@bin/jre
-	@$(BIN)/pytest -q tests/spark -m spark
+	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
 
 spark-4.2: setup  ## source, sink, pipelines and a Delta table on the release before (fetches PySpark 4.2 into .spark-4.2, once, and Delta's jars)
 	@bin/jre
