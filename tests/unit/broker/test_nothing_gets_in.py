@@ -118,9 +118,10 @@ async def test_no_path_is_served_to_a_role_without_rights(acme: Guarded) -> None
     public = {path for method, path in requests(acme.broker) if is_public(acme, method, path)}
     described = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
     named = {path for method, path in requests(acme.broker) if needs(acme, method, path) is Needs.NAME}
-    # The page's list of topics: those that the role may see, which are none.
-    assert served - public - described - named == {"/ui/api/overview"}
+    # Lists of what the role may see, the page's topics and open writes, which is nothing.
+    assert served - public - described - named == {"/ui/api/overview", "/admin/v2/anabranch/writes"}
     assert (await acme.rest("nobody", "GET", "/ui/api/overview")).json()["topics"] == []
+    assert (await acme.rest("nobody", "GET", "/admin/v2/anabranch/writes")).json() == []
     assert await state(acme.broker) == before
 
 
