@@ -1,7 +1,10 @@
 """Settings of all tests."""
 
+import gc
 import os
+import unittest
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The same examples every time, so that a change is judged by what it changes; ANABRANCH_CHANCE=1 looks for new ones. A
@@ -13,3 +16,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("anabranch")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before a state machine: what other tests left behind is collected now.
+
+    Hypothesis parses the machine's source. What the collector finds meanwhile may print a traceback, which parses as
+    well, and Python before 3.11.8 cannot do one within the other (gh-106905)."""
+    if isinstance(item, pytest.Function) and isinstance(item.instance, unittest.TestCase):
+        gc.collect()
