@@ -57,6 +57,7 @@ LIMITS = {
         "test_a_checkpoint_of_a_classic_topic_is_good_once_it_was_migrated": (
             "A migrated topic says that its partitions were sealed in epoch 0"
         ),
+        "test_a_checkpoint_of_a_topic_that_was_deleted_and_made_again_is_refused": "Its topics have no ids",
     },
     "test_namespace_consumers": {
         "test_messages_of_a_topic_that_is_still_joining_are_acknowledged_and_handed_back": PROPERTIES,

@@ -372,6 +372,8 @@ final class NamespaceClaims {
         made(space, "a", "b");
         try (QueueConsumer<String> consumer = queue(space).subscribe()) {
             same(send(topic(space, "a"), 2), taken(consumer, 2));
+            // The client keeps acknowledgements for 100 ms: what they are about would come again.
+            Words.pause(1_000);
             lab.killAndRestart();
             // At once, before clients are back.
             lab.topics().createScalableTopic(topic(space, "c"), 1);
