@@ -345,9 +345,12 @@ class HiddenWrites:
     def _late(self, attempts: Sequence[str], now_ms: int) -> list[str]:
         """Those without a producer for too long, and those that have kept readers waiting for too long all the same."""
         config = self._topic.broker.config
+        # Some may have been decided while the store was asked.
+        known = self._hidden.attempts
+        attempts = [name for name in attempts if name in known]
         late = stale(attempts, self._seen_ms, now_ms, config.hidden_writes_timeout_seconds * 1000)
         if config.hidden_writes_open_max_seconds > 0:
-            holding = [name for name in attempts if self._hidden.attempts[name].first is not None]
+            holding = [name for name in attempts if known[name].first is not None]
             late += stale(holding, self._open_ms, now_ms, config.hidden_writes_open_max_seconds * 1000)
         return list(dict.fromkeys(late))
 
