@@ -143,6 +143,14 @@ class Rights:
             if not await self._authorizer.may_produce(one, topic):
                 raise _refusal(one, f"produce to {topic}")
 
+    async def may_produce(self, role: str, topic: TopicName) -> bool:
+        """The same as an answer, for who shows more to those who may."""
+        try:
+            await self.produce(role, topic)
+        except NotAuthorizedError:
+            return False
+        return True
+
     async def consume(self, role: str, topic: TopicName, subscription: str = "") -> None:
         for one in principals(role):
             if not await self._authorizer.may_consume(one, topic, subscription):

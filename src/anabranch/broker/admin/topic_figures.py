@@ -11,8 +11,6 @@ from anabranch.broker.admin.large import in_turns, json_answer
 from anabranch.broker.admin.params import BrokerDep, RoleDep, TopicDep
 from anabranch.broker.admin.partitions import merged, single
 from anabranch.broker.admin.topics import each_existing, partition_count
-from anabranch.broker.authorization import NotAuthorizedError
-from anabranch.broker.broker import Broker
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_stats import (
     add_earliest,
@@ -20,7 +18,6 @@ from anabranch.broker.topic_stats import (
     internal_stats,
     ledger_info,
 )
-from anabranch.model.names import TopicName
 
 router = APIRouter()
 
@@ -59,18 +56,10 @@ async def stats(broker: BrokerDep, topic: TopicDep, wanted: WantedDep) -> dict[s
     return await wanted.of(await single(broker, topic))
 
 
-async def _may_produce(broker: Broker, role: str, topic: TopicName) -> bool:
-    try:
-        await broker.rights.produce(role, topic)
-    except NotAuthorizedError:
-        return False
-    return True
-
-
 @router.get("/internalStats")
 async def internal(broker: BrokerDep, role: RoleDep, topic: TopicDep) -> dict[str, Any]:
     found = await single(broker, topic)
-    return internal_stats(found, for_producer=await _may_produce(broker, role, topic))
+    return internal_stats(found, for_producer=await broker.rights.may_produce(role, topic))
 
 
 @router.get("/internal-info")
@@ -98,7 +87,7 @@ async def partitioned_stats(
 @router.get("/partitioned-internalStats")
 async def partitioned_internal_stats(broker: BrokerDep, role: RoleDep, topic: TopicDep) -> dict[str, Any]:
     count = await partition_count(broker, topic)
-    for_producer = await _may_produce(broker, role, topic)
+    for_producer = await broker.rights.may_produce(role, topic)
     found = {
         str(part.name): internal_stats(part, for_producer=for_producer)
         for part in await each_existing(broker, topic, count)

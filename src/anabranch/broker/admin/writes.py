@@ -18,7 +18,6 @@ from anabranch.broker.admin.errors import RestError, redirect
 from anabranch.broker.admin.needs import Needs, needs
 from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body, decoded_once
 from anabranch.broker.admin.partitions import single
-from anabranch.broker.authorization import NotAuthorizedError
 from anabranch.broker.broker import Broker
 from anabranch.broker.hidden_writes import OpenWrite
 from anabranch.broker.topic import Topic
@@ -101,7 +100,7 @@ async def open_writes(broker: BrokerDep, role: RoleDep) -> list[dict[str, Any]]:
     Those that hold readers come first, the longest of all before the others."""
     found: list[tuple[str, OpenWrite]] = []
     for topic in list(broker.loaded().values()):
-        if topic.hidden.has_attempts and await _may_produce(broker, role, topic.name):
+        if topic.hidden.has_attempts and await broker.rights.may_produce(role, topic.name):
             found += [(str(topic.name), one) for one in topic.hidden.open_writes()]
     found.sort(key=lambda one: (-one[1].held_s, one[0], one[1].batch))
     return [
@@ -116,14 +115,6 @@ async def open_writes(broker: BrokerDep, role: RoleDep) -> list[dict[str, Any]]:
         }
         for topic, one in found
     ]
-
-
-async def _may_produce(broker: Broker, role: str, topic: TopicName) -> bool:
-    try:
-        await broker.rights.produce(role, topic)
-    except NotAuthorizedError:
-        return False
-    return True
 
 
 @router.get("/writes/{write}/{number}")
