@@ -209,7 +209,7 @@ def test_light_and_dark_are_switched_by_hand_and_kept(topic: Callable[..., Page]
     page = topic(dark=False)
     page.press("#theme")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.evaluate("location.reload()")
+    page.reload()
     page.until("document.documentElement.dataset.theme === 'dark'")
     page.until(DRAWN)
 

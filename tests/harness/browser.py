@@ -85,6 +85,14 @@ class BrowserFailed(AssertionError):
     """The browser refused a command, threw in the page, or did not answer in time."""
 
 
+class PageLeft(BrowserFailed):
+    """The page was left for another while it was asked."""
+
+
+# What the browser answers then, by where the question met the change.
+_LEFT = ("navigated or closed", "context was destroyed", "Cannot find context", "Promise was collected")
+
+
 class Browser:
     """A context manager. One browser serves many pages, each in a window of its own."""
 
@@ -146,7 +154,8 @@ class Browser:
             answer = self._read(deadline, method)
             if answer.get("id") == number:
                 if "error" in answer:
-                    raise BrowserFailed(f"{method}: {answer['error']}")
+                    left = any(words in answer["error"]["message"] for words in _LEFT)
+                    raise (PageLeft if left else BrowserFailed)(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
 
@@ -231,18 +240,28 @@ class Page:
         return answer["result"].get("value")
 
     def until(self, script: str, within_s: float = 15.0) -> Any:
-        """Waits until an expression is true, and returns it; true for an element."""
+        """Waits until an expression is true, on this page or the next, and returns it; true for an element."""
         deadline = time.monotonic() + within_s
         while True:
-            found = self.evaluate(
-                f"(() => {{ try {{ const found = {script}; return found instanceof Node || found; }} "
-                "catch { return null; } })()"
-            )
-            if found:
-                return found
-            if time.monotonic() > deadline:
-                raise BrowserFailed(f"not within {within_s} s: {script}\n{self.text()[:2000]}")
-            self.evaluate("new Promise((done) => setTimeout(done, 30))")
+            try:
+                found = self.evaluate(
+                    f"(() => {{ try {{ const found = {script}; return found instanceof Node || found; }} "
+                    "catch { return null; } })()"
+                )
+                if found:
+                    return found
+                if time.monotonic() > deadline:
+                    raise BrowserFailed(f"not within {within_s} s: {script}\n{self.text()[:2000]}")
+                self.evaluate("new Promise((done) => setTimeout(done, 30))")
+            except PageLeft:
+                if time.monotonic() > deadline:
+                    raise
+
+    def reload(self) -> None:
+        """Returns once the page has been made anew."""
+        self.evaluate("window.before = true")
+        self.call("Page.reload")
+        self.until("window.before !== true")
 
     def text(self) -> str:
         return str(self.evaluate("document.body.innerText"))
