@@ -67,6 +67,33 @@ def test_a_subscription_holds_what_a_stopped_query_has_not_read(
     assert_in_order(sink.rows, 100)
 
 
+def test_a_query_says_that_another_is_ahead_of_it_with_its_subscription(
+    river: River, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = river.options(start="earliest", subscription="table")
+    slow, quick = DryQuery(maxRowsPerTrigger=10, **options), DryQuery(**options)
+    try:
+        # Planning a batch moves the subscription over the one before.
+        for _ in range(3):
+            river.publish(20)
+            slow.trigger()
+        quick.catch_up()
+        river.publish(20)
+        quick.catch_up()
+        until(lambda: backlog(river, "table") <= 1, WITHIN_S)
+        assert "subscription of its own" not in caplog.text
+        slow.trigger()
+        until(lambda: "give each query a subscription of its own" in caplog.text, WITHIN_S)
+    finally:
+        slow.stop()
+        quick.stop()
+
+
+def backlog(river: River, subscription: str) -> int:
+    stats = river.broker.get(f"{river.path}/stats")
+    return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
 def test_rows_that_are_gone_fail_the_query_unless_it_is_told_to_go_on(
     spark: SparkSession, fleeting: River, sink: Sink
 ) -> None:

@@ -237,6 +237,8 @@ class Probe:
         self.end = BEGINNING
         self.is_hiding = False
         self.kept: Kept | None = None
+        # Up to there its subscription had all acknowledged, when `last` was asked.
+        self.acknowledged = (-1, -1)
 
     async def subscribe(
         self,
@@ -279,6 +281,8 @@ class Probe:
         at = answer.last_message_id
         kept = Kept(answer.anabranch_bytes, answer.anabranch_entries)
         self.told(at.ledgerId, at.entryId, answer.anabranch_is_hiding, kept)
+        marked = answer.consumer_mark_delete_position
+        self.acknowledged = signed(marked.ledgerId), signed(marked.entryId)
         if self._following is not None:
             if answer.anabranch_is_followed and not self.is_lost:
                 self.is_told = True

@@ -58,6 +58,7 @@ class TopicFeed:
         self._sealed_kept: dict[SegmentId, Kept] = {}
         self._seen: tuple[SegmentLayout, Known] | None = None
         self._released: dict[SegmentId, Place] = {}
+        self._is_overtaken = False
         self._is_made_again = False
         self._meters = Meters(connections, self._watch, chance, fails_on_data_loss=options.fail_on_data_loss)
 
@@ -296,23 +297,39 @@ class TopicFeed:
             await probe.subscribe(
                 topic, self._options.subscription, is_durable=True, from_earliest=from_earliest
             )
-            last = None if place is None else await _last_read(probe, place)
-            if last is not None:
-                await probe.ack_until(*last)
+            if place is not None:
+                read = _last_read(place, await probe.last())
+                self._compare(probe.acknowledged, read)
+                if min(read) >= 0:
+                    await probe.ack_until(*read)
             await probe.close()
         finally:
             probe.detach()
 
+    def _compare(self, acknowledged: tuple[int, int], read: tuple[int, int]) -> None:
+        """Says it, once, if the subscription is ahead of the query: what is between them is not held for it."""
+        if acknowledged[1] < 0 or acknowledged <= read or self._is_overtaken:
+            return
+        self._is_overtaken = True
+        log.warning(
+            "%s: subscription %s has acknowledged up to %d:%d, and this query has read up to %d:%d only. Another "
+            "query with that subscription is ahead of it, or one was that had another checkpoint. What is between "
+            "them is held by the topic's retention alone: give each query a subscription of its own",
+            self.topic,
+            self._options.subscription,
+            *acknowledged,
+            *read,
+        )
 
-async def _last_read(probe: Probe, place: Place) -> tuple[int, int] | None:
-    """The last entry that was read as a whole; None if there is none, or it is in another ledger."""
+
+def _last_read(place: Place, end: tuple[int, int]) -> tuple[int, int]:
+    """The last entry that was read as a whole; entry -1 if it is in an earlier ledger, or there is none."""
     if place.is_over:
-        last = await probe.last()
-        return last if min(last) >= 0 else None
+        return end
     ledger, entry, _ = place.at[0]
     # Chunks that are not whole yet are read again.
     ledger, entry = min((ledger, entry), place.chunks_from or (ledger, entry))
-    return (ledger, entry - 1) if entry else None
+    return ledger, entry - 1
 
 
 class InTime:
