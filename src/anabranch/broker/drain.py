@@ -1,7 +1,8 @@
 """Whether a subscription of a sealed topic has drained it: nothing is left that could still become a message.
 
-What is acknowledged to the end is drained. So is a remainder of nothing but chunks whose last ones never came: their
-producer went away, or moved on to another segment, and no consumer can ever acknowledge them.
+What is acknowledged to the end is drained. So is a remainder of nothing but chunks whose others are not there: their
+producer went away, or moved on to another segment, or the subscription began between them, or some were acknowledged.
+No consumer can ever put them together.
 
 The remainder is read only when somebody asks, and the answer is kept until the cursor moves.
 """
@@ -108,13 +109,14 @@ class Drain:
         if self._cursor.backlog(self._log) > ENTRIES_MAX:
             return False
         at = self._cursor.next
+        parts = _Parts()
         while (at := self._next_unacked(at)) < self._log.end:
             try:
                 ledger, entries = await self._log.read(at, _READ_ENTRIES, _READ_BYTES)
             except LogError:
                 return False
             if not entries or not all(
-                self._cursor.is_acked((ledger, entry[0])) or _is_lost_chunk(entry) for entry in entries
+                self._cursor.is_acked((ledger, entry[0])) or parts.lack_some_with(entry) for entry in entries
             ):
                 return False
             at = (ledger, entries[-1][0] + 1)
@@ -126,10 +128,23 @@ class Drain:
         return at
 
 
-def _is_lost_chunk(entry: Entry) -> bool:
-    """Whether the entry is part of a message, and not the last one. The last one missing, the rest means nothing."""
-    try:
-        part = chunk(parse_metadata(entry[2]))
-    except MalformedFrame:
-        return False
-    return part is not None and not part.is_last
+class _Parts:
+    """The chunks that are left."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], set[int]] = {}
+
+    def lack_some_with(self, entry: Entry) -> bool:
+        """Whether the entry is a chunk, and its message still not whole with it."""
+        try:
+            metadata = parse_metadata(entry[2])
+        except MalformedFrame:
+            return False
+        part = chunk(metadata)
+        if part is None:
+            return False
+        found = self._found.setdefault((metadata.producer_name, part.uuid), set())
+        found.add(part.chunk_id)
+        return len(found) < part.chunks

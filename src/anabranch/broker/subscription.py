@@ -123,6 +123,7 @@ class Subscription:
             partition=partition,
             is_durable=journal is not None,
             failed=self._dispatch_failed,
+            all_sent=self._progressed if is_sealed else None,
         )
         # How often dispatch has failed in a row, and when it did last.
         self._failures = 0
@@ -431,6 +432,7 @@ class Subscription:
     def topic_terminated(self) -> None:
         """Nothing more will be published. Consumers learn of it once all is acknowledged, and that is stored."""
         self.is_sealed = True
+        self._context.all_sent = self._progressed
         self._check_end()
         self._progressed()
 
@@ -441,11 +443,12 @@ class Subscription:
             self._drain.moved(is_all_sent=dispatcher is not None and dispatcher.read_at >= self.topic_log.end)
 
     def _tell_drained(self) -> None:
+        self._check_end()
         if self._drained is not None:
             self._drained(self)
 
     def _check_end(self) -> None:
-        if self.is_sealed and self.consumers and self._acks.is_stored and self.backlog() == 0:
+        if self.consumers and self.is_drained:
             for consumer in self.consumers:
                 if consumer.is_ready:
                     consumer.send_reached_end()

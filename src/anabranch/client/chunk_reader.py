@@ -1,7 +1,8 @@
 """Puts the chunked messages of one segment together on their way to the inbox, and gives up what never gets whole.
 
-A chunk without a message is acknowledged once it is certain that nobody needs it: otherwise a sealed segment would
-never be read to its end, and its children would wait for ever.
+A chunk whose message never gets whole would hold messages for ever. It is acknowledged once another try of its message
+has come, or nothing was heard of it for so long that its producer will not come back. That a broker is slow says
+nothing: of a segment that is sealed it knows by itself which chunks are left over.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from anabranch.errors import AnabranchError
 
 log = logging.getLogger(__name__)
 
-# How long to wait for the next chunk while the broker may send and does not: of a segment that gets no more messages,
-# and of one whose producer may be slow, or on its way back.
-SEALED_S: Final = 2.0
-ACTIVE_S: Final = 60.0
+# How long to wait for the next chunk while the broker may send and does not: a producer may be on its way back.
+SILENT_S: Final = 3600.0
+# The same where there are too many such messages.
+PRESSED_S: Final = 60.0
 LOOK_S: Final = 1.0
 
 
@@ -34,18 +35,16 @@ class ChunkReader:
         put: Callable[[Entry], None],
         acked: Callable[[Place], None],
         is_idle: Callable[[], bool],
-        is_sealed: Callable[[], bool],
         *,
-        sealed_s: float = SEALED_S,
-        active_s: float = ACTIVE_S,
+        silent_s: float = SILENT_S,
+        pressed_s: float = PRESSED_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._put = put
         self._acked = acked
         self._is_idle = is_idle
-        self._is_sealed = is_sealed
-        self._sealed_s = sealed_s
-        self._active_s = active_s
+        self._silent_s = silent_s
+        self._pressed_s = pressed_s
         self._look_s = look_s
         self._chunks = Chunks()
         self._loop = asyncio.get_running_loop()
@@ -90,10 +89,16 @@ class ChunkReader:
             log.warning("a chunk at %d:%d has a number that no chunk of its message can have", *place)
             self._acked(place)
         self._chunks.strays.clear()
+        for place in self._chunks.outdated:
+            self._acked(place)
+        self._chunks.outdated.clear()
         for partial in self._chunks.replaced:
             self._give_up(partial, "it was sent again")
         self._chunks.replaced.clear()
         for partial in self._chunks.dropped:
+            if partial.touched <= self._loop.time() - self._pressed_s:
+                self._give_up(partial, "the others never came, and there are too many such messages")
+                continue
             ledger, number = partial.last
             lost = Entry(
                 entry.origin, ledger, number, entry.metadata, b"", owner=entry.owner, life=entry.life
@@ -113,8 +118,7 @@ class ChunkReader:
         self._timer = None
         now = self._loop.time()
         if self._is_idle():
-            limit = self._sealed_s if self._is_sealed() else self._active_s
-            for partial in self._chunks.silent_since(now - limit):
+            for partial in self._chunks.silent_since(now - self._silent_s):
                 self._give_up(partial, "the others never came")
         else:
             self._chunks.touch(now)

@@ -52,8 +52,8 @@ class Whole(NamedTuple):
 
 
 class Chunks:
-    """Of one segment. What cannot be kept or completed is in `dropped`, `replaced` and `strays`, to be taken from
-    there."""
+    """Of one segment. What cannot be kept or completed is in `dropped`, `replaced`, `strays` and `outdated`, to be
+    taken from there."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Chunks:
         self.dropped: list[Partial] = []  # There were too many.
         self.replaced: list[Partial] = []  # Never to be completed.
         self.strays: list[Place] = []  # Numbered as no chunk of their message is.
+        self.outdated: list[Place] = []  # Of a try that another has replaced.
         self.bytes = 0
         self._held = 0
         self._incomplete_max = incomplete_max
@@ -90,7 +91,9 @@ class Chunks:
             return None
         if partial is None:
             partial = Partial(metadata, now)
-            self._replace(partial)
+            if not self._replace(place, partial):
+                self.outdated.append(place)
+                return None
             self._partials[partial.uuid] = partial
         partial.touched = now
         # One that was stored twice is wanted where it lies last, so that acknowledging that covers both.
@@ -117,10 +120,15 @@ class Chunks:
             or self._held > self._chunks_max
         )
 
-    def _replace(self, newer: Partial) -> None:
-        for older in [one for one in self._partials.values() if one.sent == newer.sent]:
-            self._forget(older)
-            self.replaced.append(older)
+    def _replace(self, place: Place, newer: Partial) -> bool:
+        """Lets go of tries of the same message that lie before this one; False if one lies behind it. What is sent
+        again may come in any order."""
+        for one in [one for one in self._partials.values() if one.sent == newer.sent]:
+            if one.last > place:
+                return False
+            self._forget(one)
+            self.replaced.append(one)
+        return True
 
     def _count(self, partial: Partial, size: int) -> None:
         partial.bytes += size

@@ -243,7 +243,6 @@ class Consumer(Receiver):
             reading=self._setup.reading,
             tally=self._tally,
             failed=self._fail,
-            is_sealed=self._watch.is_over,
             **options,
         )
         one.open()

@@ -96,7 +96,6 @@ class SegmentConsumer:
         tally: Tally | None = None,
         failed: Callable[[Exception], None] | None = None,
         is_wanted: Callable[[Entry], bool] = lambda _: True,
-        is_sealed: Callable[[SegmentId], bool] = lambda _: False,
     ) -> None:
         reading = reading or Reading()
         self._failed = failed or inbox.fail
@@ -134,7 +133,6 @@ class SegmentConsumer:
         self._queued = 0
         self._is_closing = False
         self._chunks: ChunkReader | None = None
-        self._is_sealed = is_sealed
         self._living: asyncio.Task[None] | None = None
         self._refused: Exception | None = None
         self._wake = asyncio.Event()
@@ -412,9 +410,7 @@ class SegmentConsumer:
 
     def _put_together(self, chunk: Entry) -> Entry | None:
         if self._chunks is None:
-            self._chunks = ChunkReader(
-                self._put_fault, self.acks.add, self._is_idle, lambda: self._is_sealed(self.segment)
-            )
+            self._chunks = ChunkReader(self._put_fault, self.acks.add, self._is_idle)
         return self._chunks.add(chunk)
 
     def _put_fault(self, entry: Entry) -> None:

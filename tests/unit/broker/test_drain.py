@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.broker.consumer import SHARED
+from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.rig import Rig
 
 
@@ -123,10 +124,38 @@ def test_chunks_of_several_messages_between_acknowledged_ones_do_not_count(rig: 
     assert rig.drained == [rig.subscription]
 
 
-def test_a_last_chunk_counts_whatever_is_missing_before_it(rig: Rig) -> None:
+def test_a_message_counts_while_all_its_chunks_are_there(rig: Rig) -> None:
+    first = rig.publish(chunk=("u", 0, 2))
+    lost_chunks(rig, 2, "other")
     rig.publish(chunk=("u", 1, 2))
+    consumer, _ = rig.consumer(SHARED)
     rig.subscription.topic_terminated()
     assert not rig.loop.run(rig.subscription.look_whether_drained())
+    # Nobody is sent the first one again.
+    rig.ack(consumer, first)
+    assert rig.loop.run(rig.subscription.look_whether_drained())
+
+
+def test_chunks_without_a_beginning_do_not_count(rig: Rig) -> None:
+    """As for a subscription that began in the middle of a message."""
+    rig.publish(chunk=("u", 1, 3))
+    rig.publish(chunk=("u", 2, 3))
+    rig.subscription.topic_terminated()
+    assert rig.loop.run(rig.subscription.look_whether_drained())
+
+
+def test_lost_chunks_that_are_sent_last_are_noticed_and_their_consumer_is_told_of_the_end(rig: Rig) -> None:
+    (place,) = rig.publish()
+    lost_chunks(rig, 3)
+    consumer, link = rig.consumer(permits=1)
+    rig.subscription.topic_terminated()
+    rig.ack(consumer, [place])
+    rig.loop.settle()
+    assert not rig.drained
+    rig.subscription.flow(consumer, 100)
+    rig.loop.settle()
+    assert rig.drained == [rig.subscription]
+    assert [command.type for command in link.commands] == [pb.BaseCommand.REACHED_END_OF_TOPIC]
 
 
 def test_a_verdict_of_before_a_seek_does_not_outlive_it(rig: Rig) -> None:

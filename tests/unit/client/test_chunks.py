@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.chunk_reader import ChunkReader
+from anabranch.client.chunk_reader import SILENT_S, ChunkReader
 from anabranch.client.chunks import Chunks
 from anabranch.client.errors import CryptoFailed, MessageIncomplete
 from anabranch.client.message import Entry, Origin
@@ -94,7 +94,7 @@ def test_what_nothing_is_heard_of_is_taken_out() -> None:
 class Segment:
     """What surrounds a reader of chunks."""
 
-    def __init__(self, *, is_sealed: bool = True) -> None:
+    def __init__(self, *, silent_s: float = 0.0, pressed_s: float = 60.0) -> None:
         self.acked: list[tuple[int, int]] = []
         self.put: list[Entry] = []
         self.is_idle = True
@@ -104,8 +104,8 @@ class Segment:
             self.put.append,
             self.ack,
             self.look,
-            lambda: is_sealed,
-            sealed_s=0.0,
+            silent_s=silent_s,
+            pressed_s=pressed_s,
             look_s=0.001,
         )
 
@@ -145,7 +145,7 @@ async def test_a_chunk_that_completes_a_message_becomes_its_entry() -> None:
     segment.reader.close()
 
 
-async def test_chunks_of_a_sealed_segment_that_nobody_needs_are_acknowledged_once_it_is_quiet() -> None:
+async def test_chunks_whose_others_never_came_are_acknowledged_in_the_end() -> None:
     segment = Segment()
     segment.is_idle = False
     segment.add(chunk(0), 7, b"x")
@@ -158,11 +158,20 @@ async def test_chunks_of_a_sealed_segment_that_nobody_needs_are_acknowledged_onc
     assert segment.reader.first is None
 
 
-async def test_chunks_of_an_active_segment_are_waited_for() -> None:
-    segment = Segment(is_sealed=False)
-    segment.add(chunk(0), 7, b"x")
+async def test_chunks_are_waited_for_however_slow_the_broker_is() -> None:
+    segment = Segment(silent_s=SILENT_S)
+    segment.add(chunk(0, count=2), 7, b"x")
     await segment.until(lambda: segment.looks >= 3)
     assert segment.acked == []
+    assert segment.add(chunk(1, count=2), 8, b"y") is not None
+    segment.reader.close()
+
+
+async def test_where_there_are_too_many_those_that_were_silent_for_long_are_let_go() -> None:
+    segment = Segment(silent_s=SILENT_S, pressed_s=0.0)
+    for number in range(101):
+        segment.add(chunk(0, uuid=str(number), sequence=number), number, b"x")
+    assert (segment.put, segment.acked) == ([], [(1, 0)])
     segment.reader.close()
 
 
@@ -174,6 +183,17 @@ async def test_a_message_dropped_for_want_of_room_is_told() -> None:
     with pytest.raises(MessageIncomplete, match="3 chunks from 'p', of which 1 came"):
         lost.messages()
     assert segment.acked == []
+    segment.reader.close()
+
+
+async def test_the_first_try_of_a_message_that_comes_after_another_leaves_it_alone() -> None:
+    segment = Segment()
+    segment.add(chunk(0, count=2, uuid="second"), 2, b"x")
+    assert segment.add(chunk(0, count=2, uuid="first"), 1, b"?") is None
+    assert segment.acked == [(1, 1)]
+    whole = segment.add(chunk(1, count=2, uuid="second"), 3, b"y")
+    assert whole is not None
+    assert whole.data == b"xy"
     segment.reader.close()
 
 

@@ -89,6 +89,8 @@ class DispatchContext:
     pace: DispatchPacer | None = None
     # Told when dispatch has failed in a way that nobody foresaw. The dispatcher has stopped by then.
     failed: Callable[[Exception], None] | None = None
+    # Told when everything has been sent, if anybody wants to know.
+    all_sent: Callable[[], None] | None = None
 
 
 class DispatchPacer(Protocol):
@@ -205,6 +207,7 @@ class Dispatcher(ABC):
                 return
             if self._retry is None and (self._ctx.pace is None or self._is_in_time(self._ctx.pace)):
                 self._pump()
+                self._look_whether_all_is_sent()
         except Exception as error:  # The boundary of a subscription: whoever woke it has others to wake.
             self._fail(error)
 
@@ -276,8 +279,13 @@ class Dispatcher(ABC):
         self.damage = None
         try:
             then(batch)
+            self._look_whether_all_is_sent()
         except Exception as error:  # A task boundary.
             self._fail(error)
+
+    def _look_whether_all_is_sent(self) -> None:
+        if self._ctx.all_sent is not None and self.read_at >= self._log.end:
+            self._ctx.all_sent()
 
     def _read_failed(self, error: Exception, then: Callable[[EntryBatch], None]) -> None:
         self._is_reading = False
