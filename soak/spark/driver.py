@@ -1,7 +1,8 @@
 """The driver of the soak, a process of its own: `python -m soak.spark.driver '{"url": …}'`.
 
 Two queries read the topic for as long as it lives. One puts each micro-batch into a folder of its own, as Parquet, in
-the place of what an earlier attempt of the batch left; the other writes to a topic. A query that fails ends it.
+the place of what an earlier attempt of the batch left; the other writes to a topic. A third reads whatever topics match
+a pattern, into folders as the first does. A query that fails ends all.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Setup:
     url: str
     topic: str
     copy: str  # The topic that the sink writes to; "" for none.
+    pattern: str  # Of the topics that come and go.
     folder: str
     master: str
     rows_max: int
@@ -37,14 +39,16 @@ class Setup:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        return ("table", "copy") if self.copy else ("table",)
+        return ("table", "copy", "parts") if self.copy else ("table", "parts")
 
-    def source(self, subscription: str) -> dict[str, str]:
+    def source(self, query: str) -> dict[str, str]:
+        # A query that was killed cannot know that it had read all of a topic that is gone: it goes on all the same.
+        parts = {"topicsPattern": self.pattern, "failOnDataLoss": "false"}
         return {
             "serviceUrl": self.url,
-            "topic": self.topic,
+            **(parts if query == "parts" else {"topic": self.topic}),
             "start": "earliest",
-            "subscription": subscription,
+            "subscription": query,
             "maxRowsPerTrigger": str(self.rows_max),
             "timeoutSeconds": "120",
         }
@@ -89,8 +93,8 @@ def session(setup: Setup) -> Any:
     return made
 
 
-def start_table(rows: Any, setup: Setup) -> Any:
-    table = setup.path("table")
+def start_table(rows: Any, setup: Setup, name: str) -> Any:
+    table = setup.path(name)
 
     def put(frame: Any, batch: int) -> None:
         # Overwriting makes a second attempt take the place of the first, and not stand beside it.
@@ -99,19 +103,19 @@ def start_table(rows: Any, setup: Setup) -> Any:
     return (
         rows.selectExpr("position", "cast(key as string) key", "cast(cast(value as string) as bigint) number")
         .writeStream.foreachBatch(put)
-        .option("checkpointLocation", str(setup.path("table-checkpoint")))
+        .option("checkpointLocation", str(setup.path(f"{name}-checkpoint")))
         .trigger(processingTime="0 seconds")
         .start()
     )
 
 
-def start_copy(rows: Any, setup: Setup) -> Any:
+def start_copy(rows: Any, setup: Setup, name: str) -> Any:
     return (
         rows.select("key", "value")
         .writeStream.format("anabranch")
         .option("serviceUrl", setup.url)
         .option("topic", setup.copy)
-        .option("checkpointLocation", str(setup.path("copy-checkpoint")))
+        .option("checkpointLocation", str(setup.path(f"{name}-checkpoint")))
         .trigger(processingTime="0 seconds")
         .start()
     )
@@ -120,11 +124,10 @@ def start_copy(rows: Any, setup: Setup) -> Any:
 def main() -> int:
     setup = Setup(**json.loads(sys.argv[1]))
     spark = session(setup)
-    starts = {"table": start_table, "copy": start_copy}
     try:
         for name in setup.queries:
             rows = spark.readStream.format("anabranch").options(**setup.source(name)).load()
-            starts[name](rows, setup)
+            (start_copy if name == "copy" else start_table)(rows, setup, name)
         print("driver: queries run", flush=True)
         spark.streams.awaitAnyTermination()
     except Exception as error:  # Whatever it is, the next driver goes on where this one stood.

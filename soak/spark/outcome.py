@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,32 +11,44 @@ from soak.spark.driver import Setup
 
 
 class Outcome:
-    def __init__(self, setup: Setup) -> None:
+    """Of one query. Batches that are over are not written again, so what they have is remembered."""
+
+    def __init__(self, setup: Setup, query: str) -> None:
+        self.query = query
         self._setup = setup
-        self._rows: dict[int, int] = {}  # Of batches that are committed: those are not written again.
+        self._keys: Counter[str] = Counter()
+        self._next = 0
 
-    def committed(self, query: str) -> int:
+    @property
+    def committed(self) -> int:
         """The last batch that is over; -1 for none."""
-        return _last(self._setup.path(f"{query}-checkpoint/commits"))
+        return _last(self._setup.path(f"{self.query}-checkpoint/commits"))
 
-    def is_in_batch(self, query: str) -> bool:
+    @property
+    def is_in_batch(self) -> bool:
         """Whether a batch has begun, by the log of offsets, and is not over."""
-        return _last(self._setup.path(f"{query}-checkpoint/offsets")) > self.committed(query)
+        return _last(self._setup.path(f"{self.query}-checkpoint/offsets")) > self.committed
+
+    def keys(self) -> Counter[str]:
+        """How many rows of each key there are, in batches that are over."""
+        from pyarrow import parquet
+
+        last = self.committed
+        while self._next <= last:
+            for file in self._files(self._next):
+                self._keys.update(parquet.ParquetFile(file).read(["key"]).column("key").to_pylist())
+            self._next += 1
+        return self._keys
 
     def rows(self) -> int:
         """In the table, of batches that are over."""
-        from pyarrow import parquet
-
-        last = self.committed("table")
-        for batch in range(len(self._rows), last + 1):
-            self._rows[batch] = sum(parquet.read_metadata(file).num_rows for file in self._files(batch))
-        return sum(self._rows.values())
+        return self.keys().total()
 
     def table(self) -> Iterator[tuple[str, int]]:
         """Key and number of every row, by batch and position."""
         from pyarrow import parquet
 
-        for batch in range(self.committed("table") + 1):
+        for batch in range(self.committed + 1):
             found: list[tuple[Any, str, int]] = []
             for file in self._files(batch):
                 for row in parquet.ParquetFile(file).read().to_pylist():
@@ -47,7 +60,7 @@ class Outcome:
 
     def _files(self, batch: int) -> list[Path]:
         """None of a batch without rows, which Spark does not hand on."""
-        return sorted(self._setup.path(f"table/batch={batch:06d}").glob("*.parquet"))
+        return sorted(self._setup.path(f"{self.query}/batch={batch:06d}").glob("*.parquet"))
 
 
 def _last(log: Path) -> int:

@@ -1,9 +1,10 @@
 """`python -m soak spark`: exactly once through Spark, whoever is killed.
 
-A producer publishes numbers, segments split and merge, and a driver with executors reads the topic into a table and,
-with the sink, into another topic. The driver, an executor and the broker are each killed with -9 so many times, at
-random, and started again. In the end the table and the other topic must equal the input: every row once, per key in
-order, by micro-batch and position.
+A producer publishes numbers with few keys, segments split and merge, many of which stay empty, and a driver with
+executors reads the topic into a table and, with the sink, into another topic. Nothing but the queries' subscriptions
+holds the input. A third query reads topics by a pattern, which come, go, and are made again. The driver, an executor
+and the broker are each killed with -9 so many times, at random, and started again. In the end the tables and the other
+topic must equal what was published: every row once, per key in order, by micro-batch and position.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from anabranch import blocking
 from anabranch.client.errors import TimedOut
 from soak.broker import BrokerProcess
 from soak.spark.driver import Setup
-from soak.spark.judge import faults
+from soak.spark.judge import faults, key_of
 from soak.spark.outcome import Outcome
 from soak.spark.parties import Driver
+from soak.spark.parts import PATTERN, Parts
 from soak.spark.source import COPY, TOPIC, Source
 from soak.spark.warden import watching
 
@@ -80,7 +82,7 @@ def run(options: Options) -> int:
     with watching(uuid4().hex):
         broker = BrokerProcess(folder / "data", SETTINGS)
         copy = COPY if options.has_sink else ""
-        setup = Setup(broker.url, TOPIC, copy, str(folder), options.master, options.rows_max)
+        setup = Setup(broker.url, TOPIC, copy, PATTERN, str(folder), options.master, options.rows_max)
         conductor = Conductor(options, broker, Driver(setup))
         try:
             found = conductor.run()
@@ -92,7 +94,7 @@ def run(options: Options) -> int:
             print(f"soak: interrupted, with nothing shown; notes are in {folder}", flush=True)
             return INTERRUPTED
         finally:
-            conductor.source.stop()
+            conductor.stop()
         return _verdict(found, conductor, setup)
 
 
@@ -110,7 +112,7 @@ def _verdict(found: list[str], conductor: Conductor, setup: Setup) -> int:
         f"soak: FAILED, {len(found)} violations, seed {seed}. Look at\n"
         f"  {setup.path('driver.log')}   what the queries said; 'driver:' begins what ended one\n"
         f"  {setup.path('data.log')}   the broker's log\n"
-        f"  {setup.path('table')}   a folder for each batch; offsets of each are in table-checkpoint, copy-checkpoint\n"
+        f"  {setup.path('table')}, parts   a folder for each batch; their offsets are in the checkpoints\n"
         f"  {setup.path('data')}   the topics: anabranch standalone --data-dir serves them\n"
         f"The same choices again, not the same timing: python -m soak spark --kills {conductor.options.kills} "
         f"--seed {seed} --master '{setup.master}'",
@@ -127,7 +129,9 @@ class Conductor:
         self.broker = broker
         self.driver = driver
         self.source = Source(broker, options.seed, options.per_second)
-        self.outcome = Outcome(driver.setup)
+        self.outcomes = {name: Outcome(driver.setup, name) for name in driver.setup.queries}
+        # It has a thread of its own, and so its own memory of batches.
+        self.parts = Parts(broker, options.seed, Outcome(driver.setup, "parts"))
         self.counts: Counter[str] = Counter()
         self._chance = random.Random(f"{options.seed} conductor")
         self._began = self._said = time.monotonic()
@@ -136,27 +140,55 @@ class Conductor:
         """What is wrong with what was left."""
         self.broker.start()
         self.source.prepare()
+        self.parts.prepare()
         self.driver.start()
-        self._wait_for_progress(self.driver.setup.queries)
+        # The subscriptions that hold the input are there, then.
+        self._wait_for_progress(self._numbers)
         self.source.start()
+        self.parts.start()
         self._kill_all()
         self.source.finish()
+        self.parts.finish()
         self._say("no more kills: what was published is waited for")
         self._wait_until_all_is_there()
         copied = self._copied() if self.options.has_sink else []
         self.driver.kill()
         self._say("all is there, and is compared with the input")
-        found = [*self.source.faults, *self._judged("table", self.outcome.table())]
-        return [*found, *self._judged("copy", copied)] if self.options.has_sink else found
+        keys = [key_of(number) for number in range(self.source.published)]
+        return [
+            *self.source.faults,
+            *self.parts.faults,
+            *(f"table: {one}" for one in faults(self.outcomes["table"].table(), keys)),
+            *(f"parts: {one}" for one in faults(self.outcomes["parts"].table(), self.parts.keys)),
+            *(f"copy: {one}" for one in (faults(copied, keys) if self.options.has_sink else ())),
+        ]
 
-    def _judged(self, what: str, rows: Iterable[tuple[str, int]]) -> list[str]:
-        return [f"{what}: {one}" for one in faults(rows, self.source.published)]
+    @property
+    def _numbers(self) -> list[str]:
+        """The queries that read the input."""
+        return [name for name in self.outcomes if name != "parts"]
+
+    def stop(self) -> None:
+        self.source.stop()
+        self.parts.stop()
+
+    @property
+    def _is_all_there(self) -> bool:
+        return self._read == (self.source.published, len(self.parts.keys))
+
+    @property
+    def _read(self) -> tuple[int, int]:
+        return self.outcomes["table"].rows(), self.outcomes["parts"].rows()
 
     # -- what is told
 
     def _say(self, what: str) -> None:
-        rows, published = self.outcome.rows(), self.source.published
-        print(f"{self._took():5.0f} s  {what}; {published} published, {rows} in the table", flush=True)
+        rows, parts = self._read
+        print(
+            f"{self._took():5.0f} s  {what}; {self.source.published} published, {rows} in the table; "
+            f"{len(self.parts.keys)} to topics that come and go, {parts} read",
+            flush=True,
+        )
         self._said = time.monotonic()
 
     def _say_at_times(self, what: str) -> None:
@@ -168,14 +200,13 @@ class Conductor:
 
     def summary(self) -> str:
         kills = ", ".join(f"{self.counts[party]} {party}" for party in PARTIES)
-        done = ", ".join(
-            f"{self.outcome.committed(name) + 1} of {name}" for name in self.driver.setup.queries
-        )
-        shapes = self.source.counts
+        done = ", ".join(f"{one.committed + 1} of {name}" for name, one in self.outcomes.items())
+        shapes, parts = self.source.counts, self.parts.counts
         return (
             f"soak: {self._took():.0f} s; killed {kills}, {self.counts['in a batch']} of them within a batch; "
-            f"{self.source.published} published, {self.outcome.rows()} in the table; batches: {done}; "
-            f"{shapes['split']} splits, {shapes['merge']} merges; {self.driver.starts} drivers, "
+            f"{self.source.published} published, {self.outcomes['table'].rows()} in the table; batches: {done}; "
+            f"{shapes['split']} splits, {shapes['merge']} merges; topics that come and go: {parts['made']} made, "
+            f"{parts['deleted']} deleted, {len(self.parts.keys)} messages; {self.driver.starts} drivers, "
             f"{self.counts['own end']} of which ended by themselves"
         )
 
@@ -194,7 +225,7 @@ class Conductor:
         """Mostly until one of the queries has got on, else any moment: while they start, too."""
         if self._chance.random() < 0.75:
             # The one that is behind, or it would have to catch up in the end.
-            self._wait_for_progress([min(self.driver.setup.queries, key=self.outcome.committed)])
+            self._wait_for_progress([min(self._numbers, key=lambda name: self.outcomes[name].committed)])
             self._watch(self._chance.uniform(0.0, 2.0))
         else:
             self._watch(self._chance.uniform(0.0, 8.0))
@@ -204,7 +235,7 @@ class Conductor:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._keep_driver()
-            self.source.allow(self.source.published - self.outcome.rows() < BEHIND_MAX)
+            self.source.allow(self.source.published - self.outcomes["table"].rows() < BEHIND_MAX)
             time.sleep(min(left, 0.1))
 
     def _keep_driver(self) -> None:
@@ -236,14 +267,14 @@ class Conductor:
                 self._count_batch()
 
     def _count_batch(self) -> None:
-        self.counts["in a batch"] += any(map(self.outcome.is_in_batch, self.driver.setup.queries))
+        self.counts["in a batch"] += any(one.is_in_batch for one in self.outcomes.values())
 
     # -- what has come of it
 
     def _wait_for_progress(self, queries: Iterable[str]) -> None:
-        before = {name: self.outcome.committed(name) for name in queries}
+        before = {name: self.outcomes[name].committed for name in queries}
         deadline = time.monotonic() + self.options.patience_s
-        while waiting := [name for name, last in before.items() if self.outcome.committed(name) <= last]:
+        while waiting := [name for name, last in before.items() if self.outcomes[name].committed <= last]:
             if time.monotonic() > deadline:
                 raise Stuck(
                     f"no batch of {', '.join(waiting)} in {self.options.patience_s:.0f} s: {self.driver.reason()}"
@@ -251,13 +282,13 @@ class Conductor:
             self._watch(0.1)
 
     def _wait_until_all_is_there(self) -> None:
-        rows, since = -1, time.monotonic()
-        while (now := self.outcome.rows()) < self.source.published:
-            if now != rows:
-                rows, since = now, time.monotonic()
+        read, since = (-1, -1), time.monotonic()
+        while not self._is_all_there:
+            if (now := self._read) != read:
+                read, since = now, time.monotonic()
             elif time.monotonic() - since > self.options.patience_s:
                 return  # What is missing counts as lost.
-            self._say_at_times("waiting for the table")
+            self._say_at_times("waiting for the tables")
             self._watch(0.5)
 
     def _copied(self) -> list[tuple[str, int]]:

@@ -15,7 +15,9 @@ from soak.spark.judge import key_of
 
 NAMESPACE = "public/spark-soak"
 TOPIC = f"topic://{NAMESPACE}/input"
-COPY = f"topic://{NAMESPACE}/copy"
+KEPT = "public/spark-soak-copy"
+COPY = f"topic://{KEPT}/copy"
+PATHS = (f"scalable/{NAMESPACE}/input", f"scalable/{KEPT}/copy")
 ACTIVE_MAX = 8
 REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 JOIN_MAX_S = 120.0
@@ -40,12 +42,13 @@ class Source:
         ]
 
     def prepare(self) -> None:
-        self.broker.rest("PUT", f"namespaces/{NAMESPACE}", {})
-        self.broker.rest("POST", f"namespaces/{NAMESPACE}/deduplication", True)
-        keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-        self.broker.rest("POST", f"namespaces/{NAMESPACE}/retention", keep)
-        for topic in (TOPIC, COPY):
-            path = f"scalable/{NAMESPACE}/{topic.rpartition('/')[2]}"
+        # Nothing but the queries' subscriptions holds the input; nobody holds the copy until it is compared.
+        for namespace, keep in ((NAMESPACE, 0), (KEPT, -1)):
+            self.broker.rest("PUT", f"namespaces/{namespace}", {})
+            self.broker.rest("POST", f"namespaces/{namespace}/deduplication", True)
+            policy = {"retentionTimeInMinutes": keep, "retentionSizeInMB": keep}
+            self.broker.rest("POST", f"namespaces/{namespace}/retention", policy)
+        for path in PATHS:
             self.broker.rest("PUT", f"{path}?numInitialSegments=2")
             self.broker.rest("POST", f"{path}/autoScalePolicy", {"enabled": False})
 
@@ -92,9 +95,9 @@ class Source:
     def _reshape(self) -> None:
         chance = random.Random(f"{self._seed} reshaping")
         while not self._stopping.wait(chance.expovariate(1 / 5.0)):
-            for name in ("input", "copy"):
+            for path in PATHS:
                 try:
-                    self._reshape_once(f"scalable/{NAMESPACE}/{name}", chance)
+                    self._reshape_once(path, chance)
                 except REST_ERRORS:
                     self.counts["refused"] += 1
             self._may.wait()

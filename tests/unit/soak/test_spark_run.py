@@ -56,7 +56,7 @@ def test_nothing_outlives_a_conductor_however_it_ends(how: signal.Signals | None
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    return Setup("pulsar://localhost", "t", "c", str(tmp_path), "local[2,8]", 10)
+    return Setup("pulsar://localhost", "t", "c", "n/p.*", str(tmp_path), "local[2,8]", 10)
 
 
 def log(setup: Setup, name: str, *batches: int) -> None:
@@ -82,13 +82,13 @@ def write(setup: Setup, batch: int, *rows: tuple[int, str, int]) -> None:
 
 
 def test_only_batches_that_are_over_count_though_spark_forgets_the_first(setup: Setup) -> None:
-    outcome = Outcome(setup)
-    assert (outcome.committed("table"), outcome.rows(), outcome.is_in_batch("table")) == (-1, 0, False)
+    outcome = Outcome(setup, "table")
+    assert (outcome.committed, outcome.rows(), outcome.is_in_batch) == (-1, 0, False)
     log(setup, "table-checkpoint/offsets", 1, 2)
     log(setup, "table-checkpoint/commits", 1)
     write(setup, 1, (5, "a", 7), (4, "a", 6))
     write(setup, 2, (6, "a", 8))
-    assert (outcome.committed("table"), outcome.rows(), outcome.is_in_batch("table")) == (1, 2, True)
+    assert (outcome.committed, outcome.rows(), outcome.is_in_batch) == (1, 2, True)
     log(setup, "table-checkpoint/commits", 2)
-    assert (outcome.rows(), outcome.is_in_batch("table")) == (3, False)
+    assert (outcome.rows(), outcome.is_in_batch) == (3, False)
     assert list(outcome.table()) == [("a", 6), ("a", 7), ("a", 8)]
