@@ -56,11 +56,18 @@ class Consuming(threading.Thread):
         self._drain = drain
         self._since_ack = 0
         self._last: Any = None
+        self._client = client
+        # A consumer that has met some chunks before a kill never takes the message again: in the end a new one must.
+        self._is_to_open_again = plan.is_chunked
+        self._open()
+
+    def _open(self) -> None:
+        plan = self._plan
         if plan.kind == "reader":
-            self._consumer = client.create_reader(plan.topic.url, pulsar.MessageId.earliest)
+            self._consumer = self._client.create_reader(plan.topic.url, pulsar.MessageId.earliest)
             self._receive = self._consumer.read_next
         else:
-            self._consumer = client.subscribe(
+            self._consumer = self._client.subscribe(
                 plan.topic.url,
                 plan.name,
                 KINDS[plan.kind],
@@ -73,6 +80,10 @@ class Consuming(threading.Thread):
 
     def run(self) -> None:
         while not self._ending.is_set():
+            if self._is_to_open_again and self._drain.is_set():
+                self._is_to_open_again = False
+                self._consumer.close()
+                self._open()
             try:
                 message = self._receive(timeout_millis=RECEIVE_MS)
             except pulsar.Timeout:
