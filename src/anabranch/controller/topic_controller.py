@@ -58,6 +58,7 @@ class TopicController:
         self._events: deque[e.Event] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._standing: asyncio.Task[None] | None = None
+        self._stand_again: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._tickets: dict[e.Ticket, asyncio.Future[SegmentLayout]] = {}
         self._tickets_given = 0
@@ -121,6 +122,18 @@ class TopicController:
         if isinstance(error, TopicMissing):
             # Also where another broker led it: no controller outlives its topic.
             self._service.topic_ended(self)
+        elif not isinstance(error, NotLeader):
+            self._stand_later()
+
+    def _stand_later(self) -> None:
+        """The store was in trouble: nobody else may ever ask who leads, and consumers wait for whoever does."""
+        if self._stand_again is None and not self._is_closed:
+            self._stand_again = self._loop.call_later(self.settings.retry_max_s, self._stand_now)
+
+    def _stand_now(self) -> None:
+        self._stand_again = None
+        if not self._is_closed and not self.is_leader:
+            self._changed(Part.CONTROLLER)
 
     async def _stand(self) -> None:
         if self._is_closed:
@@ -204,6 +217,8 @@ class TopicController:
     async def close(self, *, resign: bool) -> None:
         self._is_closed = True
         self._stop_listening()
+        if self._stand_again is not None:
+            self._stand_again.cancel()
         was_leader = self.is_leader
         self.depose("the controller is released")
         for task in (self._reading, *self._tasks):
@@ -240,6 +255,8 @@ class TopicController:
                 except AnabranchError as error:
                     # Trouble with the store ends in "read everything again". What has changed since is read now.
                     log.debug("%s: changes not read: %s", self.topic, error)
+                    if Part.CONTROLLER in part and not self.is_leader:
+                        self._stand_later()
         finally:
             self._reading = None
 

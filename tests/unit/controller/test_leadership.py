@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.controller.ports import NotLeader, SegmentRefused
+from anabranch.metadata.errors import StoreUnavailable
 from anabranch.model.scalable import SubscriptionKind, controller_path
 from anabranch.model.segments import Segment, SegmentId
 from unit.controller.rig import GRACE_S, TOPIC, Link, Rig, simulated
@@ -80,6 +81,27 @@ async def test_a_leader_whose_session_ended_stands_again_once_it_has_a_new_one(r
     await rig.stores[0].reconnect()
     await rig.until(lambda: broker.controllers[TOPIC].is_leader)
     assert (await broker.split(TOPIC, 1)).epoch == 2
+
+
+@simulated
+async def test_a_leader_whose_new_session_cannot_reach_the_store_yet_stands_until_somebody_leads(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC)
+    await broker.split(TOPIC, 0)
+    await rig.stores[0].expire_session()
+
+    async def refuse(verb: str, path: str) -> None:
+        raise StoreUnavailable("the store does not answer")
+
+    rig.held[0].before = refuse
+    await rig.stores[0].reconnect()
+    await asyncio.sleep(60)
+    assert not broker.controllers[TOPIC].is_leader
+    # Nobody asks for anything: consumers wait for whoever leads.
+    rig.held[0].before = None
+    await rig.until(lambda: broker.controllers[TOPIC].is_leader)
 
 
 @simulated
