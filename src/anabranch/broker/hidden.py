@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from anabranch.model.entry_runs import EntryRuns, GrowingRuns
@@ -25,6 +26,8 @@ class Attempt:
 
     batch: WriteBatch
     runs: GrowingRuns = field(default_factory=GrowingRuns)
+    # As it is stored; None if it has changed since. A batch may have a hundred thousand that are through.
+    _image: tuple[Any, ...] | None = None
 
     @property
     def first(self) -> Position | None:
@@ -33,6 +36,15 @@ class Attempt:
     @property
     def entries(self) -> int:
         return self.runs.entries
+
+    def note(self, ledger: int, first: int, end: int) -> None:
+        self.runs.add(ledger, first, end)
+        self._image = None
+
+    def image(self, name: str) -> tuple[Any, ...]:
+        if self._image is None:
+            self._image = (name, self.batch.write, self.batch.batch, self.runs.packed())
+        return self._image
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +57,12 @@ class Decision:
 
 
 class HiddenEntries:
-    __slots__ = ("_deciding", "_dropped", "attempts")
+    __slots__ = ("_deciding", "_dropped", "_firsts", "attempts")
 
     def __init__(self) -> None:
         self.attempts: dict[str, Attempt] = {}
+        # Of those that have entries: where the first one lies. In that order, which is the one in which they came.
+        self._firsts: dict[str, Position] = {}
         self._dropped = EntryRuns()
         self._deciding: list[Decision] = []
 
@@ -61,9 +75,9 @@ class HiddenEntries:
     @property
     def stop(self) -> Position | None:
         """The first entry that is open; readers stop before it."""
-        firsts = [attempt.first for attempt in self.attempts.values()]
-        firsts += [decision.first for decision in self._deciding]
-        return min((first for first in firsts if first is not None), default=None)
+        firsts = [decision.first for decision in self._deciding if decision.first is not None]
+        firsts += islice(self._firsts.values(), 1)
+        return min(firsts, default=None)
 
     @property
     def has_open(self) -> bool:
@@ -89,7 +103,8 @@ class HiddenEntries:
 
     def note(self, name: str, ledger: int, first: int, end: int) -> None:
         """The attempt, which is attached, has written those entries. They come in the order of the log."""
-        self.attempts[name].runs.add(ledger, first, end)
+        self.attempts[name].note(ledger, first, end)
+        self._firsts.setdefault(name, (ledger, first))
 
     def decide(self, visible: Collection[str], dropped: Collection[str]) -> Decision:
         """Those attempts are open no more. `settle` follows when that is stored."""
@@ -98,6 +113,7 @@ class HiddenEntries:
         for names, is_dropped in ((visible, False), (dropped, True)):
             for name in names:
                 attempt = self.attempts.pop(name)
+                self._firsts.pop(name, None)
                 if attempt.first is not None:
                     firsts.append(attempt.first)
                 if is_dropped:
@@ -121,10 +137,7 @@ class HiddenEntries:
         """Plain values for a snapshot; what is decided and not stored yet counts as decided."""
         dropped = self._dropped.merged(*(one.dropped for one in self._deciding))
         return {
-            "attempts": [
-                (name, attempt.batch.write, attempt.batch.batch, attempt.runs.packed())
-                for name, attempt in self.attempts.items()
-            ],
+            "attempts": [attempt.image(name) for name, attempt in self.attempts.items()],
             "dropped": dropped.packed(),
         }
 
@@ -132,7 +145,12 @@ class HiddenEntries:
     def of_image(cls, image: Mapping[str, Any]) -> HiddenEntries:
         hidden = cls()
         for name, write, batch, runs in image["attempts"]:
-            hidden.attempts[name] = Attempt(WriteBatch(write, batch), GrowingRuns.unpacked(runs))
+            attempt = Attempt(
+                WriteBatch(write, batch), GrowingRuns.unpacked(runs), (name, write, batch, runs)
+            )
+            hidden.attempts[name] = attempt
+        firsts = [(at, name) for name, one in hidden.attempts.items() if (at := one.first) is not None]
+        hidden._firsts = {name: at for at, name in sorted(firsts)}
         hidden._dropped = EntryRuns.unpacked(image["dropped"])
         return hidden
 
@@ -145,4 +163,5 @@ class HiddenEntries:
         """A decision read back. What a snapshot holds already may come again."""
         for name in attempts:
             self.attempts.pop(name, None)
+            self._firsts.pop(name, None)
         self._dropped = self._dropped.merged(dropped)

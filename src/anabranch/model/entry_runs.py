@@ -10,7 +10,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise, zip_longest
 from operator import attrgetter, sub
 from typing import Any, Final, NamedTuple
 
@@ -138,7 +138,9 @@ class GrowingRuns:
 
     @property
     def first(self) -> Position | None:
-        return next(((ledger, track.first) for ledger, track in self._tracks.items()), None)
+        for ledger, track in self._tracks.items():
+            return ledger, track.first
+        return None
 
     @property
     def entries(self) -> int:
@@ -157,8 +159,8 @@ class GrowingRuns:
 
     def packed(self) -> list[Any]:
         """As `EntryRuns.packed`."""
-        if sum(len(track.lengths) for track in self._tracks.values()) <= _PLAIN_MAX:
-            return _plain(self.value())
+        if sum([len(track.lengths) for track in self._tracks.values()]) <= _PLAIN_MAX:
+            return [number for ledger, track in self._tracks.items() for number in track.plain(ledger)]
         return [track.packed(ledger) for ledger, track in self._tracks.items()]
 
     @staticmethod
@@ -207,6 +209,15 @@ class _Track:
         steps = chain.from_iterable(zip(self.lengths, chain(self.gaps, (0,)), strict=True))
         both = array("q", accumulate(steps, initial=self.first))
         return Edges(both[:-1:2], both[1::2])
+
+    def plain(self, ledger: int) -> list[int]:
+        """Number by number, without arrays between: most attempts have one run."""
+        at = self.first
+        found: list[int] = []
+        for length, gap in zip_longest(self.lengths, self.gaps, fillvalue=0):
+            found += (ledger, at, at + length)
+            at += length + gap
+        return found
 
     def packed(self, ledger: int) -> list[Any]:
         return [ledger, self.first, *_bytes(self.gaps), *_bytes(self.lengths)]

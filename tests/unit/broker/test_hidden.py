@@ -197,3 +197,21 @@ def test_what_earlier_releases_have_stored_is_read() -> None:
     assert hidden.attempts["a" * 32].entries == 3
     assert list(hidden.dropped) == [(6, 0, 3)]
     assert hidden.stop == (7, 0)
+
+
+def test_an_attempt_is_packed_again_only_if_it_has_changed() -> None:
+    """A batch may have a hundred thousand attempts, and all of them are in each stored state."""
+    hidden = HiddenEntries()
+    for number, name in enumerate("abc"):
+        hidden.attach(name, BATCH)
+        hidden.note(name, 1, number, number + 1)
+    before = hidden.image()["attempts"]
+    hidden.note("b", 1, 3, 4)
+    after = hidden.image()["attempts"]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+    read = HiddenEntries.of_image(hidden.image())
+    assert read == hidden
+    assert read.stop == hidden.stop == (1, 0)
+    read.decide(["a"], [])
+    read.note("c", 1, 4, 5)
+    assert read.image()["attempts"] == [("b", *BATCH, [1, 1, 2, 1, 3, 4]), ("c", *BATCH, [1, 2, 3, 1, 4, 5])]
