@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker import hidden_writes
+from anabranch.broker.admin import writes
 from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
@@ -322,3 +323,16 @@ async def test_a_topic_has_a_most_of_open_attempts_and_takes_more_once_some_are_
     await decide(rest, A)
     await reveal(rest)
     await write(rest, C, b"3", batch=1)
+
+
+async def test_no_more_attempts_are_dropped_over_rest_than_owners_can_read_in_a_moment(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "DROPPED_MAX", 2)
+    await write(rest, A, b"1")
+    path = "/admin/v2/anabranch/writes/job/0/drop"
+    await rest.call("POST", path, json={"attempts": [B, C]})
+    assert "decide that nothing has won" in await rest.refused("POST", path, 412, json={"attempts": [A]})
+    # One that is decided stays as it is, whoever asks for what.
+    await decide(rest, A)
+    assert (await rest.call("POST", path, json={"attempts": [A]})).json()["winners"] == [A]

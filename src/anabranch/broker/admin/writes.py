@@ -7,6 +7,7 @@ it, whatever topics they name.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -41,6 +42,10 @@ router = APIRouter()
 _LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
 # Some 200,000 attempts: of tasks that write 128 MB each, 25 TB.
 ATTEMPTS_BYTES_MAX = 8 << 20
+# Whoever wants to drop more decides that nothing has won.
+DROPPED_MAX = 100_000
+# Checked on the loop: more of them take long.
+FEW = 1_000
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WRITE_CHARS_MAX)]
@@ -83,9 +88,12 @@ def _batch(write: str, batch: str) -> WriteBatch:
         raise RestError(412, str(error)) from None
 
 
-def _attempts(given: list[str]) -> list[str]:
-    try:
+async def _attempts(given: list[str]) -> list[str]:
+    def checked() -> list[str]:
         return [checked_attempt(attempt) for attempt in given]
+
+    try:
+        return checked() if len(given) <= FEW else await asyncio.to_thread(checked)
     except InvalidWrite as error:
         raise RestError(412, str(error)) from None
 
@@ -139,7 +147,7 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
         if found is None:
             raise RestError(404, f"Nothing is known of {batch}")
         return _answer(found)
-    winners = _attempts(given.winners)
+    winners = await _attempts(given.winners)
     topics = [TopicName.parse(topic) for topic in given.topics]
     for topic in topics:
         if topic.domain not in _LOGGED:
@@ -176,8 +184,17 @@ async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Reque
     about = _target(given.target)
     for topic in about:
         await broker.rights.produce(role, topic)
-    check = _may_change(broker, role, about)
-    attempts = _attempts(given.attempts)
+    may_change = _may_change(broker, role, about)
+    attempts = await _attempts(given.attempts)
+
+    async def check(record: WriteRecord) -> None:
+        await may_change(record)
+        if not record.is_decided and len(record.dropped) + len(attempts) > DROPPED_MAX:
+            raise RestError(
+                412,
+                f"{DROPPED_MAX} attempts at {batch} are dropped at most: decide that nothing has won instead",
+            )
+
     return _answer(await broker.write_records.drop(batch, attempts, about=about, check=check))
 
 
