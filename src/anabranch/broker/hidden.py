@@ -26,8 +26,10 @@ class Attempt:
 
     batch: WriteBatch
     runs: GrowingRuns = field(default_factory=GrowingRuns)
-    # As it is stored; None if it has changed since. A batch may have a hundred thousand that are through.
+    # As it is stored, and how much it is; None if it has changed since. A batch may have a hundred thousand that are
+    # through.
     _image: tuple[Any, ...] | None = None
+    _entries: int | None = None
 
     @property
     def first(self) -> Position | None:
@@ -35,11 +37,13 @@ class Attempt:
 
     @property
     def entries(self) -> int:
-        return self.runs.entries
+        if self._entries is None:
+            self._entries = self.runs.entries
+        return self._entries
 
     def note(self, ledger: int, first: int, end: int) -> None:
         self.runs.add(ledger, first, end)
-        self._image = None
+        self._image = self._entries = None
 
     def image(self, name: str) -> tuple[Any, ...]:
         if self._image is None:
@@ -108,7 +112,7 @@ class HiddenEntries:
 
     def decide(self, visible: Collection[str], dropped: Collection[str]) -> Decision:
         """Those attempts are open no more. `settle` follows when that is stored."""
-        runs: list[EntryRuns] = []
+        runs: list[GrowingRuns] = []
         firsts: list[Position] = []
         for names, is_dropped in ((visible, False), (dropped, True)):
             for name in names:
@@ -117,8 +121,8 @@ class HiddenEntries:
                 if attempt.first is not None:
                     firsts.append(attempt.first)
                 if is_dropped:
-                    runs.append(attempt.runs.value())
-        decision = Decision((*visible, *dropped), EntryRuns().merged(*runs), min(firsts, default=None))
+                    runs.append(attempt.runs)
+        decision = Decision((*visible, *dropped), EntryRuns.gathered(runs), min(firsts, default=None))
         self._deciding.append(decision)
         return decision
 
