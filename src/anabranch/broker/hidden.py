@@ -108,7 +108,8 @@ class HiddenEntries:
     def note(self, name: str, ledger: int, first: int, end: int) -> None:
         """The attempt, which is attached, has written those entries. They come in the order of the log."""
         self.attempts[name].note(ledger, first, end)
-        self._firsts.setdefault(name, (ledger, first))
+        if name not in self._firsts:
+            self._firsts[name] = (ledger, first)
 
     def decide(self, visible: Collection[str], dropped: Collection[str]) -> Decision:
         """Those attempts are open no more. `settle` follows when that is stored."""
