@@ -10,7 +10,7 @@ A decision counts for the stored state at once (`decide`, and `image` after it),
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -61,10 +61,11 @@ class Decision:
 
 
 class HiddenEntries:
-    __slots__ = ("_deciding", "_dropped", "_firsts", "attempts")
+    __slots__ = ("_batches", "_deciding", "_dropped", "_firsts", "attempts")
 
     def __init__(self) -> None:
         self.attempts: dict[str, Attempt] = {}
+        self._batches: dict[WriteBatch, dict[str, None]] = {}
         # Of those that have entries: where the first one lies. In that order, which is the one in which they came.
         self._firsts: dict[str, Position] = {}
         self._dropped = EntryRuns()
@@ -94,16 +95,36 @@ class HiddenEntries:
 
     def batches(self) -> dict[WriteBatch, list[str]]:
         """The attempts that are open, by batch."""
-        found: dict[WriteBatch, list[str]] = {}
-        for name, attempt in self.attempts.items():
-            found.setdefault(attempt.batch, []).append(name)
-        return found
+        return {batch: list(names) for batch, names in self._batches.items()}
+
+    @property
+    def open_batches(self) -> KeysView[WriteBatch]:
+        """Those that have attempts."""
+        return self._batches.keys()
+
+    def of_batch(self, batch: WriteBatch) -> list[str]:
+        """Its attempts that are open."""
+        return list(self._batches.get(batch, ()))
 
     # -- what happens
 
     def attach(self, name: str, batch: WriteBatch) -> None:
         if name not in self.attempts:
-            self.attempts[name] = Attempt(batch)
+            self._add(name, Attempt(batch))
+
+    def _add(self, name: str, attempt: Attempt) -> None:
+        self.attempts[name] = attempt
+        self._batches.setdefault(attempt.batch, {})[name] = None
+
+    def _remove(self, name: str) -> Attempt | None:
+        attempt = self.attempts.pop(name, None)
+        if attempt is not None:
+            self._firsts.pop(name, None)
+            names = self._batches[attempt.batch]
+            del names[name]
+            if not names:
+                del self._batches[attempt.batch]
+        return attempt
 
     def note(self, name: str, ledger: int, first: int, end: int) -> None:
         """The attempt, which is attached, has written those entries. They come in the order of the log."""
@@ -117,8 +138,9 @@ class HiddenEntries:
         firsts: list[Position] = []
         for names, is_dropped in ((visible, False), (dropped, True)):
             for name in names:
-                attempt = self.attempts.pop(name)
-                self._firsts.pop(name, None)
+                attempt = self._remove(name)
+                if attempt is None:
+                    raise KeyError(name)
                 if attempt.first is not None:
                     firsts.append(attempt.first)
                 if is_dropped:
@@ -153,7 +175,7 @@ class HiddenEntries:
             attempt = Attempt(
                 WriteBatch(write, batch), GrowingRuns.unpacked(runs), (name, write, batch, runs)
             )
-            hidden.attempts[name] = attempt
+            hidden._add(name, attempt)
         firsts = [(at, name) for name, one in hidden.attempts.items() if (at := one.first) is not None]
         hidden._firsts = {name: at for at, name in sorted(firsts)}
         hidden._dropped = EntryRuns.unpacked(image["dropped"])
@@ -167,6 +189,5 @@ class HiddenEntries:
     def replay(self, attempts: Iterable[str], dropped: EntryRuns) -> None:
         """A decision read back. What a snapshot holds already may come again."""
         for name in attempts:
-            self.attempts.pop(name, None)
-            self._firsts.pop(name, None)
+            self._remove(name)
         self._dropped = self._dropped.merged(dropped)

@@ -252,9 +252,7 @@ class HiddenWrites:
         await self._carry_out(batch, record)
 
     async def _carry_out(self, batch: WriteBatch, record: WriteRecord) -> None:
-        fates = record.fates(
-            name for name, attempt in self._hidden.attempts.items() if attempt.batch == batch
-        )
+        fates = record.fates(self._hidden.of_batch(batch))
         visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
         dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
         if visible or dropped:

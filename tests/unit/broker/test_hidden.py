@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker import state
 from anabranch.broker.hidden import Decision, HiddenEntries
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import Position
 from anabranch.storage.spans import Spans
@@ -215,3 +217,23 @@ def test_an_attempt_is_packed_again_only_if_it_has_changed() -> None:
     read.decide(["a"], [])
     read.note("c", 1, 4, 5)
     assert read.image()["attempts"] == [("b", *BATCH, [1, 1, 2, 1, 3, 4]), ("c", *BATCH, [1, 2, 3, 1, 4, 5])]
+
+
+def test_attempts_are_known_by_batch_until_they_are_decided() -> None:
+    other = WriteBatch("w", 1)
+    hidden = HiddenEntries()
+    for name, batch in (("a", BATCH), ("b", other), ("c", BATCH), ("a", BATCH)):
+        hidden.attach(name, batch)
+    assert hidden.batches() == {BATCH: ["a", "c"], other: ["b"]}
+    read = HiddenEntries.of_image(hidden.image())
+    for one in (hidden, read):
+        assert one.of_batch(BATCH) == ["a", "c"]
+        one.decide(["a"], ["b"])
+        assert one.of_batch(BATCH) == ["c"]
+        assert one.of_batch(other) == []
+        assert set(one.open_batches) == {BATCH}
+        one.replay(["c", "unknown"], EntryRuns())
+        assert not one.open_batches
+        assert one.batches() == {}
+    with pytest.raises(KeyError):
+        hidden.decide(["a"], [])
