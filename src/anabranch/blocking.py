@@ -241,6 +241,11 @@ class Producer(_Face):
         return self._inner.topic  # type: ignore[no-any-return]
 
     @property
+    def topic_id(self) -> str:
+        """The id of the topic that it was opened on, which no other one of that name has; "" if brokers tell none."""
+        return self._inner.topic_id  # type: ignore[no-any-return]
+
+    @property
     def last_sequence_id(self) -> int:
         """The highest one given out, or found in the topic when the producer was opened; -1 for none."""
         if not self._outbox.is_idle and not self._portal.is_stopped:

@@ -400,6 +400,19 @@ class Broker:
         """Whether there is a scalable topic of that name, in whatever domain it is given."""
         return await self.records.get(scalable_name(name)) is not None
 
+    async def part_of(self, name: TopicName, record: TopicRecord) -> str:
+        """The id of the topic that the log with that record is a partition of at present; "" if it is of none.
+
+        The log may have another id itself: it was made before the partitioned topic, or was left of a former one."""
+        if not name.is_partition or await self.resources.classic_id(name) != record.topic_id:
+            return ""
+        scalable = await self.records.get(name.base)
+        if scalable is not None:
+            return scalable.layout.topic_id
+        return (
+            await self.resources.classic_id(name.base) if await self.resources.partitions(name.base) else ""
+        )
+
     async def new_producer_name(self) -> str:
         for number in self._producer_names:
             return f"{self.config.cluster_name}-{number}"

@@ -10,8 +10,9 @@ A decision counts for the stored state at once (`decide`, and `image` after it),
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from anabranch.model.entry_runs import EntryRuns, GrowingRuns
@@ -25,6 +26,10 @@ class Attempt:
 
     batch: WriteBatch
     runs: GrowingRuns = field(default_factory=GrowingRuns)
+    # As it is stored, and how much it is; None if it has changed since. A batch may have a hundred thousand that are
+    # through.
+    _image: tuple[Any, ...] | None = None
+    _entries: int | None = None
 
     @property
     def first(self) -> Position | None:
@@ -32,7 +37,18 @@ class Attempt:
 
     @property
     def entries(self) -> int:
-        return self.runs.entries
+        if self._entries is None:
+            self._entries = self.runs.entries
+        return self._entries
+
+    def note(self, ledger: int, first: int, end: int) -> None:
+        self.runs.add(ledger, first, end)
+        self._image = self._entries = None
+
+    def image(self, name: str) -> tuple[Any, ...]:
+        if self._image is None:
+            self._image = (name, self.batch.write, self.batch.batch, self.runs.packed())
+        return self._image
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +61,13 @@ class Decision:
 
 
 class HiddenEntries:
-    __slots__ = ("_deciding", "_dropped", "attempts")
+    __slots__ = ("_batches", "_deciding", "_dropped", "_firsts", "attempts")
 
     def __init__(self) -> None:
         self.attempts: dict[str, Attempt] = {}
+        self._batches: dict[WriteBatch, dict[str, None]] = {}
+        # Of those that have entries: where the first one lies. In that order, which is the one in which they came.
+        self._firsts: dict[str, Position] = {}
         self._dropped = EntryRuns()
         self._deciding: list[Decision] = []
 
@@ -61,9 +80,9 @@ class HiddenEntries:
     @property
     def stop(self) -> Position | None:
         """The first entry that is open; readers stop before it."""
-        firsts = [attempt.first for attempt in self.attempts.values()]
-        firsts += [decision.first for decision in self._deciding]
-        return min((first for first in firsts if first is not None), default=None)
+        firsts = [decision.first for decision in self._deciding if decision.first is not None]
+        firsts += islice(self._firsts.values(), 1)
+        return min(firsts, default=None)
 
     @property
     def has_open(self) -> bool:
@@ -76,33 +95,57 @@ class HiddenEntries:
 
     def batches(self) -> dict[WriteBatch, list[str]]:
         """The attempts that are open, by batch."""
-        found: dict[WriteBatch, list[str]] = {}
-        for name, attempt in self.attempts.items():
-            found.setdefault(attempt.batch, []).append(name)
-        return found
+        return {batch: list(names) for batch, names in self._batches.items()}
+
+    @property
+    def open_batches(self) -> KeysView[WriteBatch]:
+        """Those that have attempts."""
+        return self._batches.keys()
+
+    def of_batch(self, batch: WriteBatch) -> list[str]:
+        """Its attempts that are open."""
+        return list(self._batches.get(batch, ()))
 
     # -- what happens
 
     def attach(self, name: str, batch: WriteBatch) -> None:
         if name not in self.attempts:
-            self.attempts[name] = Attempt(batch)
+            self._add(name, Attempt(batch))
+
+    def _add(self, name: str, attempt: Attempt) -> None:
+        self.attempts[name] = attempt
+        self._batches.setdefault(attempt.batch, {})[name] = None
+
+    def _remove(self, name: str) -> Attempt | None:
+        attempt = self.attempts.pop(name, None)
+        if attempt is not None:
+            self._firsts.pop(name, None)
+            names = self._batches[attempt.batch]
+            del names[name]
+            if not names:
+                del self._batches[attempt.batch]
+        return attempt
 
     def note(self, name: str, ledger: int, first: int, end: int) -> None:
         """The attempt, which is attached, has written those entries. They come in the order of the log."""
-        self.attempts[name].runs.add(ledger, first, end)
+        self.attempts[name].note(ledger, first, end)
+        if name not in self._firsts:
+            self._firsts[name] = (ledger, first)
 
     def decide(self, visible: Collection[str], dropped: Collection[str]) -> Decision:
         """Those attempts are open no more. `settle` follows when that is stored."""
-        runs: list[EntryRuns] = []
+        runs: list[GrowingRuns] = []
         firsts: list[Position] = []
         for names, is_dropped in ((visible, False), (dropped, True)):
             for name in names:
-                attempt = self.attempts.pop(name)
+                attempt = self._remove(name)
+                if attempt is None:
+                    raise KeyError(name)
                 if attempt.first is not None:
                     firsts.append(attempt.first)
                 if is_dropped:
-                    runs.append(attempt.runs.value())
-        decision = Decision((*visible, *dropped), EntryRuns().merged(*runs), min(firsts, default=None))
+                    runs.append(attempt.runs)
+        decision = Decision((*visible, *dropped), EntryRuns.gathered(runs), min(firsts, default=None))
         self._deciding.append(decision)
         return decision
 
@@ -121,10 +164,7 @@ class HiddenEntries:
         """Plain values for a snapshot; what is decided and not stored yet counts as decided."""
         dropped = self._dropped.merged(*(one.dropped for one in self._deciding))
         return {
-            "attempts": [
-                (name, attempt.batch.write, attempt.batch.batch, attempt.runs.packed())
-                for name, attempt in self.attempts.items()
-            ],
+            "attempts": [attempt.image(name) for name, attempt in self.attempts.items()],
             "dropped": dropped.packed(),
         }
 
@@ -132,7 +172,12 @@ class HiddenEntries:
     def of_image(cls, image: Mapping[str, Any]) -> HiddenEntries:
         hidden = cls()
         for name, write, batch, runs in image["attempts"]:
-            hidden.attempts[name] = Attempt(WriteBatch(write, batch), GrowingRuns.unpacked(runs))
+            attempt = Attempt(
+                WriteBatch(write, batch), GrowingRuns.unpacked(runs), (name, write, batch, runs)
+            )
+            hidden._add(name, attempt)
+        firsts = [(at, name) for name, one in hidden.attempts.items() if (at := one.first) is not None]
+        hidden._firsts = {name: at for at, name in sorted(firsts)}
         hidden._dropped = EntryRuns.unpacked(image["dropped"])
         return hidden
 
@@ -144,5 +189,5 @@ class HiddenEntries:
     def replay(self, attempts: Iterable[str], dropped: EntryRuns) -> None:
         """A decision read back. What a snapshot holds already may come again."""
         for name in attempts:
-            self.attempts.pop(name, None)
+            self._remove(name)
         self._dropped = self._dropped.merged(dropped)

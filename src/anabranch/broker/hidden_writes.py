@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Open at once in a topic: as many as a batch may have. All of them are in each of the topic's stored states.
+ATTEMPTS_MAX = 200_000
+
 # How attempts are given up: the record as it is then.
 Drop = Callable[[WriteBatch, Iterable[str]], Awaitable[WriteRecord]]
 
@@ -180,6 +183,11 @@ class HiddenWrites:
         known = self._hidden.attempts.get(attempt)
         if known is not None and known.batch != batch:
             raise NotAllowedError(f"attempt {attempt} is one of {known.batch}: an attempt has one batch")
+        if known is None and len(self._hidden.attempts) >= ATTEMPTS_MAX:
+            raise NotAllowedError(
+                f"{self._topic.name} has {ATTEMPTS_MAX} attempts at hidden writes that are not decided: decide or drop "
+                "some of them first"
+            )
         self._hidden.attach(attempt, batch)
         self._seen_ms[attempt] = self._topic.broker.now_ms()
         await self._topic.stored(topic_state.attempt_attached(attempt, batch))
@@ -244,9 +252,7 @@ class HiddenWrites:
         await self._carry_out(batch, record)
 
     async def _carry_out(self, batch: WriteBatch, record: WriteRecord) -> None:
-        fates = record.fates(
-            name for name, attempt in self._hidden.attempts.items() if attempt.batch == batch
-        )
+        fates = record.fates(self._hidden.of_batch(batch))
         visible = [name for name, fate in fates.items() if fate is Fate.VISIBLE]
         dropped = [name for name, fate in fates.items() if fate is Fate.DROPPED]
         if visible or dropped:

@@ -40,10 +40,17 @@ class Log(Protocol):
     def topic_record(self) -> TopicRecord: ...
 
 
-def check(log: Log, request: pb.CommandSubscribe) -> None:
-    """NotAllowedError if something that the reader is owed is gone, with the first entry that is kept, or never was."""
+def topic_asked_for(request: pb.CommandSubscribe) -> str:
+    """The id that the reader names; "" if it names none."""
+    return next((item.value for item in request.metadata if item.key == TOPIC_ID), "")
+
+
+def check(log: Log, request: pb.CommandSubscribe, part_of: str = "") -> None:
+    """NotAllowedError if something that the reader is owed is gone, with the first entry that is kept, or never was.
+
+    `part_of` is the id of the topic that this log is a partition of, where that has another one than the log."""
     for item in request.metadata:
-        if item.key == TOPIC_ID and is_other_topic(log.topic_record, item.value):
+        if item.key == TOPIC_ID and item.value != part_of and is_other_topic(log.topic_record, item.value):
             raise NotAllowedError(
                 f"{OTHER_TOPIC} {topic_id_of(log.topic_record)}: {request.topic} was deleted and made again: the topic "
                 f"with the id {item.value} is gone"

@@ -361,11 +361,12 @@ class Requests:
         answer = C(type=C.GET_LAST_MESSAGE_ID_RESPONSE)
         response = answer.getLastMessageIdResponse
         if request.HasField("anabranch_wait_ms"):
-            response.anabranch_moved.extend(await session.followed.moved(request.anabranch_wait_ms))
+            moved = await session.followed.moved(request.anabranch_wait_ms)
+            response.anabranch_moved.extend(moved.ends)
+            response.anabranch_has_more_moved = moved.has_more
             response.anabranch_is_followed = True
         elif request.anabranch_follow and isinstance(consumer.subscription, Subscription):
-            consumer.subscription.follow_end(consumer, session.followed)
-            response.anabranch_is_followed = True
+            response.anabranch_is_followed = consumer.subscription.follow_end(consumer, session.followed)
         last = topic.last
         if topic.is_hiding:  # At the same moment: who is told neither of them will ask no more.
             response.anabranch_is_hiding = True

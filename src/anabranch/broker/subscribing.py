@@ -147,7 +147,10 @@ class Subscribing:
         if existing is not None:
             self._check_durable(existing, request)
         self._check_rate(session, request)
-        owed.check(self._topic.log, request)
+        wanted, record = owed.topic_asked_for(request), self._topic.log.topic_record
+        is_other = owed.is_other_topic(record, wanted)
+        part_of = await self._topic.broker.part_of(self._topic.name, record) if is_other else ""
+        owed.check(self._topic.log, request, part_of)
         log = await self._log_for(request)
         self._check_limits(request, is_new=existing is None)
         first = None

@@ -398,11 +398,14 @@ class Subscription:
         for consumer, ends in self._followed.items():
             ends.has_more(consumer)
 
-    def follow_end(self, consumer: Consumer, ends: FollowedEnds) -> None:
-        """The consumer's client is told where the topic ends, from here on, until the consumer is gone."""
-        if consumer.is_open:
-            ends.follow(consumer)
-            self._followed[consumer] = ends
+    def follow_end(self, consumer: Consumer, ends: FollowedEnds) -> bool:
+        """The consumer's client is told where the topic ends, from here on, until the consumer is gone.
+
+        False if it is not: it has to ask."""
+        if not consumer.is_open or not ends.follow(consumer):
+            return False
+        self._followed[consumer] = ends
+        return True
 
     def _dispatch_failed(self, error: Exception) -> None:
         """Nobody foresaw it, so there is no telling what dispatch still knows: its consumers are closed and begin anew

@@ -6,6 +6,7 @@ quicker or the broker died between the two, is removed when it is old.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import uuid4
@@ -50,6 +51,8 @@ class WriteParts:
             if found is None:
                 return None
             whole += _decode(found.value).attempts
+            # Some milliseconds each.
+            await asyncio.sleep(0)
         return (*whole, *rest) if whole else rest
 
     async def cut(

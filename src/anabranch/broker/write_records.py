@@ -30,6 +30,9 @@ _PER_FOLDER: Final = 1000
 # So often is a lease renewed within its time, at least: some of it may fail, or come late.
 RENEWALS: Final = 4
 FIND_TRIES: Final = 3
+# Of records that are long: each of a batch's topics asks for the same one, and it takes a while to read.
+LONG_BYTES: Final = 4096
+LONG_KEPT: Final = 4
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,6 +139,8 @@ class WriteRecords:
         self._parts = WriteParts(metadata)
         self.lease_ms = lease_ms
         self._attaching: WeakValueDictionary[WriteBatch, asyncio.Lock] = WeakValueDictionary()
+        # As they were stored, when, and what that says. Parts never change.
+        self._long: dict[tuple[bytes, int], tuple[_Stored, WriteRecord]] = {}
 
     def path(self, batch: WriteBatch) -> str:
         return f"{_folder(batch.write)}/{batch.batch // _PER_FOLDER}/{batch.batch}"
@@ -149,6 +154,9 @@ class WriteRecords:
             found = await self._metadata.get(self.path(batch))
             if found is None:
                 return None
+            read = self._long.get((found.value, found.modified_ms))
+            if read is not None:
+                return _Found(*read, found.version)
             stored = _decode(found.value)
             winners, dropped = stored.winners, stored.dropped
             if stored.parts:
@@ -157,7 +165,12 @@ class WriteRecords:
                 if whole is None or lost is None:
                     continue  # Somebody forgets the record just now: it goes first, and is gone.
                 winners, dropped = None if winners is None else whole, lost
-            return _Found(stored, stored.record(found.modified_ms, winners, dropped), found.version)
+            record = stored.record(found.modified_ms, winners, dropped)
+            if len(found.value) >= LONG_BYTES:
+                self._long[(found.value, found.modified_ms)] = stored, record
+                if len(self._long) > LONG_KEPT:
+                    del self._long[next(iter(self._long))]
+            return _Found(stored, record, found.version)
         raise RecordDamaged(f"a part of the record of {batch} is missing")
 
     async def attach(self, batch: WriteBatch, topic: TopicName, check: Check = _anybody) -> WriteRecord:

@@ -46,7 +46,7 @@ class WriteUpkeep:
                     continue
                 waiting: dict[WriteBatch, list[Topic]] = {}
                 for topic in self._hiding():
-                    for batch in topic.hidden.entries.batches():
+                    for batch in topic.hidden.entries.open_batches:
                         if self._records.path(batch) in changes.paths:
                             waiting.setdefault(batch, []).append(topic)
                 for batch, topics in waiting.items():

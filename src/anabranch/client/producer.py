@@ -55,6 +55,7 @@ class Producer:
     ) -> None:
         self.name = name
         self._watch = watch
+        self._topic_id = watch.layout.topic_id
         self._settings = settings
         self._flow = Flow(connections, watch, name, settings, chance=chance, now_ms=now_ms, budget=budget)
         self._lanes = self._flow.lanes
@@ -95,6 +96,11 @@ class Producer:
     @property
     def topic(self) -> str:
         return self._watch.shown_topic
+
+    @property
+    def topic_id(self) -> str:
+        """The id of the topic that it was opened on, which no other one of that name has; "" if brokers tell none."""
+        return self._topic_id
 
     @property
     def last_sequence_id(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -28,6 +28,7 @@ from anabranch.errors import AnabranchError
 
 PATH: Final = "/admin/v2/anabranch"
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
+_NO_IDS: Final[Mapping[str, str]] = {}
 # Topics that are revealed at once.
 REVEALS_MAX: Final = 8
 
@@ -168,14 +169,24 @@ class WriteRecords:
         except _Answered as answer:
             raise WriteRefused(f"write {write}/{batch}: {answer}") from None
 
-    def reveal(self, write: str, batch: int, topics: Collection[str], *, have_winners: bool = True) -> None:
+    def reveal(
+        self,
+        write: str,
+        batch: int,
+        topics: Collection[str],
+        *,
+        have_winners: bool = True,
+        topic_ids: Mapping[str, str] = _NO_IDS,
+    ) -> None:
         """Has the owners of these topics show what won and drop the rest. The write must be decided.
 
-        WinnersGone if one of them does not exist any more. Topics without entries of winners, by `have_winners`, may
-        be gone; so may a segment of a topic that still exists, since it is kept until it has shown what won."""
+        WinnersGone if one of them does not exist any more, or is another one than was written to, by its `topic_ids`
+        (`Producer.topic_id`). Topics without entries of winners, by `have_winners`, may be gone; so may a segment of
+        a topic that still exists, since it is kept until it has shown what won."""
 
         def one(topic: str) -> None:
-            query = urlencode({"write": write, "batch": batch})
+            known = {"topicId": topic_ids[topic]} if topic_ids.get(topic) else {}
+            query = urlencode({"write": write, "batch": batch, **known})
             try:
                 self._ask("POST", f"{PATH}/reveal/{topic_path(topic)}?{query}")
             except _Answered as answer:

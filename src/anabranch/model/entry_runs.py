@@ -10,8 +10,8 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
-from operator import attrgetter, sub
+from itertools import accumulate, chain, compress, islice, pairwise, zip_longest
+from operator import attrgetter, gt, sub
 from typing import Any, Final, NamedTuple
 
 from anabranch.model.position import Position
@@ -47,10 +47,20 @@ class EntryRuns:
     @staticmethod
     def of(runs: Iterable[Run]) -> EntryRuns:
         """Of any runs in any order; those that touch or overlap become one."""
-        growing = GrowingRuns()
-        for ledger, first, end in sorted(runs):
-            growing.add(ledger, first, end)
-        return growing.value()
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        for ledger, first, end in runs:
+            firsts, ends = found.setdefault(ledger, ([], []))
+            firsts.append(first)
+            ends.append(end)
+        return _united(found)
+
+    @staticmethod
+    def gathered(many: Iterable[GrowingRuns]) -> EntryRuns:
+        """All of them together: those of a hundred thousand attempts in a moment."""
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        for growing in many:
+            growing.add_to(found)
+        return _united(found)
 
     def __len__(self) -> int:
         return sum(len(edges.firsts) for edges in self._ledgers.values())
@@ -96,7 +106,13 @@ class EntryRuns:
         parts = sorted([self, *added] if self else added, key=_place)
         if all(one.last_end < other.first for one, other in pairwise(parts)):
             return _joined(parts)
-        return EntryRuns.of(chain.from_iterable(parts))
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        for one in parts:
+            for ledger, edges in one.ledgers.items():
+                firsts, ends = found.setdefault(ledger, ([], []))
+                firsts += edges.firsts
+                ends += edges.ends
+        return _united(found)
 
     def from_(self, upto: Position) -> EntryRuns:
         """Without the runs that lie below that position; itself if there are none."""
@@ -138,7 +154,9 @@ class GrowingRuns:
 
     @property
     def first(self) -> Position | None:
-        return next(((ledger, track.first) for ledger, track in self._tracks.items()), None)
+        for ledger, track in self._tracks.items():
+            return ledger, track.first
+        return None
 
     @property
     def entries(self) -> int:
@@ -151,14 +169,26 @@ class GrowingRuns:
             track = self._tracks[ledger] = _Track(first)
         track.add(first, end)
 
+    def add_to(self, found: dict[int, tuple[list[int], list[int]]]) -> None:
+        """Where each begins and ends, by ledger."""
+        for ledger, track in self._tracks.items():
+            firsts, ends = found.setdefault(ledger, ([], []))
+            if not track.gaps:
+                firsts.append(track.first)
+                ends.append(track.end)
+            else:
+                edges = track.edges()
+                firsts += edges.firsts
+                ends += edges.ends
+
     def value(self) -> EntryRuns:
         """As they are now. What is added later is not in it."""
         return EntryRuns({ledger: track.edges() for ledger, track in self._tracks.items()})
 
     def packed(self) -> list[Any]:
         """As `EntryRuns.packed`."""
-        if sum(len(track.lengths) for track in self._tracks.values()) <= _PLAIN_MAX:
-            return _plain(self.value())
+        if sum([len(track.lengths) for track in self._tracks.values()]) <= _PLAIN_MAX:
+            return [number for ledger, track in self._tracks.items() for number in track.plain(ledger)]
         return [track.packed(ledger) for ledger, track in self._tracks.items()]
 
     @staticmethod
@@ -207,6 +237,15 @@ class _Track:
         steps = chain.from_iterable(zip(self.lengths, chain(self.gaps, (0,)), strict=True))
         both = array("q", accumulate(steps, initial=self.first))
         return Edges(both[:-1:2], both[1::2])
+
+    def plain(self, ledger: int) -> list[int]:
+        """Number by number, without arrays between: most attempts have one run."""
+        at = self.first
+        found: list[int] = []
+        for length, gap in zip_longest(self.lengths, self.gaps, fillvalue=0):
+            found += (ledger, at, at + length)
+            at += length + gap
+        return found
 
     def packed(self, ledger: int) -> list[Any]:
         return [ledger, self.first, *_bytes(self.gaps), *_bytes(self.lengths)]
@@ -258,18 +297,37 @@ _place: Final = attrgetter("first")
 
 def _joined(parts: Iterable[EntryRuns]) -> EntryRuns:
     """Each lies behind the one before it."""
-    found: dict[int, Edges] = {}
+    found: dict[int, list[Edges]] = {}
     for part in parts:
         for ledger, edges in part.ledgers.items():
-            known = found.get(ledger)
-            found[ledger] = edges if known is None else Edges(*map(_chained, known, edges))
-    return EntryRuns(found)
+            found.setdefault(ledger, []).append(edges)
+    return EntryRuns({ledger: _in_a_row(some) for ledger, some in found.items()})
 
 
-def _chained(one: Sequence[int], other: Sequence[int]) -> array[int]:
-    chained = array("q", one)
-    chained.extend(other)
-    return chained
+def _in_a_row(some: list[Edges]) -> Edges:
+    if len(some) == 1:
+        return some[0]
+    firsts, ends = array("q"), array("q")
+    for edges in some:
+        firsts.extend(edges.firsts)
+        ends.extend(edges.ends)
+    return Edges(firsts, ends)
+
+
+def _united(found: dict[int, tuple[list[int], list[int]]]) -> EntryRuns:
+    """Of where runs begin and end, by ledger, in any order."""
+    return EntryRuns({ledger: _edges(*found[ledger]) for ledger in sorted(found)})
+
+
+def _edges(firsts: list[int], ends: list[int]) -> Edges:
+    """In order, with those that touch or overlap as one: between two of them, as many have begun as have ended."""
+    firsts.sort()
+    ends.sort()
+    is_gap = list(map(gt, islice(firsts, 1, None), ends))
+    return Edges(
+        array("q", chain(firsts[:1], compress(islice(firsts, 1, None), is_gap))),
+        array("q", chain(compress(ends, is_gap), ends[-1:])),
+    )
 
 
 def _is_same(one: dict[int, Edges], other: dict[int, Edges]) -> bool:

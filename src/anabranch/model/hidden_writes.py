@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -115,6 +115,8 @@ class WriteRecord:
     # When a producer of the batch was last known to be connected to any topic, give or take a part of the lease, by
     # the clock of the store that holds the record.
     seen_ms: int = 0
+    # The winners, or those that were dropped: made once, as each of a batch's topics asks of the same record.
+    _settled: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_decided(self) -> bool:
@@ -135,12 +137,12 @@ class WriteRecord:
         return not {str(topic), str(whole_topic(topic))}.isdisjoint(self.about or self.topics)
 
     def fates(self, attempts: Iterable[str]) -> dict[str, Fate]:
-        # Sets made once: thousands of attempts are asked for at once.
-        if self.winners is not None:
-            won = frozenset(self.winners)
-            return {attempt: Fate.VISIBLE if attempt in won else Fate.DROPPED for attempt in attempts}
-        dropped = frozenset(self.dropped)
-        return {attempt: Fate.DROPPED if attempt in dropped else Fate.OPEN for attempt in attempts}
+        if self._settled is None:
+            settled = frozenset(self.dropped if self.winners is None else self.winners)
+            object.__setattr__(self, "_settled", settled)
+        known = self._settled or frozenset()
+        among, others = (Fate.DROPPED, Fate.OPEN) if self.winners is None else (Fate.VISIBLE, Fate.DROPPED)
+        return {attempt: among if attempt in known else others for attempt in attempts}
 
     def fate(self, attempt: str) -> Fate:
         return self.fates([attempt])[attempt]

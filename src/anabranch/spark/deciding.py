@@ -85,6 +85,10 @@ class NotThisBatch(AnabranchError):
     """The write was decided as something else than this batch: it would be committed without its rows."""
 
 
+class MadeAgain(AnabranchError):
+    """A topic was deleted, and made again, while the batch was written: it would be committed with some of its rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A batch as its driver knows it when all tasks are done.
@@ -98,13 +102,29 @@ class Job:
     contents: Contents
     # A run of a query that may write several things under this name by mistake; None where there is one at most.
     run: str | None = None
+    # Where the attempts have written, and the id of the topic then.
+    written: frozenset[tuple[str, str]] = frozenset()
+
+    def topic_ids(self) -> dict[str, str]:
+        """By topic. MadeAgain if one was another when some of the attempts wrote there: theirs is gone."""
+        known: dict[str, str] = {}
+        for topic, topic_id in self.written:
+            whole = topic_written(topic)
+            if known.setdefault(whole, topic_id) != topic_id:
+                raise MadeAgain(
+                    f"{whole} was deleted and made again while batch {self.batch} of {self.write} was written to it: "
+                    "what was written before is gone. Nothing of the batch is committed: run it again"
+                )
+        return dict(self.written)
 
 
 def commit(records: WriteRecords, job: Job, *, fail_on_other_rows: bool = True) -> None:
     """Returns once the winners, these or those of an earlier run, show on all topics.
 
-    NotThisBatch if the rows are in nothing that was decided, or what was decided has other rows."""
+    NotThisBatch if the rows are in nothing that was decided, or what was decided has other rows. MadeAgain, or
+    WinnersGone, if they are in a topic that was deleted."""
     write, batch, attempts, topics = job.write, job.batch, job.attempts, job.topics
+    topic_ids = job.topic_ids()
     has_rows = job.contents.rows > 0
     claim = None if job.run is None else Claim(job.run, uuid4().hex)
     if has_rows and not attempts:
@@ -120,7 +140,8 @@ def commit(records: WriteRecords, job: Job, *, fail_on_other_rows: bool = True) 
         if fail_on_other_rows:
             _check_same_rows(record, job)
         log.warning("batch %d of %s was written by an earlier run: nothing is written again", batch, write)
-    records.reveal(write, batch, record.topics, have_winners=bool(record.winners))
+        topic_ids = {}
+    records.reveal(write, batch, record.topics, have_winners=bool(record.winners), topic_ids=topic_ids)
     # This run may have written where the one that was decided has not.
     records.reveal(write, batch, {*topics} - {*record.topics}, have_winners=False)
 

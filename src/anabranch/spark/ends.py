@@ -95,21 +95,29 @@ class Following:
         return asking
 
     async def _ask_one(self, connection: ClientConnection, one: Probe, wait_ms: int) -> None:
-        try:
-            moved = await one.moved(wait_ms)
-        except AnabranchError as error:
-            log.debug("the ends of segments are asked for one by one: %s", error)
-            for probe in self._probes.get(connection, ()):
-                probe.is_told = False
-            self.note()
-            return
-        probes = {probe.number: probe for probe in self._probes.get(connection, ())} if moved else {}
-        for end in moved:
-            if end.consumer_id in probes:
-                kept = Kept(end.bytes, end.entries)
-                probes[end.consumer_id].told(end.ledger_id, end.entry_id, end.is_hiding, kept)
-        if moved:
-            self.note()
+        has_more, seen = True, set[int]()
+        while has_more:
+            try:
+                moved, has_more = await one.moved(wait_ms)
+            except AnabranchError as error:
+                log.debug("the ends of segments are asked for one by one: %s", error)
+                for probe in self._probes.get(connection, ()):
+                    probe.is_told = False
+                self.note()
+                return
+            probes = {probe.number: probe for probe in self._probes.get(connection, ())} if moved else {}
+            for end in moved:
+                if end.consumer_id in probes:
+                    kept = Kept(end.bytes, end.entries)
+                    probes[end.consumer_id].told(end.ledger_id, end.entry_id, end.is_hiding, kept)
+            if moved:
+                self.note()
+            wait_ms = 0
+            told = {end.consumer_id for end in moved}
+            if not seen.isdisjoint(told):
+                # They are told in the order in which they moved: all that had when this was asked for are told.
+                return
+            seen |= told
 
     async def close(self) -> None:
         for one in self._asking:
@@ -302,8 +310,9 @@ class Probe:
         await self.last()
         return self.end
 
-    async def moved(self, wait_ms: int) -> Sequence[pb.AnabranchEnd]:
-        """The ends of all segments followed on this connection that have moved since they were told."""
+    async def moved(self, wait_ms: int) -> tuple[Sequence[pb.AnabranchEnd], bool]:
+        """The ends of segments followed on this connection that have moved since they were told, and whether there are
+        more of them: brokers tell so many at once."""
         answer = await ask(
             self._connection,
             C.GET_LAST_MESSAGE_ID,
@@ -311,7 +320,7 @@ class Probe:
             consumer_id=self.number,
             anabranch_wait_ms=wait_ms,
         )
-        return answer.anabranch_moved  # type: ignore[no-any-return]
+        return answer.anabranch_moved, answer.anabranch_has_more_moved
 
     async def ack_until(self, ledger: int, entry: int) -> None:
         """Returns once that is stored."""

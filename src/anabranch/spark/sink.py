@@ -189,5 +189,6 @@ def _commit(options: SinkOptions, name: Name, told: Sequence[Written]) -> None:
     for one in told:
         tally = tally.plus(one.outcome.tally)
     attempts, topics = frozenset(_attempts(told)), frozenset(_topics(told))
-    job = Job(name.write, name.batch, attempts, topics, tally.contents, name.run)
+    written = frozenset(place for one in told for place in one.outcome.written)
+    job = Job(name.write, name.batch, attempts, topics, tally.contents, name.run, written)
     commit(records_of(options), job, fail_on_other_rows=options.fail_on_other_rows)

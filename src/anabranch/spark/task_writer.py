@@ -64,6 +64,8 @@ class Outcome:
     topics: frozenset[str]
     tally: Tally
     is_decided: bool = False  # The write is: an earlier run has written it.
+    # Where the attempts that are complete have written, and the id of its topic then. Without those that have none.
+    written: frozenset[tuple[str, str]] = frozenset()
 
 
 def write_rows(
@@ -95,8 +97,9 @@ def write_rows(
         portal.call(writer.close())
         portal.stop()
     topics = frozenset(writer.topics)
-    attempts = () if is_decided else tuple(writer.attempts)
-    return Outcome(attempts, topics, writer.tally, is_decided)
+    if is_decided:
+        return Outcome((), topics, writer.tally, is_decided)
+    return Outcome(tuple(writer.attempts), topics, writer.tally, written=frozenset(writer.written))
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -140,6 +143,7 @@ class TaskWriter:
         self._showing: asyncio.Task[None] | None = None
         self.attempts: list[UUID] = []
         self.topics: set[str] = set()
+        self.written: set[tuple[str, str]] = set()
         self.tally = Tally()
 
     def count(self, table: Any) -> Any:
@@ -214,6 +218,9 @@ class TaskWriter:
         except AnabranchError as error:
             await self._again(error, is_last=True)
         self.attempts.append(self._leg.write.attempt)
+        for producer in self._leg.producers.values():
+            if producer.topic_id:
+                self.written |= {(topic, producer.topic_id) for topic in producer.topics_written}
         await self._leave(self._leg)
         self._leg = None
 

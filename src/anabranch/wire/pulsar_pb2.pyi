@@ -883,7 +883,7 @@ class CommandGetLastMessageId(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., anabranch_follow: _Optional[bool] = ..., anabranch_wait_ms: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "anabranch_is_hiding", "anabranch_bytes", "anabranch_entries", "anabranch_is_followed", "anabranch_moved")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "anabranch_is_hiding", "anabranch_bytes", "anabranch_entries", "anabranch_is_followed", "anabranch_moved", "anabranch_has_more_moved")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -892,6 +892,7 @@ class CommandGetLastMessageIdResponse(_message.Message):
     ANABRANCH_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_IS_FOLLOWED_FIELD_NUMBER: _ClassVar[int]
     ANABRANCH_MOVED_FIELD_NUMBER: _ClassVar[int]
+    ANABRANCH_HAS_MORE_MOVED_FIELD_NUMBER: _ClassVar[int]
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
@@ -900,7 +901,8 @@ class CommandGetLastMessageIdResponse(_message.Message):
     anabranch_entries: int
     anabranch_is_followed: bool
     anabranch_moved: _containers.RepeatedCompositeFieldContainer[AnabranchEnd]
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., anabranch_is_hiding: _Optional[bool] = ..., anabranch_bytes: _Optional[int] = ..., anabranch_entries: _Optional[int] = ..., anabranch_is_followed: _Optional[bool] = ..., anabranch_moved: _Optional[_Iterable[_Union[AnabranchEnd, _Mapping]]] = ...) -> None: ...
+    anabranch_has_more_moved: bool
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., anabranch_is_hiding: _Optional[bool] = ..., anabranch_bytes: _Optional[int] = ..., anabranch_entries: _Optional[int] = ..., anabranch_is_followed: _Optional[bool] = ..., anabranch_moved: _Optional[_Iterable[_Union[AnabranchEnd, _Mapping]]] = ..., anabranch_has_more_moved: _Optional[bool] = ...) -> None: ...
 
 class AnabranchEnd(_message.Message):
     __slots__ = ("consumer_id", "ledger_id", "entry_id", "is_hiding", "bytes", "entries")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker import state
 from anabranch.broker.hidden import Decision, HiddenEntries
+from anabranch.model.entry_runs import EntryRuns
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.position import Position
 from anabranch.storage.spans import Spans
@@ -197,3 +199,41 @@ def test_what_earlier_releases_have_stored_is_read() -> None:
     assert hidden.attempts["a" * 32].entries == 3
     assert list(hidden.dropped) == [(6, 0, 3)]
     assert hidden.stop == (7, 0)
+
+
+def test_an_attempt_is_packed_again_only_if_it_has_changed() -> None:
+    """A batch may have a hundred thousand attempts, and all of them are in each stored state."""
+    hidden = HiddenEntries()
+    for number, name in enumerate("abc"):
+        hidden.attach(name, BATCH)
+        hidden.note(name, 1, number, number + 1)
+    before = hidden.image()["attempts"]
+    hidden.note("b", 1, 3, 4)
+    after = hidden.image()["attempts"]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+    read = HiddenEntries.of_image(hidden.image())
+    assert read == hidden
+    assert read.stop == hidden.stop == (1, 0)
+    read.decide(["a"], [])
+    read.note("c", 1, 4, 5)
+    assert read.image()["attempts"] == [("b", *BATCH, [1, 1, 2, 1, 3, 4]), ("c", *BATCH, [1, 2, 3, 1, 4, 5])]
+
+
+def test_attempts_are_known_by_batch_until_they_are_decided() -> None:
+    other = WriteBatch("w", 1)
+    hidden = HiddenEntries()
+    for name, batch in (("a", BATCH), ("b", other), ("c", BATCH), ("a", BATCH)):
+        hidden.attach(name, batch)
+    assert hidden.batches() == {BATCH: ["a", "c"], other: ["b"]}
+    read = HiddenEntries.of_image(hidden.image())
+    for one in (hidden, read):
+        assert one.of_batch(BATCH) == ["a", "c"]
+        one.decide(["a"], ["b"])
+        assert one.of_batch(BATCH) == ["c"]
+        assert one.of_batch(other) == []
+        assert set(one.open_batches) == {BATCH}
+        one.replay(["c", "unknown"], EntryRuns())
+        assert not one.open_batches
+        assert one.batches() == {}
+    with pytest.raises(KeyError):
+        hidden.decide(["a"], [])

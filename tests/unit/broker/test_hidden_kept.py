@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.scalable.records import topic_id_of
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
@@ -147,3 +148,45 @@ async def test_revealing_says_when_the_topic_of_a_segment_is_gone(rest: Rest) ->
     assert "does not exist" in await rest.refused("POST", path, 410)
     await rest.call("PUT", river, 204)
     await rest.refused("POST", path.replace("0000-ffff-0", "0000-ffff-7"), 404)
+
+
+async def topic_id(rest: Rest, name: str) -> str:
+    return topic_id_of((await rest.broker.topic(TopicName.parse(name))).log.topic_record)
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "revealed"),
+    [
+        (T, TOPIC, "persistent/public/default/t"),
+        (f"{V2}/scalable/public/default/river", SEGMENT, "segment/public/default/river%2F0000-ffff-0"),
+    ],
+)
+async def test_revealing_says_when_the_topic_that_was_written_to_is_another_one_by_now(
+    rest: Rest, made: str, name: str, revealed: str
+) -> None:
+    path = f"{V2}/anabranch/reveal/{revealed}?write=job&batch=0"
+    await rest.call("PUT", made, 204)
+    await write(rest, name)
+    former = await topic_id(rest, name)
+    await rest.call("DELETE", f"{made}?force=true", 204)
+    await rest.call("PUT", made, 204)
+    await rest.broker.write_records.decide(JOB, [A], [name])
+    assert "made again" in await rest.refused("POST", f"{path}&topicId={former}", 410)
+    await rest.call("POST", f"{path}&topicId={await topic_id(rest, name)}", 204)
+    # Who does not know the id goes on: whoever has made the topic again may not miss anything.
+    await rest.call("POST", path, 204)
+
+
+async def test_a_segment_that_another_topic_of_the_name_never_had_was_not_collected(rest: Rest) -> None:
+    river = f"{V2}/scalable/public/default/river"
+    path = f"{V2}/anabranch/reveal/segment/public/default/river%2F0000-ffff-0?write=job&batch=0"
+    await rest.call("PUT", river, 204)
+    await write(rest, SEGMENT)
+    former = await topic_id(rest, SEGMENT)
+    await rest.call("DELETE", f"{river}?force=true", 204)
+    await rest.call("PUT", river, 204, params={"numInitialSegments": 2})
+    await rest.broker.write_records.decide(JOB, [A], [SEGMENT])
+    assert "made again" in await rest.refused("POST", f"{path}&topicId={former}", 410)
+    record = await rest.broker.records.get(TopicName.parse("topic://public/default/river"))
+    assert record is not None
+    await rest.refused("POST", f"{path}&topicId={record.layout.topic_id}", 404)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker import hidden_writes
+from anabranch.broker.admin import writes
 from anabranch.broker.authorization import AllowAll
 from anabranch.broker.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
@@ -306,3 +308,31 @@ async def test_what_is_open_is_known_when_the_topic_is_opened_again(rest: Rest) 
     again = await rest.client.consumer(TOPIC, "s")
     assert await take(again, 2) == [b"2", b"3"]
     del consumer
+
+
+async def test_a_topic_has_a_most_of_open_attempts_and_takes_more_once_some_are_decided(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hidden_writes, "ATTEMPTS_MAX", 2)
+    await write(rest, A, b"1")
+    await write(rest, B, b"2")
+    with pytest.raises(RequestRefused, match="2 attempts at hidden writes that are not decided"):
+        await write(rest, C, b"3", batch=1)
+    # Those that are there go on.
+    await write(rest, A, b"4")
+    await decide(rest, A)
+    await reveal(rest)
+    await write(rest, C, b"3", batch=1)
+
+
+async def test_no_more_attempts_are_dropped_over_rest_than_owners_can_read_in_a_moment(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "DROPPED_MAX", 2)
+    await write(rest, A, b"1")
+    path = "/admin/v2/anabranch/writes/job/0/drop"
+    await rest.call("POST", path, json={"attempts": [B, C]})
+    assert "decide that nothing has won" in await rest.refused("POST", path, 412, json={"attempts": [A]})
+    # One that is decided stays as it is, whoever asks for what.
+    await decide(rest, A)
+    assert (await rest.call("POST", path, json={"attempts": [A]})).json()["winners"] == [A]

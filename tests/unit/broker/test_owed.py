@@ -10,6 +10,7 @@ import pytest
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.owed import check
+from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -200,3 +201,73 @@ async def test_partitions_have_the_id_of_their_topic(rest: Rest) -> None:
     assert found == {topic_id}
     shown = await rest.call("GET", "/admin/v2/persistent/public/default/p/partitions", 200)
     assert topic_id not in shown.text, "Pulsar's answer has no such field"
+
+
+PARTITIONED = "/admin/v2/persistent/public/default/p/partitions"
+
+
+async def read_as(rest: Rest, partition: TopicName, topic_id: str) -> None:
+    """A reader of that partition which names the topic's id."""
+    metadata = [pb.KeyValue(key=TOPIC_ID, value=topic_id)]
+    made = await rest.client.consumer(str(partition), f"as-{topic_id}", durable=False, metadata=metadata)
+    await made.close()
+
+
+async def test_partitions_that_were_there_before_their_topic_are_read_under_its_id(rest: Rest) -> None:
+    name = TopicName.parse("persistent://public/default/p")
+    for index in (0, 2):
+        await rest.publish(str(name.partition(index)), b"early")
+    await rest.call("PUT", PARTITIONED, 204, json=2)
+    await rest.call("POST", PARTITIONED, 204, json=3)
+    topic_id = await rest.broker.resources.classic_id(name)
+    own = [(await rest.broker.topic(name.partition(n))).log.topic_record.topic_id for n in range(3)]
+    assert own[1] == topic_id
+    assert len({*own, topic_id}) == 3
+    for index in range(3):
+        await read_as(rest, name.partition(index), topic_id)
+        # And under the one that they have had before.
+        await read_as(rest, name.partition(index), own[index])
+    with pytest.raises(RequestRefused, match=OTHER_TOPIC):
+        await read_as(rest, name.partition(0), own[2])
+
+
+async def test_a_partition_left_of_a_former_topic_is_read_as_one_of_the_present_topic_alone(
+    rest: Rest,
+) -> None:
+    name = TopicName.parse("persistent://public/default/p")
+    await rest.call("PUT", PARTITIONED, 204, json=2)
+    former = await rest.broker.resources.classic_id(name)
+    # A producer that comes back between the two makes it again.
+    await rest.broker.delete_topic(name.partition(1), force=True)
+    await rest.broker.resources.delete_partitioned(name)
+    await rest.call("PUT", PARTITIONED, 204, json=2)
+    present = await rest.broker.resources.classic_id(name)
+    assert present != former
+    for index in range(2):
+        await read_as(rest, name.partition(index), present)
+    with pytest.raises(RequestRefused, match=OTHER_TOPIC):
+        await read_as(rest, name.partition(1), former)
+
+
+async def test_a_log_that_is_not_the_present_one_of_its_partition_is_part_of_nothing(rest: Rest) -> None:
+    name = TopicName.parse("persistent://public/default/p")
+    await rest.publish(str(name.partition(0)), b"early")
+    former = (await rest.broker.topic(name.partition(0))).log.topic_record
+    await rest.broker.delete_topic(name.partition(0), force=True)
+    await rest.call("PUT", PARTITIONED, 204, json=1)
+    present = (await rest.broker.topic(name.partition(0))).log.topic_record
+    assert await rest.broker.part_of(name.partition(0), former) == ""
+    assert await rest.broker.part_of(name.partition(0), present) == present.topic_id
+
+
+async def test_partitions_of_other_ids_are_read_under_that_of_the_topic_that_they_became(rest: Rest) -> None:
+    name = TopicName.parse("persistent://public/default/p")
+    await rest.publish(str(name.partition(0)), b"early")
+    await rest.call("PUT", PARTITIONED, 204, json=2)
+    topic_id = await rest.broker.resources.classic_id(name)
+    await rest.call("POST", "/admin/v2/scalable/public/default/p/migrate", 204)
+    record = await rest.broker.records.get(name)
+    assert record is not None
+    assert record.layout.topic_id == topic_id
+    for index in range(2):
+        await read_as(rest, name.partition(index), topic_id)

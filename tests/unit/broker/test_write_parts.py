@@ -10,10 +10,10 @@ import pytest
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.write_parts import PARTS
-from anabranch.broker.write_records import WriteRecords
+from anabranch.broker.write_records import LONG_KEPT, WriteRecords
 from anabranch.metadata.memory import MemoryMetadata
-from anabranch.metadata.port import MetadataStore
-from anabranch.model.hidden_writes import Claim, WriteBatch
+from anabranch.metadata.port import MetadataStore, Versioned
+from anabranch.model.hidden_writes import Claim, Fate, WriteBatch
 from harness.simple_client import Hidden
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
@@ -111,3 +111,43 @@ async def test_a_job_of_more_tasks_than_a_value_holds_is_decided_over_rest() -> 
 async def _reveal(rest: Rest) -> None:
     path = "/admin/v2/anabranch/reveal/persistent/public/default/t"
     await rest.call("POST", path, 204, params={"write": BATCH.write, "batch": str(BATCH.batch)})
+
+
+async def test_a_long_record_is_read_once_until_somebody_changes_it(
+    metadata: MetadataStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a batch's topics asks for it."""
+    records, others = WriteRecords(metadata), WriteRecords(metadata)
+    await others.drop(BATCH, attempts(30_000))
+    asked: list[str] = []
+    get = metadata.get
+
+    async def counted(path: str) -> Versioned | None:
+        asked.append(path)
+        return await get(path)
+
+    monkeypatch.setattr(metadata, "get", counted)
+    first = await records.get(BATCH)
+    assert first is not None
+    assert len([path for path in asked if path.startswith(PARTS)]) == 2
+    asked.clear()
+    assert await records.get(BATCH) is first
+    assert asked == [records.path(BATCH)]
+    clock.ms += 1
+    decided = await others.decide(BATCH, attempts(30_000, 10**6), [TOPIC])
+    assert await records.get(BATCH) == decided
+    assert decided.fate(attempts(1)[0]) is Fate.DROPPED
+    assert decided.fate(attempts(1, 10**6)[0]) is Fate.VISIBLE
+    assert first.fate(attempts(1)[0]) is Fate.DROPPED
+    assert first.fate(attempts(1, 10**6)[0]) is Fate.OPEN
+
+
+async def test_no_more_long_records_are_kept_than_are_asked_for_at_once(metadata: MetadataStore) -> None:
+    records = WriteRecords(metadata)
+    batches = [WriteBatch("job", number) for number in range(2 * LONG_KEPT)]
+    for batch in batches:
+        await records.drop(batch, attempts(500, batch.batch))
+    found = [await records.get(batch) for batch in batches]
+    again = [await records.get(batch) for batch in reversed(batches)]
+    assert again[::-1] == found
+    assert sum(one is other for one, other in zip(found, again[::-1], strict=True)) == LONG_KEPT

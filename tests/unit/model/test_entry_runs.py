@@ -45,6 +45,34 @@ def test_merged_runs_hold_what_any_of_them_holds(one: list[Run], two: list[Run],
     assert merged == EntryRuns.of([*one, *two, *three])
 
 
+@given(st.lists(st.integers(0, 4), max_size=60))
+def test_runs_of_many_that_take_turns_are_gathered(turns: list[int]) -> None:
+    """Each of several writes some of the entries, of two ledgers, one after the other."""
+    many = [GrowingRuns() for _ in range(4)]
+    expected = set()
+    for n, whose in enumerate(turns):
+        if whose < len(many):
+            many[whose].add(1 + n // 30, n, n + 1)
+            expected.add((1 + n // 30, n))
+    found = EntryRuns.gathered(many)
+    assert entries(found) == expected
+    assert found == EntryRuns().merged(*(one.value() for one in many))
+    assert all(one[0] < other[0] or one[2] < other[1] for one, other in pairwise(found))
+
+
+def test_very_many_attempts_are_dropped_at_once() -> None:
+    """Each took as long as there were runs before it: 200,000 of them stopped the broker for most of a minute."""
+    many = []
+    for n in range(100_000):
+        one = GrowingRuns()
+        one.add(1, 2 * n, 2 * n + 1)
+        many.append(one)
+    found = EntryRuns.gathered(many)
+    assert (len(found), found.first, found.last_end) == (100_000, (1, 0), (1, 199_999))
+    joined = EntryRuns().merged(*(one.value() for one in many))
+    assert joined == found
+
+
 @given(RUNS, st.integers(0, 4), st.integers(0, 14))
 def test_what_lies_below_a_position_is_left_out_and_the_rest_stays(
     runs: list[Run], ledger: int, entry: int

@@ -11,7 +11,16 @@ import pytest
 
 from anabranch.client.errors import Unsupported
 from anabranch.client.write_records import Contents, WinnersGone
-from anabranch.spark.deciding import AdminAddress, Job, NotThisBatch, abort, commit, records_of, told_address
+from anabranch.spark.deciding import (
+    AdminAddress,
+    Job,
+    MadeAgain,
+    NotThisBatch,
+    abort,
+    commit,
+    records_of,
+    told_address,
+)
 from anabranch.spark.sink_options import parse
 from unit.client.scripted_thread import ScriptedThread
 from unit.client.test_write_records import DECIDED, SEGMENT, A, B, Server
@@ -147,6 +156,35 @@ def test_a_batch_whose_topic_was_deleted_before_it_showed_is_not_committed(serve
     server.refuse(404)
     with pytest.raises(WinnersGone, match="was deleted"):
         commit(server.records, job([B], {topic}, rows=2))
+
+
+def test_topics_show_a_batch_only_if_they_are_those_that_it_was_written_to(server: Server) -> None:
+    this = replace(job([A], {SEGMENT, OTHER}, rows=2), written=frozenset({(SEGMENT, "one"), (OTHER, "one")}))
+    decided(server, topics=[SEGMENT, OTHER])
+    commit(server.records, this)
+    asked = [path for _, path, _ in server.asked if "/reveal/" in path]
+    assert len(asked) == 2
+    assert all(path.endswith("&topicId=one") for path in asked)
+    # Of an earlier run it is not known.
+    decided(server, topics=[SEGMENT])
+    commit(server.records, replace(this, attempts=frozenset({B})))
+    assert not any("topicId" in path for _, path, _ in server.asked[3:])
+
+
+def test_a_batch_is_not_decided_if_its_topic_was_made_again_while_it_was_written(server: Server) -> None:
+    this = replace(
+        job([A, B], {SEGMENT, OTHER}, rows=2), written=frozenset({(SEGMENT, "one"), (OTHER, "two")})
+    )
+    with pytest.raises(MadeAgain, match=r"public/default/t was deleted and made again while batch 3 of w"):
+        commit(server.records, this)
+    assert not server.asked
+
+
+def test_a_batch_whose_topic_was_made_again_before_it_showed_is_not_committed(server: Server) -> None:
+    decided(server)
+    server.refuse(410)
+    with pytest.raises(WinnersGone, match="was deleted"):
+        commit(server.records, replace(job([A], {SEGMENT}, rows=2), written=frozenset({(SEGMENT, "one")})))
 
 
 def test_a_topic_that_only_this_losing_run_has_written_to_may_be_gone(server: Server) -> None:

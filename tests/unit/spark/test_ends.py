@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from anabranch.broker import followed_ends
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.followed_ends import FollowedEnds
 from anabranch.client.connections import Connections
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.cut import BEGINNING, Position
@@ -70,6 +72,12 @@ def asked(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(rest.broker.requests, "perform", counted)
     return found
+
+
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer has no time for more than two ends."""
+    monkeypatch.setattr(followed_ends, "AT_ONCE", 2)
+    monkeypatch.setattr(followed_ends, "TURN_S", 0.0)
 
 
 async def test_one_request_tells_all_ends_that_have_moved(
@@ -194,3 +202,62 @@ async def test_consumers_that_are_closed_are_followed_no_more(rest: Rest, query:
     await rest.publish(OTHER, b"more")
     await query.following.look()
     assert query.ends.kept(OTHER) is None
+
+
+async def test_many_ends_are_told_in_several_answers_and_none_is_missed(
+    rest: Rest, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await query.known()
+    few_at_once(monkeypatch)
+    requests = asked(rest, monkeypatch)
+    moved = [(await rest.publish(topic, b"more"))[0] for topic in TOPICS]
+    await query.following.look()
+    assert await query.known() == [(ledger, entry + 1, 0) for ledger, entry in moved]
+    assert len(requests) == 3
+
+
+async def test_a_look_ends_although_ends_move_faster_than_they_are_told(
+    rest: Rest, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await query.known()
+    few_at_once(monkeypatch)
+    first = [(await rest.publish(topic, b"more"))[0] for topic in TOPICS]
+    told = FollowedEnds.moved
+
+    async def moved(self: FollowedEnds, wait_ms: int) -> followed_ends.Moved:
+        answer = await told(self, wait_ms)
+        for topic in TOPICS:
+            await rest.publish(topic, b"and more")
+        return answer._replace(has_more=True)
+
+    monkeypatch.setattr(FollowedEnds, "moved", moved)
+    async with asyncio.timeout(LONG_S):
+        await query.following.look()
+    known = await query.known()
+    assert all(at is not None and at >= (*one, 0) for at, one in zip(known, first, strict=True))
+
+
+async def test_of_questions_that_come_together_one_is_answered_with_all_and_the_others_say_that_there_is_more(
+    rest: Rest, query: Query
+) -> None:
+    await query.known()
+    (session,) = [one for one in rest.broker.sessions if len(one.followed)]
+    for topic in TOPICS:
+        await rest.publish(topic, b"more")
+    answers = await asyncio.gather(*(session.followed.moved(0) for _ in range(20)))
+    assert [len(one.ends) for one in answers] == [*[0] * 19, len(TOPICS)]
+    assert [one.has_more for one in answers] == [*[True] * 19, False]
+
+
+async def test_one_consumer_of_a_subscription_is_followed_on_a_connection(rest: Rest) -> None:
+    await rest.publish(ONE, b"first")
+    consumers = [await rest.client.consumer(ONE, "shared", kind=pb.CommandSubscribe.Shared) for _ in range(3)]
+    (session,) = [one for one in rest.broker.sessions if one.consumers]
+    held = [one for one in session.consumers.values() if one is not None]
+    subscription = (await rest.broker.topic(TopicName.parse(ONE))).subscriptions["shared"]
+    assert [subscription.follow_end(one, session.followed) for one in held] == [True, False, False]
+    # Again and again: that changes nothing.
+    assert [subscription.follow_end(one, session.followed) for one in held] == [True, False, False]
+    await consumers[0].close()
+    assert [subscription.follow_end(one, session.followed) for one in held[1:]] == [True, False]
+    assert len(session.followed) == 1

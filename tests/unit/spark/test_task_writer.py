@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -121,6 +122,31 @@ def test_an_attempt_in_doubt_is_written_again_as_another(broker: ScriptedThread)
     assert outcome.attempts == (UUID(int=2),)
     assert outcome.tally.rows == 6
     assert [len(value) for value in stored(broker, 2)] == [1 << 20] * 5 + [1]
+
+
+def test_the_id_of_a_topic_is_told_as_it_was_when_the_attempts_that_are_complete_were_written(
+    broker: ScriptedThread,
+) -> None:
+    script = broker.script
+    script.layout = replace(script.layout, topic_id="former")
+    script.receipts = False
+
+    def rows() -> Iterator[Any]:
+        yield batch(*["x" * (1 << 20)] * 5)
+        broker.until(lambda: script.sent)
+        # All of it is written again, to the topic as it is by then.
+        script.receipts = True
+        script.layout = replace(script.layout, topic_id="present")
+
+        async def cut() -> None:
+            script.links[-1].cut()
+
+        broker.run(cut)
+        yield batch("b")
+
+    outcome = write(broker, rows())
+    assert outcome.topics == {SEGMENT}
+    assert outcome.written == {(SEGMENT, "present")}
 
 
 def test_a_decided_write_is_read_to_its_end_and_not_written(broker: ScriptedThread) -> None:

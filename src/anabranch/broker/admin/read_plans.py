@@ -102,7 +102,8 @@ async def read_plan(
     412 if `topicId` is the id of another topic of that name, or a position is of another log.
     """
     log = (await single(broker, name)).log
-    if is_other_topic(log.topic_record, topicId):
+    record = log.topic_record
+    if is_other_topic(record, topicId) and topicId != await broker.part_of(name, record):
         raise RestError(412, f"{name} was deleted and made again: the topic with the id {topicId} is gone")
     for at in (start, end):
         if at is not None and log.is_foreign(at):

@@ -7,6 +7,7 @@ it, whatever topics they name.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, body
 from anabranch.broker.admin.partitions import single
 from anabranch.broker.broker import Broker
 from anabranch.broker.hidden_writes import OpenWrite
+from anabranch.broker.owed import is_other_topic
 from anabranch.broker.topic import Topic
 from anabranch.broker.write_records import Check, encode_record
 from anabranch.model.hidden_writes import (
@@ -40,6 +42,10 @@ router = APIRouter()
 _LOGGED = (Domain.PERSISTENT, Domain.SEGMENT)
 # Some 200,000 attempts: of tasks that write 128 MB each, 25 TB.
 ATTEMPTS_BYTES_MAX = 8 << 20
+# Whoever wants to drop more decides that nothing has won.
+DROPPED_MAX = 100_000
+# Checked on the loop: more of them take long.
+FEW = 1_000
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=WRITE_CHARS_MAX)]
@@ -82,9 +88,12 @@ def _batch(write: str, batch: str) -> WriteBatch:
         raise RestError(412, str(error)) from None
 
 
-def _attempts(given: list[str]) -> list[str]:
-    try:
+async def _attempts(given: list[str]) -> list[str]:
+    def checked() -> list[str]:
         return [checked_attempt(attempt) for attempt in given]
+
+    try:
+        return checked() if len(given) <= FEW else await asyncio.to_thread(checked)
     except InvalidWrite as error:
         raise RestError(412, str(error)) from None
 
@@ -138,7 +147,7 @@ async def decide(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Req
         if found is None:
             raise RestError(404, f"Nothing is known of {batch}")
         return _answer(found)
-    winners = _attempts(given.winners)
+    winners = await _attempts(given.winners)
     topics = [TopicName.parse(topic) for topic in given.topics]
     for topic in topics:
         if topic.domain not in _LOGGED:
@@ -175,8 +184,17 @@ async def drop(broker: BrokerDep, role: RoleDep, batch: BatchDep, request: Reque
     about = _target(given.target)
     for topic in about:
         await broker.rights.produce(role, topic)
-    check = _may_change(broker, role, about)
-    attempts = _attempts(given.attempts)
+    may_change = _may_change(broker, role, about)
+    attempts = await _attempts(given.attempts)
+
+    async def check(record: WriteRecord) -> None:
+        await may_change(record)
+        if not record.is_decided and len(record.dropped) + len(attempts) > DROPPED_MAX:
+            raise RestError(
+                412,
+                f"{DROPPED_MAX} attempts at {batch} are dropped at most: decide that nothing has won instead",
+            )
+
     return _answer(await broker.write_records.drop(batch, attempts, about=about, check=check))
 
 
@@ -190,8 +208,11 @@ async def reveal(
     namespace: NamespaceDep,
     topic: str,
     batch: Annotated[WriteBatch, Depends(_in_query)],
+    topicId: str = "",
 ) -> Response:
-    """Answered once the winners' entries in that topic are visible, and the others' dropped, for good."""
+    """Answered once the winners' entries in that topic are visible, and the others' dropped, for good.
+
+    410 if `topicId` is the id of another topic of that name: what was written to that one is gone with it."""
     if domain not in _LOGGED:
         raise RestError(412, f"{domain.value}:// has no log of its own: name a persistent topic or a segment")
     name = TopicName.parse(f"{domain.value}://{namespace}/{decoded_once(topic)}")
@@ -200,23 +221,33 @@ async def reveal(
         answer = redirect(request, broker.owners.owner(name).http_url)
         raise HTTPException(307, "Ask the topic's owner", {"Location": answer.headers["location"]})
     try:
-        await (await _revealed_by(broker, name)).hidden.reveal(batch)
+        await (await _revealed_by(broker, name, topicId)).hidden.reveal(batch)
     except LogError as error:
         # Taken by another broker, or lost with its disk: whoever has it next can do it.
         raise RestError(503, f"{name}: {error}; ask again") from None
     return Response(status_code=204)
 
 
-async def _revealed_by(broker: Broker, name: TopicName) -> Topic:
+async def _revealed_by(broker: Broker, name: TopicName, topic_id: str) -> Topic:
     """404 for a segment that is collected, which happens only after it has shown what won; 410 if its topic is gone."""
     try:
-        return await single(broker, name)
+        topic = await single(broker, name)
     except RestError:
         parent = scalable_name(name)
         record = await broker.records.get(parent) if name.domain is Domain.SEGMENT else None
         if name.domain is Domain.SEGMENT and (record is None or record.is_deleting):
             raise RestError(410, f"{parent} does not exist, and {name} is gone with it") from None
+        if record is not None and topic_id not in ("", record.layout.topic_id):
+            raise _made_again(name, topic_id) from None
         raise
+    log = topic.log.topic_record
+    if is_other_topic(log, topic_id) and topic_id != await broker.part_of(name, log):
+        raise _made_again(name, topic_id)
+    return topic
+
+
+def _made_again(name: TopicName, topic_id: str) -> RestError:
+    return RestError(410, f"{name} was deleted and made again: the topic with the id {topic_id} is gone")
 
 
 def _may_change(broker: Broker, role: str, about: Sequence[TopicName]) -> Check:

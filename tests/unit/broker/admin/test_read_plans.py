@@ -317,3 +317,16 @@ async def test_a_plan_leaves_out_what_lost_and_stops_before_what_is_open(tmp_pat
         assert plan.log_end == places[7]
         part = await plan_of(rest, start=position_text(places[1]), end=position_text(places[5]))
         assert payloads(part) == [b"3 a", b"4 a"]
+
+
+async def test_a_partition_that_was_there_before_its_topic_is_planned_under_the_topics_id(
+    tmp_path: Path,
+) -> None:
+    async with on_files(tmp_path) as rest:
+        name = TopicName.parse("persistent://public/default/p")
+        await rest.publish(str(name.partition(0)), b"early")
+        await rest.call("PUT", "/admin/v2/persistent/public/default/p/partitions", 204, json=1)
+        present = await rest.broker.resources.classic_id(name)
+        path = "/admin/v2/anabranch/read-plan/persistent/public/default/p-partition-0"
+        assert payloads(await plan_of(rest, path, topicId=present)) == [b"early"]
+        await rest.call("GET", path, 412, params={"topicId": "0" * 32})
