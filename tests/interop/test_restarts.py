@@ -133,6 +133,30 @@ def test_sequence_ids_are_known_also_of_what_was_trimmed_after_a_kill(
         assert again.last_sequence_id() == 2
 
 
+@pytest.mark.parametrize("is_deduplicating", [True, False])
+def test_sequence_ids_of_what_was_trimmed_are_known_after_a_kill(
+    tmp_path: Path, connect: Connect, is_deduplicating: bool
+) -> None:
+    settings = {
+        "brokerDeduplicationEnabled": is_deduplicating,
+        "defaultRetentionTimeInMinutes": 0,
+        "logLingerSeconds": 0,
+        "logLingerBytes": 0,
+    }
+    with BrokerProcess(tmp_path, settings) as broker:
+        client = connect(broker)
+        producer = client.create_producer("t", producer_name="p", batching_enabled=False)
+        for sequence_id in (0, 1, 2):
+            producer.send(b"x", sequence_id=sequence_id)
+        broker.post("persistent/public/default/t/trim")
+        assert broker.stats("t")["storageSize"] == 0
+        broker.restart()
+        broker.post("persistent/public/default/t/deduplicationEnabled", True)
+        producer.close()
+        again = client.create_producer("t", producer_name="p", batching_enabled=False)
+        assert again.last_sequence_id() == 2
+
+
 def test_a_chunked_message_cut_off_by_a_kill_is_stored_whole(mortal: BrokerProcess, connect: Connect) -> None:
     client = connect(mortal)
     producer = client.create_producer("t", producer_name="p", chunking_enabled=True, send_timeout_millis=0)

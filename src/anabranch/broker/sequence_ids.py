@@ -3,7 +3,7 @@
 While deduplication is on, the table in `dedup.py` has it all. While it is off, a live producer carries its own last id,
 and a producer with a name of its own leaves it here when it goes. What was published between the last stored state and
 a crash is in the log only: it is read at once where deduplication is on, else when it is turned on, or just before the
-log is trimmed of it.
+log is trimmed of it. And before it is trimmed of anything that the stored state does not have yet, that is stored.
 
 The ids of the time without it are kept apart from the table: there the last id counts and not the highest, and nobody
 is told of them before deduplication is on. Whoever starts again from 0 every day would be silenced otherwise.
@@ -41,6 +41,8 @@ class SequenceIds:
         ledger, entry = stored.pop(UNREAD_FROM, as_of)
         self.unread_from: Position | None = (ledger, entry)
         self._unread_end: Position = as_of
+        # Of the entries before it the stored state has all ids.
+        self._stored_end: Position = as_of
         # Those whose last ids have come in since: what is read later is older.
         self._departed: set[str] = set()
         self._is_wanted = False
@@ -78,6 +80,15 @@ class SequenceIds:
         await self.read_below(self._unread_end)
         if self._is_wanted and not self._topic.is_closed:
             self._begin()
+
+    async def keep_below(self, end: Position) -> None:
+        """The log is about to be trimmed up to there: what only its entries tell is stored otherwise."""
+        await self.read_below(end)
+        if end <= self._stored_end or not (self._table.pushed or self.image()):
+            return
+        stored_end = self._topic.log.appended_end
+        await self._topic.stored_in_full()
+        self._stored_end = stored_end
 
     async def read_below(self, end: Position) -> None:
         """Learns what is not accounted for and lies below that place: what is trimmed cannot be read later."""

@@ -130,7 +130,7 @@ class TopicUpkeep:
         target = await trim_target(topic_log, self.consumed, keep, topic.broker.now_ms(), self.oldest)
         if target <= topic_log.kept_first:
             return
-        await topic.sequence_ids.read_below(target)
+        await topic.sequence_ids.keep_below(target)
         late = owed.behind(topic.subscriptions.values(), target)
         await topic_log.trim(target)
         topic.hidden.trimmed(topic_log.topic_record.trimmed)
@@ -167,7 +167,7 @@ class TopicUpkeep:
             if subscription.is_durable:
                 await subscription.skip_all()
         end = topic.log.end
-        await topic.sequence_ids.read_below(end)
+        await topic.sequence_ids.keep_below(end)
         late = owed.behind(topic.subscriptions.values(), end)
         await topic.log.trim(end)
         topic.hidden.trimmed(topic.log.topic_record.trimmed)
