@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from anabranch.autoscale.load import IDLE, Load, should_write
@@ -40,7 +40,7 @@ from anabranch.model.scalable import (
     topic_of_path,
     topic_path,
 )
-from anabranch.model.segments import segment_of
+from anabranch.model.segments import Segment, SegmentId, segment_of
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -351,6 +351,9 @@ class LoadReporter:
     async def adopt(self) -> None:
         """Finds the segments that this broker owns, has not open, and that were last heard of with a load."""
         stored = dict(await self._metadata.scan(TOPICS))
+        # Of the topic that was met last: its segments' records stand together, and reading a large one takes a while.
+        known: TopicName | None = None
+        segments: Mapping[SegmentId, Segment] = {}
         for count, (path, found) in enumerate(stored.items(), 1):
             if count % RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -361,10 +364,14 @@ class LoadReporter:
                 load = Load.decode(found.value)
                 if load == IDLE:
                     continue
-                segment = ScalableTopic.decode(node.value).layout.segments.get(number)
+                if topic != known:
+                    await asyncio.sleep(0)
+                    known, segments = topic, {}
+                    segments = ScalableTopic.decode(node.value).layout.segments
             except BadRecord as error:
                 log.error("%s: %s", path, error)
                 continue
+            segment = segments.get(number)
             if segment is None or not segment.is_active:
                 continue
             name = segment.topic(topic)

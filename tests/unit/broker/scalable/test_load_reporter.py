@@ -331,6 +331,18 @@ async def test_a_load_that_an_earlier_run_left_behind_comes_down_though_nobody_o
     assert cluster.first.broker.opened(name_of(segment)) is None
 
 
+async def test_what_an_earlier_run_left_of_very_many_segments_is_found_in_a_moment(cluster: Cluster) -> None:
+    """Reading the record of a topic so large takes a while: once, not once for each segment."""
+    segments = await cluster.topic(2_000, made=False)
+    await asyncio.gather(
+        *(cluster.metadata.put(load_path(TOPIC, one.id), Load(12.0).encode()) for one in segments)
+    )
+    observer = Observer(cluster)
+    async with asyncio.timeout(20):
+        await observer.reporter.adopt()
+    assert len(observer.reporter.followed) == 2_000
+
+
 # -- the end
 
 
