@@ -296,11 +296,12 @@ def test_a_log_that_is_rewritten_is_read_before_during_and_after(
 ) -> None:
     kept = "persistent://public/kept/t"
     planner = planner_of(rewriting, kept)
-    fill_with_dead(rewriting, connect, kept, 20)
+    # Less than a file: one that is still written is not rewritten, however long this takes.
+    fill_with_dead(rewriting, connect, kept, 2)
     old = planner()
     assert not is_rewritten(old)
     expected = [(at, bytes(data)) for at, _, data in plan_entries(old)]
-    assert len(expected) >= 40
+    assert len(expected) >= 4
 
     def is_done() -> bool:
         """Reads all the while."""
