@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types check proto lock bench bench-backtest bench-spark soak soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-spark soak soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -16,15 +16,15 @@ $(STAMP): requirements/dev.txt pyproject.toml bin/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bin/setup
 
 demo: setup  ## a million clicks on a topic that splits and merges, Spark reading it, a verified report (DEMO="--events 100000")
-	@bin/jre || echo "demo: without Java, Anabranch's own consumer reads in Spark's place"
+	@bin/jre || echo "demo: without Java, Anabranch's own consumer reads instead of Spark"
 	@VENV="$(VENV)" bin/demo $(DEMO)
 
 test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium for the page are installed where missing and possible)
-	@bin/chromium || echo "test: the tests of the page are left out"
+	@bin/chromium || echo "test: no Chromium, skipping the tests of the page"
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -n 2 --dist loadfile
-	@bin/jre || echo "test: the tests of Spark are left out"
+	@bin/jre || echo "test: no Java, skipping the tests of Spark"
 	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
 
 sim: setup  ## whole clusters on one seed, with every kind of fault (SEED=7 RUNS=100)
@@ -63,7 +63,7 @@ spark-4.2: setup  ## source, sink, pipelines and a Delta table on the release be
 	  --target .spark-4.2 -r requirements/spark-4.2.txt
 	@DELTA_PACKAGE=io.delta:delta-spark_4.2_2.13:4.4.0 $(BIN)/pytest -q tests/spark/test_release_before.py -m spark
 
-fuzz: setup  ## a hostile client (30 minutes), made-up bytes for the decoders, requests for the REST (10 each; FUZZ_SECONDS)
+fuzz: setup  ## a hostile client (30 minutes), random bytes for the decoders, requests for the REST (10 each; FUZZ_SECONDS)
 	@PYTHONPATH=tests $(BIN)/python -m hostile $(HOSTILE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/decoders.py

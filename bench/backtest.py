@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.cli.backtest_policies import policies
-from anabranch.pipelines.backtest import Plan, over_fleet
+from anabranch.cli.pipelines.backtest_policies import policies
+from anabranch.pipelines.backtest import BacktestPlan, over_fleet
+from anabranch.pipelines.replay.synthetic import Fleet
 from anabranch.pipelines.session import session
-from anabranch.pipelines.synthetic import Fleet
 from bench import usage
 from bench.results import describe_machine
 from bench.systems import ROOT
@@ -30,7 +30,7 @@ from bench.systems import ROOT
 AIM_TOPICS, AIM_S = 100_000, 1_800
 
 
-def measure(spark: Any, fleet: Fleet, plan: Plan, folder: Path) -> dict[str, Any]:
+def measure(spark: Any, fleet: Fleet, plan: BacktestPlan, folder: Path) -> dict[str, Any]:
     cpu, busy, began = usage.cpu_seconds(os.getpid()), usage.machine_busy_seconds(), time.monotonic()
     over_fleet(spark, fleet, plan).write.parquet(str(folder / str(fleet.topics)))
     seconds = time.monotonic() - began
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks" / "backtest.json")
     args = parser.parse_args(arguments)
-    plan = Plan(policies(args.policy or ["default:"], None))
+    plan = BacktestPlan(policies(args.policy or ["default:"], None))
     folder = Path(tempfile.mkdtemp(prefix="anabranch-backtest-"))
     points: list[dict[str, Any]] = []
     try:

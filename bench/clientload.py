@@ -206,7 +206,7 @@ async def our_send_batch(args: argparse.Namespace) -> dict[str, float]:
         }
     )
     async with anabranch.connect(args.url) as client, client.producer(args.topic) as producer:
-        # What nobody has subscribed to is not kept for long.
+        # Messages without a subscription are not kept for long.
         await (await client.stream_consumer(args.topic, f"{SUBSCRIPTION}-ours", start="earliest")).close()
 
         async def post(count: int) -> None:

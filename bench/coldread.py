@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from anabranch.model.position import LedgerId
-from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import LogError
 from bench import report
 from bench.__main__ import machine_to_ourselves
@@ -33,7 +33,7 @@ UNCONFIRMED_BYTES_MAX = 16 << 20
 
 
 class Owner:
-    """Counts what is confirmed, and says so."""
+    """Counts confirmed entries, and signals them."""
 
     def __init__(self, progress: asyncio.Event) -> None:
         self.end = 0

@@ -2,8 +2,8 @@
 
 One segment is filled, then read to its end by either way in turns, on one core, the broker on the other. Rates count
 CPU time of the reader (a busy machine changes it less) and time by the clock; the broker's part is its CPU seconds for
-each second of reading, and what it takes when nobody reads is shown too. All reads but the first find the files in
-memory. "Alone" is one message an entry: what reading costs where nothing is batched.
+each second of reading, and its idle consumption is shown too. All reads but the first find the files in memory. "Alone"
+is one message an entry: what reading costs where nothing is batched.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def show(name: str, size: int, reads: list[Read], aim: str = "") -> None:
 
 
 def direct(broker: Broker, topic: str, *, decoded: bool, segment: str = "0000-ffff-0") -> Callable[[], int]:
-    from anabranch.client.read_plans import Planner
+    from anabranch.client.reading.direct import entries, record_batches
+    from anabranch.client.reading.plans import Planner
     from anabranch.columns import Pool
-    from anabranch.storage.direct import entries, record_batches
 
     name = topic.replace("topic://", "segment://") + f"/{segment}"
     planner = Planner(f"http://127.0.0.1:{broker.web_port}", name)
     pool = Pool()
-    # Readers are told from where to where; that is not part of their reading.
+    # Start and end of the readers are computed before: that is not part of their reading.
     whole = planner(bytes_max=1)
 
     def read() -> int:
@@ -143,7 +143,7 @@ def alone(broker: Broker, size: int, count: int, rounds: int) -> None:
 
 
 def spread(broker: Broker, size: int, volume: int, rounds: int, segments: int = 16) -> None:
-    """Segments that are written at once lie in each other's way: each is read by itself."""
+    """Segments that are written at the same time are interleaved: each is read by itself."""
     topic = f"topic://public/default/spread-{size}"
     admin = f"http://127.0.0.1:{broker.web_port}/admin/v2/scalable/public/default/spread-{size}"
     urllib.request.urlopen(

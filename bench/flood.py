@@ -1,4 +1,4 @@
-"""A producer that costs next to nothing itself: the same block of frames again and again, as fast as they are taken.
+"""A producer that costs next to nothing itself: the same block of frames again and again, as fast as they are accepted.
 
     python -m bench.flood PORT TOPIC SECONDS
 
@@ -19,7 +19,7 @@ PAYLOAD = bytes(100)
 BLOCK = 500
 # How the command begins. Counted without reading what follows, which costs less than the broker's own work for it.
 RECEIPT = wire.number(1, wire.SEND_RECEIPT) + wire.text(wire.SEND_RECEIPT, b"")[:1]
-# So many blocks may be without their receipts.
+# The most blocks without receipts.
 BLOCKS_AHEAD = 32
 
 
@@ -52,7 +52,7 @@ class Flood:
             while self._released * BLOCK < self.receipts:
                 self._released += 1
                 self._room.release()
-            # One that is cut in two is counted once its end is there.
+            # A receipt that is cut in two is counted once its end has come.
             rest = data[-(len(RECEIPT) - 1) :]
 
 

@@ -21,7 +21,7 @@ QUIET = {"OTEL_SDK_DISABLED": "true"}
 
 
 class LoadFailed(Exception):
-    """The load client ended without a result; its own words are in the message."""
+    """The load client ended without a result; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Watched:
 
 
 class FirstPublish:
-    """A client process that is already running and tries to publish; `wait` tells when it succeeded."""
+    """A client process that is already running and tries to publish; `wait` returns when it succeeded."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child

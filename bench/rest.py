@@ -106,7 +106,7 @@ def measure(seconds: float) -> dict[str, Any]:
 
 
 def _loop_seconds(pid: int) -> float:
-    """Of the process's first thread, in which the event loop runs."""
+    """CPU seconds of the process's first thread, in which the event loop runs."""
     stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(stat[11]) + int(stat[12])) / HZ
 

@@ -44,7 +44,7 @@ class Results:
         return median(found) if found else None
 
     def peak(self, system: str, key: str) -> float | None:
-        """The largest of the cases' middle values: what the broker needs for the hungriest of them."""
+        """The largest of the cases' medians: what the broker needs for the most demanding case."""
         cases = {r.case for r in self.records}
         found = [value for case in cases if (value := self.middle(system, case, key)) is not None]
         return max(found, default=None)

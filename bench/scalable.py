@@ -1,4 +1,5 @@
-"""`python -m bench.scalable`: what scalable topics cost our broker at rest, and how fast one that leaves is replaced.
+"""`python -m bench.scalable`: what idle scalable topics cost our broker, and how fast a consumer that leaves is
+replaced.
 
 Two figures that need no peer: many topics on one broker, made and then published to once each (memory, CPU while
 nothing happens); and a stream consumer that says it leaves, over plain sockets, until the other has its segments.
@@ -62,14 +63,14 @@ def many(system: System, count: int, idle_s: float) -> list[dict[str, Any]]:
             link.ask(wire.send(number, 0, producer, b"once"), wire.SEND_RECEIPT)
     finally:
         link.close()
-    # Load reports tell of the publishing for a minute after it, and each topic's first look at them follows.
+    # Load reports include the publishing for a minute after it, and each topic's first evaluation of them follows.
     time.sleep(SETTLE_S)
     used = _at_rest(system, f"{count:,} scalable topics, each published to", idle_s)
     return [_row(f"making {count:,} scalable topics", round(took, 1), "s", ""), *made, *used]
 
 
 def _at_rest(system: System, what: str, idle_s: float) -> list[dict[str, Any]]:
-    time.sleep(2)  # What was asked for is done; what it left behind may not be.
+    time.sleep(2)  # The requests are done; their background work may not be.
     before = usage.cpu_seconds(system.pid)
     time.sleep(idle_s)
     share = 100 * (usage.cpu_seconds(system.pid) - before) / idle_s

@@ -103,7 +103,7 @@ class Anabranch(System):
     name = "anabranch"
     title = "Anabranch"
     syncs = "yes"
-    # As Pulsar is shipped: what was consumed is not kept, and a run does not fill half of the disk.
+    # As Pulsar is shipped: consumed messages are not kept, and a run does not fill half of the disk.
     extra_arguments: tuple[str, ...] = ("--set", "defaultRetentionTimeInMinutes=0")
 
     @property
@@ -238,7 +238,8 @@ class Kafka(System):
                 env=environment,
                 stdout=subprocess.DEVNULL,
             )
-            # The script formats the storage first, with a process of its own; the broker's time starts at its birth.
+            # The script formats the storage first, with a process of its own; the broker's time starts with its own
+            # process.
             while not pidfile.exists() or not pidfile.read_text().strip():
                 time.sleep(0.01)
             self.pid = int(pidfile.read_text())

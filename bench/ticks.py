@@ -14,9 +14,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.policies import Cluster
-from anabranch.broker.resources import Resources
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
@@ -53,7 +53,7 @@ async def measure(topics: int, rounds: int) -> float:
     await log.start()
     resources = Resources(metadata)
     await resources.start()
-    await resources.bootstrap(Cluster())
+    await resources.bootstrap(ClusterRecord())
     broker = Broker(
         CONFIG,
         metadata,

@@ -162,7 +162,7 @@ class Blocking:
         return bytes(data)
 
     def lookup(self, topic: str) -> None:
-        """Has the broker take the topic's ownership; on one node the answer itself is always this node."""
+        """Makes the broker own the topic; on one node the answer itself is always this node."""
         data, start, end = self.ask(lookup(topic, 1), LOOKUP_RESPONSE)
         found = {field: value for field, value, _ in fields(data, start, end)}
         if found.get(3) != 1:

@@ -1,13 +1,11 @@
-"""A real `anabranch standalone` process that a fault can be done to: killed, stopped, started again."""
+"""A real `anabranch standalone` process for fault injection: it can be killed, stopped and started again."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,19 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from soak.ports import free_port
+
 START_SECONDS_MAX = 60.0
-
-
-def free_port() -> int:
-    """A port below those the system gives to outgoing connections, which could take it while the broker is down."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def command() -> str:
@@ -61,7 +49,7 @@ class BrokerProcess:
     # -- life
 
     def spawn(self) -> float:
-        """Starts the process without waiting for it; the monotonic time of that moment."""
+        """Starts the process without waiting for it; returns the monotonic time of that moment."""
         assert not self.is_running, "the broker is running already"
         with self.log.open("ab") as log:
             began = time.monotonic()
@@ -78,7 +66,7 @@ class BrokerProcess:
         return began
 
     def start(self) -> float:
-        """Starts the process and waits until clients can connect; the seconds that took."""
+        """Starts the process and waits until clients can connect; returns the seconds that took."""
         began = self.spawn()
         self.wait_ready()
         return time.monotonic() - began
@@ -94,7 +82,7 @@ class BrokerProcess:
                         return
                 except urllib.error.HTTPError as refused:
                     if b"disk is full" in refused.read():
-                        return  # It serves consumers, and they make room.
+                        return  # A broker with a full disk serves consumers, which make room.
             time.sleep(0.01)
         raise TimeoutError(f"the broker was not ready in {START_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
 
@@ -103,12 +91,12 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """kill -9: no goodbye, nothing flushed."""
+        """kill -9: no shutdown, nothing flushed."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> int:
-        """The clean end; the exit code."""
+        """SIGTERM; returns the exit code."""
         self._signal(signal.SIGTERM)
         return self.wait()
 
@@ -161,7 +149,7 @@ class BrokerProcess:
         return _status(self.pid, "VmHWM")
 
     def cpu_seconds(self) -> float:
-        """What the process has used of the processors so far."""
+        """CPU seconds of the process so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -196,7 +184,7 @@ def _children(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def running(data: Path, settings: Mapping[str, object] | None = None) -> Iterator[BrokerProcess]:
-    """A started broker that is gone, whatever happens, when the block ends."""
+    """A started broker, which is ended with the block in any case."""
     broker = BrokerProcess(data, settings)
     try:
         broker.start()

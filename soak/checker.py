@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from soak.history import Fields, Place, place
 
-# A run that has gone wrong goes wrong everywhere; the first ones tell the story.
+# A run that fails usually fails everywhere; the first violations are enough.
 VIOLATIONS_MAX = 40
-# Of one subscription, producer or topic, so that its story does not hide another's.
+# Per subscription, producer or topic, so that one does not hide the others.
 VIOLATIONS_OF_ONE_MAX = 6
 
 
@@ -29,7 +29,7 @@ class Violations:
     _of: Counter[str] = field(default_factory=Counter)
 
     def add(self, what: str) -> None:
-        """`what` begins with whose it is, and a colon."""
+        """`what` begins with its subscription, producer or topic, and a colon."""
         self.count += 1
         whose = what.partition(": ")[0]
         self._of[whose] += 1
@@ -38,7 +38,7 @@ class Violations:
 
 
 class ProducerHistory:
-    """What one producer sent, and what it was told about it."""
+    """What one producer sent, and the answers it got."""
 
     def __init__(
         self, name: str, violations: Violations, lane_of: Callable[[int], str] = lambda _: ""
@@ -47,7 +47,7 @@ class ProducerHistory:
         self.sent_end = 0
         # A client that makes a batch of each key keeps the order of a key only; then a lane is a key.
         self._lane_of = lane_of
-        # None: the broker said it is stored, but not where (a duplicate, or the answer to opening).
+        # None: the broker answered that it is stored, but not where (a duplicate, or the answer to opening).
         self.receipts: dict[int, Place | None] = {}
         self.failures = 0
         self._violations = violations
@@ -70,7 +70,7 @@ class ProducerHistory:
             raise ValueError(f"not an event of a producer: {event}")
 
     def finish(self) -> None:
-        """Receipts place a producer's messages in the order they were sent."""
+        """Checks that receipts place a producer's messages in the order they were sent."""
         last: dict[tuple[int, str], tuple[int, Place]] = {}
         for index in sorted(self.receipts):
             where = self.receipts[index]
@@ -92,7 +92,7 @@ class Rules:
 
     # "producer": first appearances in order per producer; "key": per key; "none": Shared.
     order: str = "producer"
-    # Every message must have been acknowledged in the end, so what was not came again.
+    # Every message must be acknowledged in the end: those that were not came again.
     acks: bool = True
     # Nothing may come a second time at all (a reader), or not twice on one connection.
     once: bool = False
@@ -143,7 +143,7 @@ class SubscriptionHistory:
     def _opened(self, consumer: str) -> None:
         self._reached[consumer] = {}
         if self.rules.once_per_connection and self._acked_to:
-            # One consumer that acknowledges cumulatively: it starts again at the first message behind its last ack.
+            # One consumer that acknowledges cumulatively: it starts again at the first message after its last ack.
             self._expected = {}
             for where in self.contents:
                 done = self._acked_to.get(where.partition)
@@ -210,7 +210,7 @@ class SubscriptionHistory:
     # -- in the end
 
     def missing(self, producers: list[ProducerHistory]) -> Iterator[tuple[str, int]]:
-        """Receipted messages that never came."""
+        """Receipted messages that were never received."""
         for producer in producers:
             for index in producer.receipts:
                 if (producer.name, index) not in self.places:
@@ -244,7 +244,7 @@ def _covers(done: Place, where: Place) -> bool:
 def audit(
     name: str, stored: SubscriptionHistory, producers: list[ProducerHistory], violations: Violations
 ) -> None:
-    """The log read from its beginning holds each receipted message where the receipt said."""
+    """Checks that the log, read from its beginning, holds each receipted message where the receipt said."""
     for producer in producers:
         for index, where in producer.receipts.items():
             if where is None:

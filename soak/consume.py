@@ -29,7 +29,7 @@ KINDS = {
 }
 RECEIVE_MS = 200
 FLUSH_SECONDS = 0.2
-# Of a hundred messages: left without ack, and given back at once.
+# Per hundred messages: left without ack, and returned at once.
 WITHHELD_PERCENT = 5
 RETURNED_PERCENT = 1
 CUMULATIVE_EVERY = 30
@@ -57,7 +57,7 @@ class Consuming(threading.Thread):
         self._since_ack = 0
         self._last: Any = None
         self._client = client
-        # A consumer that has met some chunks before a kill never takes the message again: in the end a new one must.
+        # A consumer that has met some chunks before a kill never accepts the message again: in the end a new one must.
         self._is_to_open_again = plan.is_chunked
         self._open()
 
@@ -99,7 +99,7 @@ class Consuming(threading.Thread):
             self._consumer.close()
 
     def _judge(self, message: Any, where: tuple[int, ...]) -> None:
-        """Acknowledges, leaves it, or gives it back."""
+        """Acknowledges it, leaves it, or returns it."""
         if self._plan.acks == "cumulative":
             self._last = message
             self._since_ack += 1
@@ -112,7 +112,7 @@ class Consuming(threading.Thread):
         if dice < WITHHELD_PERCENT + RETURNED_PERCENT and self._plan.kind == "shared":
             self._consumer.negative_acknowledge(message)
             return
-        # Written down first: an ack that the broker has and we forgot would look like a cursor gone astray.
+        # Noted first: an ack that the broker has and the history lacks would look like a wrong cursor.
         self._history.note("a", self.name, *where)
         with contextlib.suppress(pulsar.PulsarException):
             self._consumer.acknowledge(message)

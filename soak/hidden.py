@@ -1,8 +1,8 @@
 """The writing process of the kill test: `python -m soak.hidden URL FOLDER SEED`, until its standard input ends.
 
-Jobs write batch after batch with the client's hidden writes to topics that are deleted when nobody uses them. A driver
-takes its time between the last task and its decision. What has won is written down as sent and receipted at the
-decision: from then on it must be in the log, and nothing else may be.
+Jobs write batch after batch with the client's hidden writes to topics that are deleted when they are unused. A driver
+pauses between the last task and its decision. Winning entries are noted as sent and receipted at the decision: from
+then on these and no others must be in the log.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from uuid import UUID
 
 from anabranch.client import Client
-from anabranch.client.write_records import WinnerDropped, WriteRecords
-from anabranch.client.writes import Write
+from anabranch.client.hidden_writes.records import WinnerDropped, WriteRecordsClient
+from anabranch.client.hidden_writes.write import Write
 from anabranch.errors import AnabranchError
 from soak.history import Writer
 from soak.workload import ProducerPlan, mixed, payload_of
@@ -32,7 +32,7 @@ class Writing:
         self._plan = plan
         self._chance = random.Random(f"{seed} {plan.name}")
         self._write = f"{plan.name}-{seed}"
-        self._records = WriteRecords(lambda: admin, target=plan.topic.url)
+        self._records = WriteRecordsClient(lambda: admin, target=plan.topic.url)
         self.history = Writer(folder / f"producer-{plan.name}.log")
 
     async def live(self, ending: asyncio.Event) -> None:
@@ -47,7 +47,7 @@ class Writing:
         self.history.close()
 
     async def _tasks(self, batch: int, first: int, count: int) -> tuple[UUID, frozenset[str]]:
-        """Tries until one comes to its end, and sometimes once more: the last one counts."""
+        """Tries until one attempt is complete, and sometimes once more: the last one counts."""
         while True:
             attempt = UUID(int=self._chance.getrandbits(128), version=4)
             try:
@@ -73,7 +73,7 @@ class Writing:
     async def _decided(
         self, batch: int, first: int, count: int, attempt: UUID, topics: frozenset[str]
     ) -> bool:
-        """False if the batch is to be written again, which a broker may ask for after it was away for long."""
+        """False if the batch must be written again, which a broker may ask for after a long absence."""
         for index in range(first, first + count):
             self.history.note("s", self._plan.name, index)
         try:

@@ -1,7 +1,7 @@
-"""What clients saw, written down by the clients: one file per producer and per subscription, one event per line.
+"""What clients saw, noted by the clients: one file per producer and per subscription, one event per line.
 
 The order of the lines of a file is the order in which its process saw things; files are not ordered among each other.
-Nothing in a history comes from the broker's own account of itself.
+Nothing in a history comes from the broker's own statistics.
 
     s producer index                     handed to the client
     r producer index  P L E B            receipt, with partition, ledger, entry and batch index (-1: not in a batch)
@@ -26,7 +26,7 @@ Fields = tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """Where a message lies."""
+    """The position of a message."""
 
     partition: int
     ledger: int
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @property
     def whole(self) -> Place:
-        """The entry that holds it."""
+        """The position of its entry."""
         return self._replace(batch=-1)
 
 
@@ -44,7 +44,7 @@ def place(fields: Fields, at: int) -> Place:
 
 
 class Writer:
-    """Appends events of any thread; `flush` makes them visible to whoever follows the file."""
+    """Appends events from any thread; `flush` makes them visible to followers of the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1 << 16)

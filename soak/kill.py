@@ -34,9 +34,9 @@ from soak.workload import (
 
 ROOT = Path(__file__).resolve().parent.parent
 QUIET_SECONDS_MAX = 45.0
-# Of a hundred rounds: killed again while it starts, before it serves.
+# Percent of rounds in which the broker is killed again while it starts, before it serves.
 KILLED_STARTING_PERCENT = 10
-# In which a topic is closed and opened again under load before the kill.
+# Percent of rounds in which a topic is closed and opened again under load before the kill.
 UNLOADED_PERCENT = 30
 SABOTAGE_BYTES = 16 << 10
 
@@ -47,7 +47,7 @@ class Options:
     seed: int
     seconds: float
     folder: Path
-    # Cuts the end off the log after each kill, which a broker must not survive unnoticed: it tests the judge.
+    # Cuts the end off the log after each kill, which must not go unnoticed: it tests the judge.
     sabotage: bool = False
 
 
@@ -79,7 +79,7 @@ class Judge:
         return [self.producers[plan.name] for plan in self.workload.producers_of(topic)]
 
     def outstanding(self) -> int:
-        """Messages still to come or to be acknowledged."""
+        """How many messages are still to come or to be acknowledged."""
         return sum(
             sum(1 for _ in history.missing(self.of(plan.topic))) + sum(1 for _ in history.unacked())
             for plan, history in self.subscriptions
@@ -139,7 +139,7 @@ class Worker:
         return self._process.stdin
 
     def expect(self, word: str) -> list[str]:
-        """What it says until it says `word`."""
+        """The lines that it prints up to the one that begins with `word`."""
         assert self._process.stdout is not None
         said: list[str] = []
         for line in self._process.stdout:
@@ -166,7 +166,7 @@ class Worker:
 
 
 def run(options: Options) -> int:
-    """Exit code: 0 if nothing was violated."""
+    """Returns the exit code: 0 if nothing was violated."""
     workload = mixed()
     options.folder.mkdir(parents=True, exist_ok=True)
     broker = BrokerProcess(options.folder / "data", BROKER_SETTINGS)
@@ -239,7 +239,7 @@ def _rounds(broker: BrokerProcess, judge: Judge, options: Options) -> float:
 
 
 def _unload(broker: BrokerProcess, workload: Workload, chance: random.Random, after: float) -> str:
-    """Has the broker let go of a topic in the middle of a round; its clients must come back by themselves."""
+    """Makes the broker unload a topic in the middle of a round; its clients must reconnect by themselves."""
     topic = chance.choice(workload.topics)
     time.sleep(after)
     broker.rest("PUT", f"persistent/{topic.name}/unload")
@@ -247,7 +247,7 @@ def _unload(broker: BrokerProcess, workload: Workload, chance: random.Random, af
 
 
 def cut_log(data: Path) -> None:
-    """Loses what was written last, as a disk would that lied about a sync."""
+    """Removes the last written bytes, like a disk that lied about a sync."""
     newest = max((data / "log" / "wal").glob("*/*.wal"), key=lambda path: path.stat().st_mtime_ns)
     size = newest.stat().st_size
     written = len(newest.read_bytes().rstrip(b"\0"))
@@ -281,8 +281,9 @@ def _settle(broker: BrokerProcess, judge: Judge, producers: Worker, consumers: W
 def _audit(broker: BrokerProcess, topic: Topic, judge: Judge) -> None:
     """Reads the whole log with Pulsar's own reader and compares it with every receipt.
 
-    That reader drops a chunked message of which a part came before a kill and all parts came after it, so that chunks
-    are put together here."""
+    That reader drops a chunked message of which some chunks came before a kill and all came after it, so chunks are
+    joined here.
+    """
     by_key = any(plan.style == "keyed-batches" for plan in judge.workload.producers_of(topic))
     rules = Rules("key" if by_key else "producer", acks=False, single_place=topic.is_deduplicated)
     stored = SubscriptionHistory(f"log of {topic.name}", rules, judge.violations)

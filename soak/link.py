@@ -1,7 +1,7 @@
 """One plain socket that speaks the binary protocol, for what Pulsar's own client hides.
 
-It sees receipts, ack responses, closes and connection ends as they come, can leave things unread, and sends whatever
-bytes it is told to. Frames are cut here by hand; only the generated command classes are shared with the broker.
+It sees receipts, ack responses, closes and connection ends as they come, can leave things unread, and sends any bytes.
+Frames are cut here by hand; only the generated command classes are shared with the broker.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Link:
         del self._buffer[:at]
 
     def wait(self, wanted: Callable[[pb.BaseCommand], bool]) -> Frame:
-        """The next frame that is wanted; an error answer raises, anything else stays queued in order."""
+        """The next frame that is wanted; an error answer raises, other frames stay queued in order."""
         kept: list[Frame] = []
         try:
             while True:
@@ -183,7 +183,7 @@ class Link:
         cumulative: bool = False,
         wait: bool = True,
     ) -> int:
-        """Acknowledges; with `wait` it returns once the broker has said that the ack is stored."""
+        """Acknowledges; with `wait` it returns once the broker has answered that the ack is stored."""
         ack = pb.CommandAck(
             consumer_id=consumer_id,
             ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -217,7 +217,7 @@ class Link:
 
 
 class ProducerClosed(Exception):
-    """The broker closed the producer; a client would come back and send again what has no receipt."""
+    """The broker closed the producer; a client would reconnect and send again what has no receipt."""
 
 
 def encode(command: pb.BaseCommand) -> bytes:

@@ -1,4 +1,4 @@
-"""What one topic feels of its neighbours: a million-entry backlog, a thousand idle topics, and peers that misbehave.
+"""How neighbours affect one topic: a million-entry backlog, a thousand idle topics, and peers that misbehave.
 
 A probe publishes one message at a time to its own topic and waits until it has come back through its own consumer. Its
 round trip is measured alone, then beside each neighbour, then alone again; the ratio is what the neighbour costs.
@@ -59,7 +59,7 @@ class Probe:
         return took
 
     def measure(self, name: str, count: int) -> Reading:
-        """The least disturbed of several tries: on a shared machine others disturb, they never help."""
+        """The least disturbed of several tries: other work on the machine only makes them slower."""
         for _ in range(WARM_UP):
             self.once()
         tries = [sorted(self.once() for _ in range(count)) for _ in range(TRIES)]
@@ -157,7 +157,7 @@ def hostile_peers(port: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def draining(port: int) -> Iterator[None]:
-    """A consumer on the backlog that takes whatever comes, again and again from the beginning."""
+    """A consumer on the backlog that reads it again and again from the beginning."""
     with beside(lambda ending: _drain(port, ending)):
         yield
 

@@ -2,7 +2,7 @@
 
 Every producer is Pulsar's own client and lives through all restarts of the broker: what has no receipt when the
 connection breaks is sent again by the client itself. Producers with a fixed name also come back as a new client that
-asks what is stored and goes on behind it, as an application with exactly-once publishing does.
+asks what is stored and continues after it, as an application with exactly-once publishing does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER_SECONDS_MAX = 60.0
 
 
 class Producing(threading.Thread):
-    """One producer: sends as its plan says and writes down every receipt."""
+    """One producer: sends as planned and notes every receipt."""
 
     def __init__(self, url: str, folder: Path, plan: ProducerPlan, seed: int, stop: threading.Event) -> None:
         super().__init__(name=plan.name, daemon=True)
@@ -97,7 +97,7 @@ class Producing(threading.Thread):
         while not self._window.acquire(timeout=0.1):
             if self._ending.is_set():
                 return False
-        # Pulsar's client starts to count anew if its connection breaks before its first receipt: what it sends then has
+        # Pulsar's client restarts its count if its connection breaks before its first receipt: what it sends then has
         # the sequence ids of what it sends again, and deduplication drops it. So the first receipt is waited for.
         while not self._is_confirmed and self._unanswered and not self._ending.is_set():
             time.sleep(0.01)

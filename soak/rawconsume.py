@@ -1,7 +1,7 @@
 """A consumer on a plain socket for the kill test: it sees each connection begin and each ack answered.
 
-Pulsar's Python client sends acks and forgets them. Only who waits for the answer may say that a message must not come
-back; and only who knows where a connection begins may say that it began at the right place.
+Pulsar's Python client does not wait for the answers to its acks. Only after the answer is it certain that a message
+must not come back; and only a client that sees where a connection begins can check that it began at the right position.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RawConsuming(threading.Thread):
         self._random = random.Random(f"{seed} {plan.topic.name} {plan.name} {number}")
         self._ending = stop
         self._drain = drain
-        # Acks on their way, by request: what to write down once they are answered.
+        # Unanswered acks, by request: what to note once they are answered.
         self._asked: dict[int, tuple[str, list[Place]]] = {}
         self._used = 0
         self._entries = 0

@@ -27,7 +27,7 @@ ENTRY_BYTES = 128 * 1024
 MESSAGES_PER_ENTRY = 64
 UNANSWERED_MAX = 400
 NAMESPACE = "public/kept"
-# Of the disk's free bytes, how much a run leaves alone.
+# How much of the disk's free bytes a run leaves unused.
 SPARE_BYTES = 4 * GB
 SERVE_SECONDS_MAX = 120.0
 
@@ -47,7 +47,7 @@ class Outcome:
     publish_seconds: float
     read_seconds: float
     ready_seconds: float
-    # What the process itself had spent at the first publish: the wall clock also shows who else used the machine.
+    # CPU time of the process at the first publish: the wall clock also includes other work on the machine.
     cpu_seconds: float
     memory_bytes: int
 
@@ -202,7 +202,7 @@ def _measure(broker: BrokerProcess, case: Case, *, read: bool = True) -> Outcome
 
 
 def _forget_pages(folder: Path) -> None:
-    """Has the system read these files from the disk again."""
+    """Makes the system read these files from the disk again."""
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)

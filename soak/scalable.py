@@ -31,7 +31,7 @@ from soak.scalable_clients import (
 NAMESPACE = "public/river"
 TOPIC = f"{NAMESPACE}/delta"
 ACTIVE_MAX = 12
-# Each reads everything that is retained, so a few are a load of their own.
+# Each reads everything that is retained, so more of them would be too much load.
 EXTRA_MAX = 2
 SLOW_SECONDS = 1.0
 CHUNKED_PER_SECOND = 15.0
@@ -53,12 +53,12 @@ class Options:
     folder: Path
     # Between two operations, on average.
     pause_s: float = 0.12
-    # One kill for so many operations, on average; 0 for none.
+    # Operations per kill, on average; 0 for no kills.
     operations_per_kill: int = 70
     per_second: float = 60.0
     # How long nothing may come in the end before what is missing counts as lost.
     quiet_s: float = 60.0
-    # Cuts the end off the log after each kill, which must not stay unnoticed: it tests the judge.
+    # Cuts the end off the log after each kill, which must not go unnoticed: it tests the judge.
     sabotage: bool = False
 
 
@@ -75,7 +75,7 @@ class Figures:
 
 
 class Conductor:
-    """Does to the topic and its broker what operators and bad luck do."""
+    """Splits, merges and kills at random: the operator and the faults of the run."""
 
     def __init__(self, options: Options, broker: BrokerProcess, world: World) -> None:
         self.options = options
@@ -84,7 +84,8 @@ class Conductor:
         self.figures = Figures()
         self._chance = random.Random(f"{options.seed} conductor")
         self._extra: dict[str, asyncio.Task[None]] = {}
-        # Deletion was asked for, and not answered: asked again until it is. One left behind would keep every segment.
+        # Subscriptions whose deletion was requested and not answered: requested again until it is. A leftover would
+        # keep every segment.
         self._doomed: set[str] = set()
         self._extra_count = 0
 
@@ -109,7 +110,7 @@ class Conductor:
         return self.figures.splits + self.figures.merges
 
     async def reshape(self) -> None:
-        """Until there have been enough operations. The broker may die in the middle of any."""
+        """Runs until there have been enough operations. The broker may die in the middle of any."""
         told = 0
         while self.done < self.options.operations:
             await asyncio.sleep(self._chance.expovariate(1 / self.options.pause_s))
@@ -191,7 +192,7 @@ class Conductor:
         self._extra[name] = asyncio.create_task(member.live())  # Ended by `_delete` or `end`.
 
     async def _delete(self, name: str) -> None:
-        """Its consumer goes first: one that stays would make the subscription again."""
+        """Its consumer leaves first: one that stays would create the subscription again."""
         if name in self._extra:
             await cancel(self._extra.pop(name))
         self.world.history.doomed(name)
@@ -229,7 +230,7 @@ async def cancel(task: asyncio.Task[None]) -> None:
 
 
 def run(options: Options) -> int:
-    """Exit code: 0 if nothing was violated."""
+    """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
     broker = BrokerProcess(options.folder / "data", SETTINGS)
     print(
@@ -286,7 +287,7 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
 
 
 async def _settle(world: World, quiet_s: float) -> None:
-    """Waits until everything owed has come, as long as anything still comes."""
+    """Waits until every expected message has come, as long as anything still comes."""
     before, changed = -1, time.monotonic()
     while time.monotonic() - changed < quiet_s:
         owed = sum(len(world.history.owed(name)) for name in world.history.subscriptions)

@@ -22,13 +22,13 @@ from anabranch.client import (
     QueueConsumer,
     StreamConsumer,
 )
-from anabranch.client.checkpoint import Start
+from anabranch.client.consuming.core.checkpoint import Start
 from anabranch.errors import AnabranchError
-from anabranch.simulation.history import History, Place, Sent
+from anabranch.simulation.world.history import History, HistoryPlace, Sent
 
 KEYS = 40
 IN_FLIGHT = 400
-# Of the broker: small, so that messages of some hundred KB are chunked.
+# The broker's limit: small, so that messages of some hundred KB are chunked.
 MESSAGE_BYTES_MAX = 256 * 1024
 OPEN_SECONDS_MAX = 60.0
 FLUSH_SECONDS_MAX = 120.0
@@ -37,7 +37,7 @@ EXPECTED = (AnabranchError, TimeoutError, OSError)
 
 @dataclass
 class World:
-    """What everybody shares. Once `is_calm` nobody leaves or crashes any more, and producers end."""
+    """What all clients share. Once `is_calm`, they neither leave nor crash any more, and producers end."""
 
     url: str
     topic: str
@@ -152,14 +152,14 @@ class Producing:
 
 
 def sent_of(message: Message) -> tuple[Sent, bool]:
-    """Which message it is, and whether that is all of it and nothing else."""
+    """The producer and number of a message, and whether it is complete and unchanged."""
     producer, number, _ = message.payload.split(b"|", 2)
     sent = Sent(producer.decode(), int(number))
     return sent, message.payload == payload_of(*sent)
 
 
 class Member:
-    """A consumer of a subscription that comes back again and again, under its own name or a new one."""
+    """A consumer of a subscription that leaves, crashes and comes back, under its own name or a new one."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Member:
                     async with asyncio.timeout(0.05):
                         message = await consumer.receive()
                 except TimeoutError:
-                    # What is held back at the end of a sealed segment would keep its children from everybody.
+                    # Messages held back at the end of a sealed segment would keep its children from all consumers.
                     await self._acknowledge(consumer)
                     continue
                 await self._take(consumer, message)
@@ -235,7 +235,7 @@ class Member:
             self._id,
             sent,
             message.key or "",
-            Place(message.segment, message.ledger, message.entry),
+            HistoryPlace(message.segment, message.ledger, message.entry),
             keeps_order=self._is_stream,
             is_whole=is_whole,
         )
@@ -263,7 +263,8 @@ class Member:
         last = held[-1][1]
         await consumer.ack_cumulative(last)
         if await consumer.flush():
-            # In the segment of that message all before it are acknowledged for certain; others may have moved away.
+            # In the segment of that message all before it are certainly acknowledged; other segments may have moved
+            # away.
             stored = [sent for sent, message in held if message.segment == last.segment]
             self._world.history.acknowledged(self._subscription, stored)
 
@@ -309,7 +310,7 @@ class LoneReader:
                     message = await consumer.receive()
             except TimeoutError:
                 continue
-            place = Place(message.segment, message.ledger, message.entry)
+            place = HistoryPlace(message.segment, message.ledger, message.entry)
             (sent, is_whole), key = sent_of(message), message.key or ""
             world.history.received(self.NAME, who, sent, key, place, keeps_order=True, is_whole=is_whole)
             if world.chance.random() < 0.01:

@@ -1,7 +1,8 @@
-"""Clients of the kill test that ask for the same new subscription at once, the first of which hangs up.
+"""Clients of the kill test that create the same new subscription at once, the first of which disconnects.
 
-Each round makes one subscription from several sockets. Whoever is told that it is made must find it in the end, however
-often the broker was killed since; and of readers that were refused, or did not wait for an answer, nothing may be left.
+Each round creates one subscription from several sockets. A subscription that was confirmed to any of them must exist in
+the end, however often the broker was killed since; and readers that were refused, or did not wait for an answer, must
+leave nothing behind.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from soak.link import Kind, Link, Refused
 TOPIC = "public/soak/waits"
 WAITERS = 3
 ANSWER_SECONDS_MAX = 5.0
-# For so long the broker may take to notice that everybody has hung up.
+# How long the broker may take to notice that all clients have disconnected.
 GONE_SECONDS_MAX = 10.0
 
 
@@ -41,7 +42,7 @@ class Waiting(threading.Thread):
                 self._round(f"waited-{self._rounds}")
 
     def end(self) -> None:
-        """Once more before it ends: what is left behind now no restart takes away."""
+        """One more round before it ends: no restart removes what is left behind now."""
         self._ending.set()
         self.join(60)
         self._rounds += 1
@@ -63,7 +64,7 @@ class Waiting(threading.Thread):
             self._leave_behind(links[-1])
 
     def _leave_behind(self, link: Link) -> None:
-        """A reader that is refused, and one that is gone before it is answered."""
+        """One reader that is refused, and one that disconnects before it is answered."""
         sticky = pb.KeySharedMeta(keySharedMode=pb.STICKY)
         with contextlib.suppress(Refused):
             refused = _subscribe(
@@ -76,7 +77,7 @@ class Waiting(threading.Thread):
         link.send(_subscribe(f"reader-{self._rounds}", consumer_id=2, durable=False))
 
     def judge(self, violations: Violations) -> None:
-        """Once the load is over: all that was promised is there, and nothing that belongs to nobody."""
+        """Once the load is over: all confirmed subscriptions exist, and no orphaned ones."""
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while self.promised:
             found = Violations()
@@ -95,7 +96,7 @@ class Waiting(threading.Thread):
 
 
 def judge(promised: set[str], found: dict[str, Any], violations: Violations) -> None:
-    """`found` are the subscriptions of the topic's statistics, when no client is there any more."""
+    """`found` are the subscriptions in the topic's statistics, when no client is connected any more."""
     for name in sorted(promised - found.keys()):
         violations.add(f"{TOPIC}: subscription {name} was reported as made, and does not exist")
     for name, stats in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""Reads a whole topic over a plain socket and puts the parts of its chunked messages together."""
+"""Reads a whole topic over a plain socket and joins the chunks of its messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PERMITS = 200
 
 
 def wholes(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, bytes]]:
-    """Each message of the topic, at the place of its last part."""
+    """Each message of the topic, at the position of its last chunk."""
     return put_together(_entries(port, topic))
 
 
 def put_together(
     entries: Iterable[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]],
 ) -> Iterator[tuple[pb.MessageIdData, bytes]]:
-    """A message whose parts begin anew has only the new ones."""
+    """Joins chunks; if the chunks of a message start again, only the new ones count."""
     begun: dict[tuple[str, str], list[bytes]] = {}
     for at, metadata, payload in entries:
         if metadata.num_chunks_from_msg <= 1:
@@ -30,7 +30,7 @@ def put_together(
         if metadata.chunk_id == 0:
             parts.clear()
         if metadata.chunk_id != len(parts):
-            # A part that came twice, or one whose beginning is not there.
+            # A chunk that came twice, or one whose first chunk is missing.
             continue
         parts.append(payload)
         if len(parts) == metadata.num_chunks_from_msg:

@@ -11,9 +11,9 @@ from soak.checker import Rules
 KEPT = "public/soak"
 # The same, with deduplication.
 ONCE = "public/once"
-# Topics are deleted when nobody uses them, and whatever was shown in them is kept.
+# Topics are deleted when they are unused, and whatever was visible in them is kept.
 BRIEF = "public/brief"
-# Consumed entries are given up at once, so that trimming and rewriting run all the time.
+# Consumed entries are deleted at once, so that trimming and rewriting run all the time.
 LEAN = "public/lean"
 
 # Small, so that a message of some hundred KB is chunked and files, checkpoints and rewriting come by often.
@@ -109,7 +109,7 @@ class Workload:
 
     @property
     def topics(self) -> list[Topic]:
-        """Those that are always there."""
+        """The topics that always exist."""
         return sorted({plan.topic for plan in self.producers}, key=lambda topic: topic.name)
 
     @property
@@ -145,7 +145,7 @@ def mixed() -> Workload:
             ProducerPlan("lean-single", lean),
             ProducerPlan("lean-batched", lean, "batched", per_second=300, payload_bytes_max=8000),
             ProducerPlan("once-keyed", once_keys, "keyed-batches", keys=7, per_second=300),
-            # One lives through everything, the other comes back, asks what is stored and goes on behind it.
+            # One lives through everything, the other comes back, asks what is stored and continues after it.
             ProducerPlan("once-chunks", once_chunks, "chunked", per_second=10, payload_bytes_max=700_000),
             ProducerPlan(
                 "fixed-chunks", once_chunks, "chunked", fixed=True, per_second=10, payload_bytes_max=700_000

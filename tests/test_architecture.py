@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import io
+import os
+import re
+import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "anabranch"
+from import_graph import SOURCE, cycles, module_imports, modules, street_imports, street_of
 
 # Lower layers first. A module may import its own layer and those before it.
 LAYERS = [
+    "version",
     "errors",
     "model",
     "autoscale",
@@ -20,8 +26,8 @@ LAYERS = [
     "metadata",
     "storage",
     "controller",
-    "broker",
     "client",
+    "broker",
     "spark",
     "blocking",
     "simulation",
@@ -29,76 +35,49 @@ LAYERS = [
     "cli",
 ]
 
-PURE_FOLDERS = ["model", "autoscale", "wire"]
+PURE_FOLDERS = [
+    "autoscale",
+    "broker/state",
+    "cli/demo/core",
+    "columns",
+    *(f"client/{name}/core" for name in ("acking", "consuming", "producing", "transport")),
+    "controller/core",
+    "model",
+    "pipelines/replay",
+    "pipelines/tables/core",
+    "spark/columns",
+    "spark/options",
+    "spark/plan",
+    "storage/core",
+    "wire",
+]
+# Compiles the kernels around it, and keeps what it made in a folder of the user's.
+COMPILER = "columns/jit.py"
 PURE_MODULES = [
-    *(
-        f"columns/{name}.py"
-        for name in ("arrow", "decode", "decode_rows", "encode", "hashing", "memory", "pool")
-    ),
-    *(f"columns/{name}.py" for name in ("protobuf", "recut", "routing", "scan", "singles", "warmup")),
-    "columns/compaction.py",
     *(f"broker/compaction/{name}.py" for name in ("entries", "index", "survey", "fast_survey")),
-    "broker/cursor.py",
-    "broker/dedup.py",
-    "broker/hidden.py",
-    "broker/policies.py",
-    "broker/state.py",
+    "broker/policy/namespace.py",
     "broker/dispatch/selector.py",
-    "broker/retention.py",
-    "broker/scalable/history_records.py",
-    "broker/scalable/membership.py",
-    *(
-        f"cli/demo/{name}.py"
-        for name in ("clickstream", "colours", "past", "ran", "report", "river", "verify")
-    ),
-    "client/acks.py",
-    "client/checkpoint.py",
-    "client/chunks.py",
-    "client/lanes.py",
-    "client/redelivery.py",
-    "client/topic_set.py",
-    "client/vector.py",
-    "client/window.py",
-    "spark/choice.py",
-    *(f"pipelines/{name}.py" for name in ("backtest_report", "load_history_schema", "outcomes", "replay")),
-    *(f"pipelines/{name}.py" for name in ("svg", "synthetic", "trace")),
-    *(f"pipelines/{name}.py" for name in ("compaction", "table_names", "table_schema")),
-    "spark/offsets.py",
-    "spark/option_values.py",
-    "spark/options.py",
-    "spark/pieces.py",
-    "spark/plan.py",
-    "spark/ranges.py",
-    "spark/row_filter.py",
-    "spark/rows.py",
-    "spark/sink_columns.py",
-    "spark/sink_options.py",
-    "spark/spending.py",
-    "storage/format.py",
-    "storage/read_plan.py",
-    "storage/spans.py",
-    "storage/topic_record.py",
+    "broker/policy/retention.py",
+    "broker/topic/phase.py",
+    "broker/scalable/load/history_records.py",
+    "broker/scalable/watch/membership.py",
 ]
 # Imported by functions only, with the first table. tests/unit/client/test_face.py sees that it stays so.
 LOADED_LATE = {
     "broker/compaction/fast_survey.py",
-    *("client/arrow_reader.py", "client/tables.py"),
+    *("client/consuming/arrow_reader.py", "client/producing/tables.py"),
     *(
-        "spark/rows.py",
-        "spark/row_filter.py",
-        "spark/value_types.py",
-        "spark/decoding.py",
-        "spark/declared.py",
-        "spark/encoding.py",
-        "spark/key_values.py",
-        "spark/protobuf_values.py",
+        "spark/columns/rows.py",
+        "spark/columns/row_filter.py",
+        "spark/values/types.py",
+        "spark/values/decode.py",
+        "spark/values/analysed_schema.py",
+        "spark/values/encode.py",
+        "spark/values/key_values.py",
+        "spark/values/protobuf.py",
     ),
 }
 IMPURE = {"asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}
-
-
-def modules() -> list[Path]:
-    return sorted(p for p in SOURCE.rglob("*.py") if "_pb2" not in p.name)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -124,9 +103,13 @@ def layer_of(module: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[0] == "anabranch" else None
 
 
+def layer_of_path(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_point_to_lower_layers_only(path: Path) -> None:
-    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    own = layer_of_path(path)
     if own == "__init__":
         return
     assert own in LAYERS, f"{own} has no place in the layering"
@@ -137,8 +120,11 @@ def test_imports_point_to_lower_layers_only(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in modules() if p.relative_to(SOURCE).parts[0] in PURE_FOLDERS]
-    + [p for p in modules() if p.parent == SOURCE / "controller" / "core"]
+    [
+        p
+        for p in modules()
+        if any(p.is_relative_to(SOURCE / folder) for folder in PURE_FOLDERS) and p != SOURCE / COMPILER
+    ]
     + [SOURCE / name for name in PURE_MODULES],
     ids=lambda p: str(p.relative_to(SOURCE)),
 )
@@ -149,7 +135,7 @@ def test_pure_code_has_no_clock_no_chance_and_no_io(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_only_the_column_kernels_load_numba_and_arrow(path: Path) -> None:
-    if path.relative_to(SOURCE).parts[0] == "columns" or str(path.relative_to(SOURCE)) in LOADED_LATE:
+    if layer_of_path(path) == "columns" or str(path.relative_to(SOURCE)) in LOADED_LATE:
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     # What a function imports, it imports when it is called.
@@ -165,9 +151,7 @@ def test_only_the_column_kernels_load_numba_and_arrow(path: Path) -> None:
         )
     }
     slow = [
-        name
-        for name in loaded
-        if name.split(".")[0] in {"numba", "pyarrow"} or name.startswith("anabranch.columns")
+        name for name in loaded if name.split(".")[0] in {"numba", "pyarrow"} or layer_of(name) == "columns"
     ]
     assert not slow, f"{slow} take half a second to load: import them in the function that needs them"
 
@@ -177,3 +161,230 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     text = path.read_text(encoding="utf-8").strip()
     if text:
         assert ast.get_docstring(ast.parse(text)), "a module opens with what it decides and what it does not"
+
+
+def test_no_public_class_name_stands_for_two_ideas() -> None:
+    """Of all modules but `blocking`, whose classes have the names of those they stand in for."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and path.stem != "blocking":
+                found[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_a_position_is_of_an_entry_and_a_message_position_of_a_message() -> None:
+    """Two tuples of different lengths under one name were the worst of them."""
+    aliases = [
+        str(path.relative_to(SOURCE))
+        for path in modules()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == "Position"
+    ]
+    assert aliases == ["model/position.py"]
+
+
+# Words that docs/glossary.md lists as not used, and its word for each: those whose text cannot mean anything else.
+SYNONYMS = {
+    "legacy topic": "classic topic",
+    "legacy_topic": "classic_topic",
+    "normal topic": "classic topic",
+    "plain topic": "classic topic",
+    "regular topic": "classic topic",
+    "commit log": "WAL",
+    "redo log": "WAL",
+    "consumer group": "subscription",
+    "segment map": "layout",
+    "topology": "layout",
+    "segmented topic": "scalable topic",
+    "shard": "segment",
+}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_word_of_the_glossary_has_no_synonyms(path: Path) -> None:
+    # `legacy_topic_name` is a field of the protocol.
+    text = path.read_text(encoding="utf-8").replace("legacy_topic_name", "")
+    assert [word for word in SYNONYMS if word in text] == []
+
+
+# Folders whose docstrings and comments are in plain sentences: to be extended, never shortened.
+PLAIN = [
+    "autoscale",
+    "blocking.py",
+    "broker",
+    "cli",
+    "client",
+    "columns",
+    "controller",
+    "errors.py",
+    "metadata",
+    "model",
+    "pipelines",
+    "simulation",
+    "spark",
+    "storage",
+    "wire",
+]
+ODD_WORDS = re.compile(
+    r"\b(anew|whoever|whomever|somebody|nobody|has an end|taken in|by use|may nothing)\b", re.I
+)
+HEADLESS = {"Of", "Whoever", "Whose", "Nobody", "Somebody", "And", "But", "Also"}
+
+
+def prose(path: Path) -> Iterator[str]:
+    """The docstrings of a module, and its comments."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if any(path.is_relative_to(SOURCE / one) for one in PLAIN)],
+    ids=lambda p: str(p.relative_to(SOURCE)),
+)
+def test_prose_is_plain(path: Path) -> None:
+    """A subject, a verb, an object, and the usual word: "again" for "anew", "another broker" for "somebody"."""
+    texts = list(prose(path))
+    assert [text for text in texts if ODD_WORDS.search(text)] == []
+    assert [text for text in texts if text.split(maxsplit=1)[:1] and text.split()[0] in HEADLESS] == []
+
+
+PAGE = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+ANCHORS = sorted(set(re.findall(rf"`((?:{'|'.join(LAYERS)})\.[A-Za-z_.]+)`", PAGE)))
+
+
+def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """What a module or class defines, and what that holds in turn."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found[node.name] = node.body if isinstance(node, ast.ClassDef) else []
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = []
+    return found
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_the_page_names_what_is_there(anchor: str) -> None:
+    parts = anchor.split(".")
+    files = [SOURCE.joinpath(*parts[:end]).with_suffix(".py") for end in range(len(parts), 0, -1)]
+    modules_named = [(path, len(path.relative_to(SOURCE).parts)) for path in files if path.exists()]
+    if not modules_named:
+        assert SOURCE.joinpath(*parts).is_dir(), f"{anchor} is no module"
+        return
+    path, length = modules_named[0]
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for name in parts[length:]:
+        inside = names_in(body)
+        assert name in inside, f"{anchor}: there is no {name}"
+        body = inside[name]
+
+
+def test_the_page_lists_the_layers_in_their_order() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert rows == LAYERS
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE.parents[1] / "docs" / "decisions").glob("0*.md")), ids=lambda p: p.stem
+)
+def test_a_decision_says_whether_it_is_in_force(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").split("\n")[2].startswith("Status: ")
+
+
+IMPORTS = module_imports()
+STREETS = street_imports(IMPORTS)
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    assert cycles(STREETS) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert cycles(IMPORTS) == []
+
+
+def test_only_whoever_runs_a_broker_knows_the_whole_of_it() -> None:
+    """It builds the parts. A part that took the broker could use everything, and nobody could say what it needs."""
+    streets = {street_of(name) for name, found in IMPORTS.items() if "anabranch.broker.broker" in found}
+    runners = {"broker/server", *(street for street in streets if street.startswith("simulation/"))}
+    assert streets - runners == set()
+
+
+FOLDER_MODULES_MAX = 25
+
+
+def folders() -> list[Path]:
+    return sorted({path.parent for path in modules()})
+
+
+def test_a_folder_holds_no_more_than_can_be_seen_at_a_glance() -> None:
+    sizes = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) - 1 for folder in folders()}
+    assert {name: size for name, size in sizes.items() if size > FOLDER_MODULES_MAX} == {}
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda p: str(p.relative_to(SOURCE.parent)))
+def test_every_folder_says_in_a_sentence_what_belongs_in_it(folder: Path) -> None:
+    told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert told.partition("\n\n")[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "client").rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_the_client_imports_from_the_modules_that_define_a_name(path: Path) -> None:
+    faces = {"anabranch", "anabranch.client"}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    wrong = [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in faces
+        for alias in node.names
+        if not (SOURCE.parent / node.module.replace(".", "/") / alias.name).with_suffix(".py").exists()
+        and not (SOURCE.parent / node.module.replace(".", "/") / alias.name).is_dir()
+    ]
+    wrong += [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in faces
+    ]
+    assert wrong == []
+
+
+STREETS_OF_THE_PAGE = re.compile(r"(<!-- streets: begin[^\n]*-->\n)(.*?)(<!-- streets: end -->)", re.DOTALL)
+
+
+def table_of_streets() -> str:
+    """Every folder within a layer, in the order of the layers, with the sentence of its `__init__`."""
+
+    def place(folder: Path) -> tuple[int, str]:
+        return LAYERS.index(folder.relative_to(SOURCE).parts[0]), str(folder)
+
+    rows = ["| folder | what belongs in it |", "|---|---|"]
+    for folder in sorted((one for one in folders() if one != SOURCE), key=place):
+        if len(folder.relative_to(SOURCE).parts) > 1:
+            told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+            sentence = " ".join(told.partition("\n\n")[0].split())
+            rows.append(f"| `{folder.relative_to(SOURCE)}` | {sentence} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_page_lists_the_streets_as_they_describe_themselves() -> None:
+    if os.environ.get("REWRITE_PAGE"):
+        page = SOURCE.parents[1] / "docs" / "architecture.md"
+        written = STREETS_OF_THE_PAGE.sub(lambda found: found[1] + table_of_streets() + found[3], PAGE)
+        page.write_text(written, encoding="utf-8")
+        return
+    shown = STREETS_OF_THE_PAGE.search(PAGE)
+    assert shown is not None
+    assert shown[2] == table_of_streets()

@@ -39,7 +39,7 @@ Work = Callable[[DataSet], Done]
 
 
 class Broker(Anabranch):
-    """Keeps what it was sent, and its segments as they are."""
+    """Keeps what it was sent, and its segments unchanged."""
 
     extra_arguments = (
         *("--set", "scalableTopicAutoScaleEnabled=false"),
@@ -79,7 +79,7 @@ class Bench:
         self._kafka_pid = kafka_pid
 
     def systems(self, case: str) -> dict[str, Work]:
-        """Who takes part in a case, and how."""
+        """The systems that take part in a case, and their work."""
         ours = {OURS: getattr(queries.Ours(self._places), case)}
         if case == "read_all_columns":
             return ours | {READY: queries.Ready(self._places).read_all_columns}
@@ -112,7 +112,7 @@ class Bench:
                 )
 
     def _timed(self, case: str, one: DataSet, system: str, number: int, work: Work) -> Run:
-        """Repeats it until there was enough of it."""
+        """Repeats the work until there was enough of it."""
         rows, seconds, wall = 0, 0.0, 0.0
         others, broker, own = self._others(), usage.cpu_seconds(self._broker.pid), self._own()
         while wall < self._seconds / ROUNDS:

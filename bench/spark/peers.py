@@ -11,12 +11,12 @@ from pathlib import Path
 
 from bench.systems import end, free_port
 
-# A broker may take a while to be born on a busy machine.
+# A broker may take a while to start on a busy machine.
 START_S_MAX = 120.0
 
 
 class PeersMissing(Exception):
-    """What is needed beside us is not there; the text says what to do."""
+    """A peer that is needed is missing; the text says what to do."""
 
 
 class Kafka:
@@ -60,7 +60,7 @@ class Kafka:
             shutil.rmtree(self._home / "kafka" / name, ignore_errors=True)
 
     def jars(self) -> list[Path]:
-        """Of the connector, fetched once."""
+        """The jars of the connector, fetched once."""
         folder = self._home / "spark" / "jars"
         if not any(folder.glob("*.jar")):
             # Maven may want to write beside it.

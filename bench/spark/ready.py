@@ -1,6 +1,6 @@
 """A Python data source without any work of its own: the same rows again and again, ready as Spark wants them.
 
-Nothing in Python can be read faster, so this is what any source could reach at most.
+Nothing in Python can be read faster, so this is the most that any source could reach.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from anabranch.spark.source import SCHEMA
+from anabranch.spark.options.source import SCHEMA
 
 # As large as the batches of ours.
 _BATCH_BYTES = 4 << 20
@@ -53,9 +53,9 @@ class ReadyReader(DataSourceReader):
 
 
 def with_all_columns(batch: Any) -> Any:
-    """As our source has them."""
+    """The batch with all columns of our source."""
     from anabranch.columns.decode import SCHEMA as RECEIVED
-    from anabranch.spark.rows import for_spark
+    from anabranch.spark.columns.rows import for_spark
 
     count = batch.num_rows
     places = pa.array(range(count), pa.int64())

@@ -36,7 +36,7 @@ CASES = {
 }
 BROKER_SHARE_MAX, FIRST_S_MAX = 0.05, 5.0
 WIDE_S_MAX = 2.0
-# By the number of segments, of the broker and the driver's Python together.
+# By the number of segments; CPU of the broker and the driver's Python together.
 IDLE_CORES_MAX = {"64": 0.05, "512": 0.1}
 # More than this of a core taken by others: the run is marked.
 DISTURBED_CORES = 0.2
@@ -52,7 +52,7 @@ class Run:
     seconds: float
     broker_cores: float
     others_cores: float
-    # Of Spark, its Python workers and the broker that was read from or written to.
+    # CPU of Spark, its Python workers and the broker that was read from or written to.
     cpu_seconds: float
 
     @property
@@ -70,12 +70,12 @@ class Results:
     machine: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     first_query_s: list[float] = field(default_factory=list)
-    # Of a Python source that has nothing to load.
+    # The first query of a Python source that has nothing to load.
     first_ready_s: list[float] = field(default_factory=list)
-    # Of a micro-batch over many topics with a row each, and of a batch over many segments with a few.
+    # Seconds of a micro-batch over many topics with a row each, and of a batch over many segments with a few.
     many_topics_s: list[float] = field(default_factory=list)
     many_segments_s: list[float] = field(default_factory=list)
-    # Of a query without news, by the number of its segments: of the broker, of Python, and of Spark's JVM.
+    # CPU of an idle query, by the number of its segments: of the broker, of Python, and of Spark's JVM.
     idle_cores: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -121,7 +121,7 @@ def _line(results: Results, case: str, data: str, title: str) -> str:
 
 
 def cpu_table(results: Results) -> str:
-    """How many rows a second of CPU is good for."""
+    """How many rows one second of CPU processes."""
     lines = [
         f"| case, k rows per CPU second | {' | '.join(TITLES.values())} | vs Kafka | vs Kafka, tuned |",
         "|---" * (len(TITLES) + 3) + "|",

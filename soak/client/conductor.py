@@ -1,4 +1,4 @@
-"""Does to the topics and connections of the run what operators and bad luck do."""
+"""Splits, merges, kills and cuts at random: the operator and the faults of the run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONFLICT = 409
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two of a kind, on average."""
+    """Average seconds between two events of a kind."""
 
     operation_s: float = 0.3
     fault_s: float = 0.7
     membership_s: float = 8.0
     kill_s: float = 0.0  # 0: never
-    # How long sealed segments that every subscription is through with are kept for readers that are behind.
+    # How long sealed segments that every subscription has finished are kept for readers that are behind.
     retention_min: int = 1
 
 
@@ -73,13 +73,14 @@ class Conductor:
     async def make_topic(self, name: str, segments: int) -> None:
         path = self._path(name)
         await self._insist("PUT", f"{path}?numInitialSegments={segments}", JOINED)
-        # Its layout changes when this run says so, however many consumers join.
+        # Only this run changes its layout, however many consumers join.
         await self._insist("POST", f"{path}/autoScalePolicy", {"enabled": False})
         for subscription, kind in self._wide.items():
             await self._insist("PUT", f"{path}/subscriptions/{subscription}?type={kind}")
 
     async def _insist(self, method: str, path: str, body: object = None) -> None:
-        """Until it is done: the broker may be killed at any moment, and what it was asked for be done or not."""
+        """Repeats the request until it is done: the broker may be killed at any moment, with the request done or
+        not."""
         while True:
             try:
                 await self._target.rest(method, path, body)
@@ -98,7 +99,7 @@ class Conductor:
         return f"scalable/{self._world.namespace}/{topic}"
 
     async def subscribe(self, name: str, kind: str, *, is_wide: bool) -> None:
-        """Makes a subscription before its consumers come, with `is_wide` also of topics that are made later."""
+        """Creates a subscription before its consumers come, with `is_wide` also on topics that are created later."""
         if is_wide:
             self._wide[name] = kind
         await self._target.rest("PUT", f"{self._path(MAIN)}/subscriptions/{name}?type={kind}")
@@ -106,7 +107,7 @@ class Conductor:
     # -- splits and merges
 
     async def reshape(self, operations: int) -> None:
-        """Until there have been enough. The broker may die in the middle of any."""
+        """Runs until there have been enough operations. The broker may die in the middle of any."""
         told = 0
         while self.figures.done < operations and not self._world.history.violations:
             await asyncio.sleep(self._chance.expovariate(1 / self._pace.operation_s))
@@ -167,7 +168,7 @@ class Conductor:
             self.figures.kills += 1
 
     async def unload(self) -> None:
-        """What an operator does about segments that Pulsar 5.0.0-M1 has sealed and keeps from everybody."""
+        """What an operator does about sealed segments that Pulsar 5.0.0-M1 keeps unavailable."""
         self._world.note("unloading the namespace")
         self.figures.unloads += 1
         self._world.history.all_cut_off(begins=True)
@@ -186,7 +187,7 @@ class Conductor:
         self.figures.joins += 1
 
     async def change_members(self) -> None:
-        """Brooks leave the set that the namespace's consumers read, and come back."""
+        """Topics leave the set that the namespace's consumers read, and come back."""
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._pace.membership_s))
             if self._brooks:
@@ -206,7 +207,7 @@ class Conductor:
         except REST_ERRORS as error:
             self._world.note(f"properties of {name} were perhaps not changed: {error!r}")
             return
-        self._world.history.all_shaken()  # Its consumers let go of it, or find it again.
+        self._world.history.all_shaken()  # Its consumers drop it, or find it again.
         self._brooks[name] = is_joined
         self.figures.joins += is_joined
         self.figures.parts += not is_joined

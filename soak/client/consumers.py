@@ -1,4 +1,4 @@
-"""Members of subscriptions, of one topic or a namespace, that come back again and again."""
+"""Members of subscriptions, of one topic or a namespace, that leave, crash and come back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client import Client, Message
-from anabranch.simulation.history import Sent
+from anabranch.simulation.world.history import Sent
 from soak.client.world import (
     EXPECTED,
     OPEN_SECONDS_MAX,
@@ -30,7 +30,7 @@ SLOW_S = (0.02, 0.4)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Of a topic, or of all topics of the world's namespace that have the properties asked for."""
+    """A subscription of a topic, or of all topics of the world's namespace with the given properties."""
 
     name: str
     is_stream: bool
@@ -39,7 +39,7 @@ class Subscription:
 
 
 class Member:
-    """Lives until it is cancelled. Whatever it receives it acknowledges, gives back, or still holds when it ends."""
+    """Lives until it is cancelled. It acknowledges, returns, or still holds at its end whatever it received."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Member:
         *,
         is_faithful: bool = False,
     ) -> None:
-        """`is_faithful`: it comes back under its own name only."""
+        """`is_faithful`: it reconnects only under its own name."""
         self._world = world
         self._is_faithful = is_faithful or not world.has_new_names
         self._subscription = subscription
@@ -62,13 +62,13 @@ class Member:
         self._held: list[tuple[Sent, Message]] = []
         # Acknowledged, and not known to be stored.
         self._asked: list[Sent] = []
-        self._withheld: Message | None = None
+        self._withheld: dict[tuple[str, str | None], Message] = {}
 
     async def live(self) -> None:
         world = self._world
         while True:
             self._lives += 1
-            # The same name comes back, or another in its place.
+            # It comes back under the same name, or under another.
             is_same = self._is_faithful or world.chance.random() < 0.6
             name = self._name if is_same else f"{self._name}-{self._lives}"
             self._id = f"{name}#{self._lives}"
@@ -86,7 +86,7 @@ class Member:
 
     async def _one_life(self, name: str) -> None:
         world, chance = self._world, self._world.chance
-        self._held, self._asked, self._withheld = [], [], None
+        self._held, self._asked, self._withheld = [], [], {}
         consumer = await self._open(name)
         ends = time.monotonic() + chance.uniform(*self._life_s)
         try:
@@ -94,7 +94,7 @@ class Member:
                 try:
                     message = await consumer.receive(timeout_s=RECEIVE_S)
                 except TimeoutError:
-                    # What is held back at the end of a sealed segment would keep its children from everybody.
+                    # Messages held back at the end of a sealed segment would keep its children from all consumers.
                     await self._acknowledge(consumer)
                     await self._flush(consumer)
                     continue
@@ -105,11 +105,11 @@ class Member:
         await self._part(consumer)
 
     async def _fall(self, consumer: Any) -> None:
-        """Something went wrong, or the run is over."""
+        """Ends this life after an error, or when the run is over."""
         consumer.crash()
 
     async def _part(self, consumer: Any) -> None:
-        """Its time is over."""
+        """Ends this life as planned."""
         world = self._world
         if world.chance.random() < 0.4:
             world.counts["crashes"] += 1
@@ -142,13 +142,13 @@ class Member:
 
     async def _take(self, consumer: Any, message: Message) -> None:
         world = self._world
-        withheld = self._withheld
-        if withheld is not None and (withheld.producer, withheld.key) == (message.producer, message.key):
-            self._withheld = None
+        lane = (message.producer, message.key)
+        withheld = self._withheld.pop(lane, None)
+        if withheld is not None:
             await self._deal_with(consumer, message)
             await self._deal_with(consumer, withheld)
-        elif withheld is None and self._subscription.is_stream and world.spoils(Sabotage.ORDER):
-            self._withheld = message
+        elif self._subscription.is_stream and world.spoils(Sabotage.ORDER):
+            self._withheld[lane] = message
         elif world.spoils(Sabotage.LOSS):
             if not self._subscription.is_stream:
                 await consumer.ack(message)
@@ -226,7 +226,7 @@ class Lodger(Member):
         if self._vanishes:
             return await super()._open(name)
         if self._world.sabotage is Sabotage.STALL:
-            name = f"{name}-{self._lives}"  # Under its own name it would take its segments back.
+            name = f"{name}-{self._lives}"  # Under its own name it would get its segments back.
         return await self._open_with(self._house, name)
 
     async def _take(self, consumer: Any, message: Message) -> None:

@@ -1,7 +1,7 @@
-"""Crowds: several clients that want the same new topic at once, one of which breaks off while the others wait.
+"""Crowds: several clients that open the same new topic at once, one of which disconnects while the others wait.
 
-Whoever is first makes the topic, its first leader, its subscription; the others wait for the outcome. None of them may
-wait for one that has gone.
+The first one creates the topic, its first leader, its subscription; the others wait for the outcome. None of them may
+wait for one that has disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPEN_WITHIN_S = 60.0
 
 
 class Crowd:
-    """`live` until it is cancelled, one crowd after the other."""
+    """Runs one crowd after the other until it is cancelled."""
 
     def __init__(self, world: World, every_s: float) -> None:
         self._world = world
@@ -52,7 +52,7 @@ class Crowd:
                 client.crash()
 
     async def _want(self, client: Client, topic: str, number: int) -> None:
-        """Opens something of it, and goes on trying while connections are lost."""
+        """Opens a producer or consumer of it, and keeps trying while connections are lost."""
         while True:
             try:
                 part: Any

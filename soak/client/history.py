@@ -5,9 +5,9 @@ and checkpoints that lose and repeat nothing. Pure: events with their times in, 
   another of its batch back, or if the one that gets it was cut off when the other had it; in an ordered one also if its
   segment moved, or some other member was cut off or ended. What began after its acknowledgement was answered is no
   reason, be it the death of the broker.
-* Every message with a receipt is acknowledged by somebody in the end: one that was received and not acknowledged comes
-  again. A stream whose oldest message stays the same for longer than a group may take to find a reader stalls: order is
-  kept in each segment, so a stream that is merely behind acknowledges its oldest one next.
+* Every message with a receipt is acknowledged in the end: one that was received and not acknowledged comes again. A
+  stream whose oldest message stays the same for longer than a group may take to find a reader stalls: order is kept in
+  each segment, so a stream that is merely behind acknowledges its oldest one next.
 * What a checkpoint consumer received up to a checkpoint, and what the next one received that was started from that
   checkpoint, is each key's messages in order, without a gap and without a repetition. Of a group's members that goes
   for each by itself, but that others may have read what it skips; they may read again what others had read since the
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from anabranch.simulation.history import History, Place, Sent
+from anabranch.simulation.world.history import History, HistoryPlace, Sent
 from soak.client.troubles import Troubles
 
 Lane = tuple[str, str]
@@ -31,24 +31,24 @@ Lane = tuple[str, str]
 Progress = dict[Lane, int]
 
 
-# How long it may take until what was given back comes again: it may lie in an inbox for a while.
+# How long it may take until a returned message comes again: it may stay in an inbox for a while.
 BACK_AFTER_S = 60.0
 
 
-def entry_of(place: Place) -> Place:
+def entry_of(place: HistoryPlace) -> HistoryPlace:
     return place._replace(index=-1)
 
 
 class Held(NamedTuple):
     consumer: str
     since: float
-    place: Place
+    place: HistoryPlace
     how: str
 
 
 @dataclass(slots=True)
 class Scope:
-    """What a subscription is owed, and how its members disturb each other."""
+    """What a subscription must receive, and how its members disturb each other."""
 
     producers: Callable[[str], bool]
     keeps_order: bool
@@ -56,20 +56,20 @@ class Scope:
     has_moves: bool
     troubles: Troubles
     acked: set[Sent] = field(default_factory=set)
-    # When each that is not acknowledged got its receipt, the first one first.
+    # When each unacknowledged message got its receipt, the first one first.
     waiting: dict[Sent, float] = field(default_factory=dict)
-    # The first of them, and since when it has been that.
+    # The first of these, and since when it has been the first.
     oldest: tuple[Sent, float] | None = None
     # When their acknowledgements were answered.
     answered: dict[Sent, float] = field(default_factory=dict)
-    # Who had it last, and when.
+    # Which consumer had the message last, and when.
     held: dict[Sent, Held] = field(default_factory=dict)
     given_back: set[Sent] = field(default_factory=set)
-    # When messages of that entry were given back: brokers send all of it again that is not acknowledged by then, to any
+    # When messages of that entry were returned: brokers redeliver all of it that is not acknowledged by then, to any
     # consumer.
-    disturbed_entries: dict[Place, list[float]] = field(default_factory=dict)
+    disturbed_entries: dict[HistoryPlace, list[float]] = field(default_factory=dict)
     copied: set[Sent] = field(default_factory=set)
-    # What happened to those that came again or were given back.
+    # What happened to messages that came again or were returned.
     trails: dict[Sent, list[str]] = field(default_factory=dict)
 
     def trail(self, message: Sent, now: float, what: str) -> str:
@@ -81,13 +81,13 @@ class Scope:
 
 
 class ClientHistory(History):
-    """`now` is any clock that rises. Consumers are named by one life of theirs."""
+    """The judge. `now` is any clock that rises. Each life of a consumer has its own name."""
 
     def __init__(self, now: Callable[[], float], *, may_double: Callable[[str], bool]) -> None:
         super().__init__()
         self.repeats: Counter[str] = Counter()
         # Where receipts say that messages are.
-        self.places: dict[Sent, Place] = {}
+        self.places: dict[Sent, HistoryPlace] = {}
         self._now = now
         self._may_double = may_double
         self._scopes: dict[str, Scope] = {}
@@ -104,7 +104,7 @@ class ClientHistory(History):
         super().sent(producer, number, key)
         self._numbers.setdefault((producer, key), []).append(number)
 
-    def stored(self, producer: str, number: int, place: Place) -> None:
+    def stored(self, producer: str, number: int, place: HistoryPlace) -> None:
         self.receipt(producer, number)
         message = Sent(producer, number)
         self.places[message] = place
@@ -123,7 +123,7 @@ class ClientHistory(History):
         echo_s: float,
         has_moves: bool | None = None,
     ) -> None:
-        """From now on that subscription is owed everything of those producers.
+        """From now on that subscription must receive everything of those producers.
 
         `echo_s`: how long the effects of a member's end, or of a cut, may still show.
         """
@@ -139,11 +139,11 @@ class ClientHistory(History):
             self._troubles_of(consumer).shaken(consumer, self._now())  # Segments move to it.
 
     def ended(self, consumer: str) -> None:
-        """It left or crashed. What it has received and not acknowledged comes again."""
+        """The consumer left or crashed. What it has received and not acknowledged comes again."""
         self._troubles_of(consumer).shaken(consumer, self._now())
 
     def cut_off(self, consumers: Iterable[str], *, begins: bool) -> None:
-        """Something is wrong with a connection of these from now on, or was until now."""
+        """A connection of these consumers is broken from now on, or was until now."""
         for consumer in consumers:
             if consumer in self._members:
                 troubles = self._troubles_of(consumer)
@@ -153,14 +153,14 @@ class ClientHistory(History):
         self.cut_off(list(self._members), begins=begins)
 
     def all_shaken(self) -> None:
-        """Topics have come to what they read, or have gone from it."""
+        """Topics have joined or left the set that they read."""
         for consumer in self._members:
             self._troubles_of(consumer).shaken(consumer, self._now())
 
     def _troubles_of(self, consumer: str) -> Troubles:
         return self._scopes[self._members[consumer]].troubles
 
-    def took(self, consumer: str, message: Sent, key: str, place: Place, how: str = "") -> None:
+    def took(self, consumer: str, message: Sent, key: str, place: HistoryPlace, how: str = "") -> None:
         """A member of a subscription received a message; `how` is for people."""
         name = self._members[consumer]
         scope = self._scopes[name]
@@ -178,16 +178,16 @@ class ClientHistory(History):
     def _is_single(self, producer: str) -> bool:
         return not self._may_double(producer)
 
-    def _is_copy(self, scope: Scope, message: Sent, place: Place) -> bool:
-        """Whether it was stored twice, which is to be expected of its producer."""
+    def _is_copy(self, scope: Scope, message: Sent, place: HistoryPlace) -> bool:
+        """Whether it was stored twice, which this producer may cause."""
         held = scope.held.get(message)
         if held is not None and held.place != place and self._may_double(message.producer):
             scope.copied.add(message)
-        # From then on nobody can tell which of them was acknowledged.
+        # From then on it is unknown which copy was acknowledged.
         return message in scope.copied
 
     def _check_repeat(
-        self, name: str, scope: Scope, consumer: str, message: Sent, place: Place, how: str
+        self, name: str, scope: Scope, consumer: str, message: Sent, place: HistoryPlace, how: str
     ) -> None:
         self.repeats[name] += 1
         holder = scope.held[message].consumer
@@ -206,15 +206,15 @@ class ClientHistory(History):
             self._fail(f"{name}: {message} came again to {consumer} without a reason: {trail}{since}")
 
     def _has_reason(self, scope: Scope, consumer: str, message: Sent, answered: float) -> bool:
-        """Whether somebody was in trouble: not after its acknowledgement was stored for good."""
+        """Whether a member was in trouble: not after its acknowledgement was stored for good."""
         holder, since, _, _ = scope.held[message]
         whose = None if scope.has_moves else [holder]
         if scope.troubles.since(since, whose, begun_by=answered):
             return True
-        # One that was cut off may give out what the broker has sent to others since.
+        # A member that was cut off may return what the broker has sent to others since.
         return scope.troubles.since(since, [consumer], begun_by=since)
 
-    def gave_back(self, consumer: str, message: Sent, place: Place) -> None:
+    def gave_back(self, consumer: str, message: Sent, place: HistoryPlace) -> None:
         """A negative acknowledgement."""
         scope = self._scopes[self._members[consumer]]
         scope.given_back.add(message)
@@ -222,14 +222,14 @@ class ClientHistory(History):
         scope.trail(message, self._now(), f"given back by {consumer}")
 
     def acking(self, consumer: str, messages: Iterable[Sent]) -> None:
-        """Their acknowledgement was asked for; it may be stored or not."""
+        """Their acknowledgement was requested; it may be stored or not."""
         scope = self._scopes[self._members[consumer]]
         for message in messages:
             scope.acked.add(message)
             scope.waiting.pop(message, None)
 
     def check_progress(self, name: str, within_s: float) -> None:
-        """To be asked again and again: a stream that stands still in one segment is found out by its oldest message."""
+        """To be called repeatedly: a stream that stalls in one segment is noticed by its oldest message."""
         scope, now = self._scopes[name], self._now()
         oldest = next(iter(scope.waiting), None)
         if oldest is None:
@@ -251,7 +251,7 @@ class ClientHistory(History):
             answered.setdefault(message, self._now())
 
     def acks_forgotten(self) -> None:
-        """What was acknowledged by now may come again all the same: Pulsar's answers do not mean that it is stored."""
+        """Messages acknowledged by now may come again: Pulsar's answers do not mean that acks are stored."""
         for scope in self._scopes.values():
             scope.answered.clear()
         for life in self._lives.values():
@@ -262,7 +262,7 @@ class ClientHistory(History):
         return {m for m in self._receipts if m not in scope.acked and scope.producers(m.producer)}
 
     def story(self, name: str, message: Sent) -> str:
-        """What is known of a message: where it is, and what happened to it in that subscription."""
+        """What is known about a message: its place, and what happened to it in that subscription."""
         scope = self._scopes.get(name)
         trail = scope.trails.get(message, []) if scope is not None else []
         held = scope.held.get(message, "nobody") if scope is not None else ""
@@ -271,7 +271,7 @@ class ClientHistory(History):
     # -- checkpoints
 
     def reads(self, reader: str, progress: Progress, group: str | None = None) -> None:
-        """A life of a checkpoint consumer begins where a checkpoint was taken, alone or as a member of a group."""
+        """A life of a checkpoint consumer begins at a checkpoint, alone or as a member of a group."""
         self._readers[reader] = dict(progress)
         # A lone one is a group of its own.
         self._groups[reader] = self._furthest.setdefault(group or reader, dict(progress))
@@ -295,11 +295,11 @@ class ClientHistory(History):
         furthest[lane] = max(furthest.get(lane, -1), message.number)
 
     def progress(self, reader: str) -> Progress:
-        """What a checkpoint taken now stands for."""
+        """The progress of a checkpoint taken now."""
         return dict(self._readers[reader])
 
     def unread(self, reader: str, producers: Callable[[str], bool]) -> set[Sent]:
-        """Messages with a receipt that neither it nor its group have reached."""
+        """Messages with a receipt that neither the reader nor its group has reached."""
         furthest = self._groups.get(reader, {})
         return {
             m
@@ -309,7 +309,7 @@ class ClientHistory(History):
 
 
 def merged(progress: Iterable[Progress]) -> Progress:
-    """What the checkpoints of a group's members stand for together."""
+    """The progress of the merged checkpoints of a group's members."""
     found: Progress = {}
     for one in progress:
         for lane, number in one.items():

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.client import Client, MessageId, Producer
-from anabranch.simulation.history import Place
+from anabranch.simulation.world.history import HistoryPlace
 from soak.client.world import (
     EXPECTED,
     FLUSH_SECONDS_MAX,
@@ -49,13 +49,13 @@ class Producing:
         self._sent = 0
         self._receipted: set[int] = set()
         self._first_open = 0
-        # Sequence ids of a producer that sends one twice, for a judge to notice.
+        # Sequence ids of a producer that sends one twice, for the judge to notice.
         self._added = 0
         self._client: Client | None = None
         self._crashed = 0  # The last life that did.
 
     async def live(self) -> None:
-        """Until the world is calm and everything has its receipt."""
+        """Runs until the world is calm and everything has its receipt."""
         world = self._world
         while not (world.is_calm and self._first_open == self._sent):
             self._lives += 1
@@ -70,13 +70,13 @@ class Producing:
             except EXPECTED as error:
                 world.note(f"{self.name}: {error!r}")
                 if not self._manner.is_named:
-                    # Its next life has another name, under which nobody can tell what is a repetition.
+                    # Its next life has another name, under which repetitions cannot be recognised.
                     world.may_double.add(self.name)
             self._crashed = self._lives
             producer.crash()
 
     async def _one_life(self, producer: Producer) -> bool:
-        """Whether everything is sent, and the world calm."""
+        """One life; returns whether everything is sent, and the world calm."""
         world, manner = self._world, self._manner
         number = self._first_open
         lasts = world.chance.uniform(*manner.life_s) if manner.life_s else 1e9
@@ -135,10 +135,10 @@ class Producing:
         if receipt.cancelled() or (life <= self._crashed and receipt.exception() is not None):
             return
         if (error := receipt.exception()) is not None:
-            # There is no time-out, and nothing wrong with it.
+            # There is no time-out, and no fault that explains it.
             self._world.history.fail(f"{self.name}: number {number} was given up: {error!r}")
             return
-        self._world.history.stored(self.name, number, Place(*receipt.result()))
+        self._world.history.stored(self.name, number, HistoryPlace(*receipt.result()))
         self._receipted.add(number)
         while self._first_open in self._receipted:
             self._receipted.discard(self._first_open)

@@ -1,4 +1,4 @@
-"""Checkpoint consumers of the run: each life goes on from a checkpoint, which may be some messages old."""
+"""Checkpoint consumers of the run: each life continues from a checkpoint, which may be some messages old."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMBERS_MAX = 3
 
 
 class Kept(NamedTuple):
-    """A checkpoint, and what it stands for."""
+    """A checkpoint, and the progress it stands for."""
 
     place: bytes
     progress: Progress
@@ -38,7 +38,7 @@ class Reader:
         world.history.reads(who, start.progress if start else {}, group)
 
     async def live(self, life_s: float = 1e9) -> None:
-        """Until its time is over or it is told to end, then leaves; crashes if it is cancelled or anything fails."""
+        """Runs until its time is over or `end` is called, then leaves; crashes if it is cancelled or anything fails."""
         world = self._world
         WHO.set(self.who)
         client = world.client()
@@ -68,11 +68,11 @@ class Reader:
             world.counts["leaves"] += 1
 
     def end(self) -> None:
-        """It leaves in a moment."""
+        """Makes it leave in a moment."""
         self._is_ending = True
 
     def keep(self) -> Kept | None:
-        """A checkpoint of this moment."""
+        """A checkpoint of this moment, with its progress."""
         if self._consumer is None or self._last is not None:
             return self._last
         return Kept(self._consumer.checkpoint(), self._world.history.progress(self.who))

@@ -1,8 +1,8 @@
 """A relay between clients and a broker that cuts, stalls, half-closes and swallows at random.
 
 It listens on the address that the broker advertises and forwards to the one where the broker is, so every lookup leads
-back through it: on loopback that is the same port of 127.0.0.1 and 127.0.0.2. Brokers talk to themselves over the
-advertised address too, and are left in peace: only connections whose greeting names our client are harmed.
+back through it: on loopback that is the same port of 127.0.0.1 and 127.0.0.2. Brokers connect to themselves over the
+advertised address too, without faults: only connections whose CONNECT names our client are harmed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 GREETING = b"Anabranch"
 READ_BYTES = 1 << 16
 STALL_S = (0.05, 1.5)
-# For so long one side hears nothing before the connection is cut.
+# How long one side receives nothing before the connection is cut.
 SWALLOW_S = (0.02, 0.5)
 REFUSE_S = (0.1, 0.8)
 
@@ -35,8 +35,8 @@ class Fault(Enum):
         "end for client"  # Half-closed: one side sees the end, the other does not until that one ends too.
     )
     END_FOR_BROKER = "end for broker"
-    DEAF = "deaf"  # What the broker says is lost, then the connection: receipts, messages, answers.
-    MUTE = "mute"  # What the client says is lost, then the connection.
+    DEAF = "deaf"  # What the broker sends is lost, then the connection: receipts, messages, answers.
+    MUTE = "mute"  # What the client sends is lost, then the connection.
     OUTAGE = "outage"  # All connections are cut and new ones refused for a while.
 
 
@@ -56,7 +56,7 @@ class Line:
 
     def __init__(self, peer: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         self._from_client, self._to_client = peer
-        # Not the local one: it says which of the clients this is.
+        # Not the local port: this one identifies the client.
         self.client_port: int = self._to_client.get_extra_info("peername")[1]
         self.is_ours = False
         self.is_deaf = self.is_mute = False
@@ -110,12 +110,12 @@ class Line:
         self._passes.set()
 
 
-# Told of the clients' ports when something begins to be wrong with their connections, and when it is over.
+# Called with the clients' ports when their connections begin to fail, and when that is over.
 Told = Callable[[list[int], bool], None]
 
 
 class Relay:
-    """A context manager. `harm` does one random fault; `counts` says what was done."""
+    """A context manager. `harm` injects one random fault; `counts` says what was injected."""
 
     def __init__(
         self, listen: Address, broker: Address, chance: random.Random, told: Told = lambda ports, begins: None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.client import Client, Routing
-from anabranch.simulation.history import Sent
+from anabranch.simulation.world.history import Sent
 from soak.client.conductor import BROOKS, JOINED, MAIN, Conductor, Pace, cancel
 from soak.client.consumers import Lodger, Member, Subscription
 from soak.client.crowds import Crowd
@@ -40,9 +40,10 @@ LODGERS = "lodgers"
 LODGER_LIFE_S = (1.0, 6.0)
 LOOK_S = 1.0
 CROWD_S = 3.0
-# A broker and its clients may take so long to settle after a cut.
+# How long a broker and its clients may take to settle after a cut.
 ECHO_S = 2.0
-# When nothing has come from Pulsar 5.0.0-M1 for so long, what is missing may be in segments that it keeps to itself.
+# When nothing has come from Pulsar 5.0.0-M1 for this long, what is missing may be in segments that it keeps
+# unavailable.
 M1_QUIET_S = 20.0
 M1_BURST_MAX = 100
 
@@ -53,7 +54,7 @@ class Options:
     seed: int
     folder: Path
     kinds: tuple[str, ...] = KINDS
-    # None: our own, made for the run.
+    # None: our own broker, started for the run.
     target: Target | None = None
     routing: Routing = Routing.HIGH
     pace: Pace = field(default_factory=Pace)
@@ -61,17 +62,17 @@ class Options:
     life_s: tuple[float, float] = (2.0, 10.0)
     # How long nothing may come in the end before what is missing counts as lost.
     quiet_s: float = 30.0
-    # How long the oldest message of a stream may stay so meanwhile, beyond the grace of those that vanish.
+    # How long a message may stay the oldest of a stream meanwhile, beyond the grace of members that vanish.
     stall_s: float = 60.0
     has_brooks: bool = True
     has_crowds: bool = True
-    # What Pulsar 5.0.0-M1 cannot do, see docs/client/known-peer-limits.md.
+    # Skip what Pulsar 5.0.0-M1 cannot do, see docs/client/known-peer-limits.md.
     is_m1: bool = False
     sabotage: Sabotage | None = None
 
 
 def run(options: Options) -> int:
-    """Exit code: 0 if nothing was violated."""
+    """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
     target = options.target or own(options.folder)
     print(
@@ -107,7 +108,7 @@ async def _run(options: Options, target: Target) -> int:
             target.message_bytes_max,
             note=lambda text: print(f"{time.monotonic() - began:9.3f} {text}", file=notes),
             sabotage=options.sabotage,
-            # A name that does not come back may have segments of M1's for good.
+            # With M1, a name that does not come back may keep its segments for good.
             has_new_names=not options.is_m1,
             may_double=may_double,
         )
@@ -142,7 +143,7 @@ async def _relay(
 
 
 class Cast:
-    """Everybody who takes part, and when."""
+    """All participants, and when they act."""
 
     def __init__(self, options: Options, target: Target, world: World, conductor: Conductor) -> None:
         self._options = options
@@ -152,7 +153,7 @@ class Cast:
         self._tasks: list[asyncio.Task[Any]] = []
         self._sending: list[asyncio.Task[None]] = []
         self._readers: list[LoneReader | Group] = []
-        self._house: Client | None = None  # What the lodgers share.
+        self._house: Client | None = None  # The client that the lodgers share.
 
     def _start(self, living: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(living)  # Ended by `end`.
@@ -175,7 +176,7 @@ class Cast:
         reshaping = self._start(conductor.reshape(options.operations))
         await self._unless_somebody_fails(reshaping)
         if self._world.history.violations:
-            return  # The first ones tell the story.
+            return  # The first violations are enough.
         for task in others:
             await cancel(task)
         await conductor.rejoin_all()
@@ -244,7 +245,7 @@ class Cast:
 
     def _produce(self) -> None:
         rate, large = self._options.per_second, self._target.message_bytes_max
-        # The more writes meet the sealing of a segment, the more often M1 keeps it to itself from then on.
+        # The more writes are under way when a segment is sealed, the more often M1 keeps it unavailable.
         most = M1_BURST_MAX if self._options.is_m1 else 4000
         manners = {
             "main-named": Manner(rate, most // 2, is_named=True, life_s=self._options.life_s),
@@ -261,7 +262,7 @@ class Cast:
         self._sending.append(self._start(producing.live()))
 
     async def _brooks(self) -> None:
-        """Topics that are made while the namespace is being read."""
+        """Creates topics while the namespace is being read."""
         for name in BROOKS:
             await asyncio.sleep(self._world.chance.uniform(0.5, 4.0))
             await self._conductor.brook(name)
@@ -270,7 +271,7 @@ class Cast:
     # -- the end
 
     async def _settle(self) -> None:
-        """Waits until everything owed has come, as long as anything still comes."""
+        """Waits until every expected message has come, as long as anything still comes."""
         before, changed, is_unloaded = -1, time.monotonic(), not self._options.is_m1
         while True:
             began = time.monotonic()
@@ -285,7 +286,7 @@ class Cast:
                 is_unloaded, changed = True, time.monotonic()
             elif looked - changed > self._options.quiet_s:
                 return
-            # Looking goes through everything that was sent, and those who are waited for run on the same loop.
+            # A check goes through everything that was sent, and the clients that it waits for run on the same loop.
             await asyncio.sleep(max(0.25, 3 * (looked - began)))
 
     def missing(self) -> dict[str, set[Any]]:
@@ -295,7 +296,7 @@ class Cast:
         return found
 
     async def _explain(self) -> None:
-        """Notes whether messages that are missing are stored: a reader looks at all there is."""
+        """Notes whether missing messages are stored: a reader reads the whole log."""
         missing = {lost for all_lost in self.missing().values() for lost in all_lost}
         for topic in sorted({MAIN if is_main(lost.producer) else lost.producer for lost in missing}):
             try:

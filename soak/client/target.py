@@ -1,4 +1,4 @@
-"""The broker of a run: our own, in a process made for it, or one that is there already, which may be a real Pulsar."""
+"""The broker of a run: our own, in a process started for it, or one that runs already, which may be a real Pulsar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from soak.client.relay import Address
 
 REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError, TimeoutError)
 REST_MAX_S = 60.0
-# Where the broker itself is, and where it says it is: any other address of this host will do.
+# The broker's own address, and the advertised one: any other address of this host.
 OWN_HOST = "127.0.0.1"
 ADVERTISED_HOST = "127.0.0.2"
 GRACE_S = 2.0
@@ -36,15 +36,15 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Clients go to `url`. With `behind`, a relay listens there and passes on to that address, where the broker is."""
+    """Clients connect to `url`. With `behind`, a relay listens there and forwards to that address of the broker."""
 
     url: str
     admin: str
     behind: Address | None = None
-    # How long a silent consumer keeps its segments.
+    # How long a disconnected consumer keeps its segments.
     grace_s: float = 60.0
     message_bytes_max: int = 5 << 20
-    # Only our own can be killed.
+    # Only our own broker can be killed.
     process: BrokerProcess | None = None
 
     @property
@@ -73,7 +73,7 @@ class Target:
 
 
 def own(folder: Path) -> Target:
-    """Our own broker, not started yet, that tells clients to come through the relay."""
+    """Our own broker, not started yet, which advertises the relay's address."""
     process = BrokerProcess(folder / "data", SETTINGS)
     return Target(
         url=f"pulsar://{ADVERTISED_HOST}:{process.port}",

@@ -1,8 +1,8 @@
 """The driver of the soak, a process of its own: `python -m soak.spark.driver '{"url": …}'`.
 
-Two queries read the topic for as long as it lives. One puts each micro-batch into a folder of its own, as Parquet, in
-the place of what an earlier attempt of the batch left; the other writes to a topic. A third reads whatever topics match
-a pattern, into folders as the first does. A query that fails ends all.
+Two queries read the topic for as long as it lives. One puts each micro-batch into a folder of its own, as Parquet,
+replacing what an earlier attempt of the batch left; the other writes to a topic. A third reads whatever topics match a
+pattern, into folders as the first does. A query that fails ends all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a driver is told. Its folder has the table, the checkpoints and its log."""
+    """The arguments of a driver. Its folder has the table, the checkpoints and its log."""
 
     url: str
     topic: str
@@ -42,7 +42,7 @@ class Setup:
         return ("table", "copy", "parts") if self.copy else ("table", "parts")
 
     def source(self, query: str) -> dict[str, str]:
-        # A query that was killed cannot know that it had read all of a topic that is gone: it goes on all the same.
+        # A query that was killed cannot know that it had read all of a deleted topic: it continues anyway.
         parts = {"topicsPattern": self.pattern, "failOnDataLoss": "false"}
         return {
             "serviceUrl": self.url,
@@ -97,7 +97,7 @@ def start_table(rows: Any, setup: Setup, name: str) -> Any:
     table = setup.path(name)
 
     def put(frame: Any, batch: int) -> None:
-        # Overwriting makes a second attempt take the place of the first, and not stand beside it.
+        # Overwriting makes a second attempt replace the first instead of adding to it.
         frame.write.mode("overwrite").parquet(str(table / f"batch={batch:06d}"))
 
     return (
@@ -130,7 +130,7 @@ def main() -> int:
             (start_copy if name == "copy" else start_table)(rows, setup, name)
         print("driver: queries run", flush=True)
         spark.streams.awaitAnyTermination()
-    except Exception as error:  # Whatever it is, the next driver goes on where this one stood.
+    except Exception as error:  # Whatever the error is, the next driver continues where this one stopped.
         print(f"driver: {error}", flush=True)
     return FAILED
 

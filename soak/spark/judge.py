@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-# Fewer than there are segments at times: those that no key falls into stay empty, and are collected so.
+# Fewer than there are segments at times: segments without keys stay empty, and are deleted empty.
 KEYS = 5
 
 
@@ -17,7 +17,7 @@ def key_of(number: int) -> str:
 
 
 def faults(rows: Iterable[tuple[str, int]], keys: Sequence[str]) -> list[str]:
-    """What is wrong with rows (key, number), in the order that a reader would use; `keys` has that of each number."""
+    """What is wrong with rows (key, number), in the order of a reader; `keys` has the key of each number."""
     found: list[str] = []
     seen: Counter[int] = Counter()
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What has come of the queries so far: their batches, by Spark's own logs, and the rows of the table."""
+"""The results of the queries so far: their batches, by Spark's own logs, and the rows of the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from soak.spark.driver import Setup
 
 
 class Outcome:
-    """Of one query. Batches that are over are not written again, so what they have is remembered."""
+    """The results of one query. Finished batches are not written again, so their contents are remembered."""
 
     def __init__(self, setup: Setup, query: str) -> None:
         self.query = query
@@ -21,16 +21,16 @@ class Outcome:
 
     @property
     def committed(self) -> int:
-        """The last batch that is over; -1 for none."""
+        """The last finished batch; -1 for none."""
         return _last(self._setup.path(f"{self.query}-checkpoint/commits"))
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether a batch has begun, by the log of offsets, and is not over."""
+        """Whether a batch has begun, by the log of offsets, and is not finished."""
         return _last(self._setup.path(f"{self.query}-checkpoint/offsets")) > self.committed
 
     def keys(self) -> Counter[str]:
-        """How many rows of each key there are, in batches that are over."""
+        """The number of rows of each key, in finished batches."""
         from pyarrow import parquet
 
         last = self.committed
@@ -41,7 +41,7 @@ class Outcome:
         return self._keys
 
     def rows(self) -> int:
-        """In the table, of batches that are over."""
+        """The rows in the table, of finished batches."""
         return self.keys().total()
 
     def table(self) -> Iterator[tuple[str, int]]:
@@ -59,7 +59,7 @@ class Outcome:
                 yield key, number
 
     def _files(self, batch: int) -> list[Path]:
-        """None of a batch without rows, which Spark does not hand on."""
+        """None for a batch without rows, which Spark does not pass on."""
         return sorted(self._setup.path(f"{self.query}/batch={batch:06d}").glob("*.parquet"))
 
 

@@ -29,7 +29,7 @@ def _session_of(pid: int) -> int:
 
 
 class Driver:
-    """One driver after the other. Executors of one that was killed may live on for a while, as they do anywhere."""
+    """One driver after the other. Executors of a killed one may live on for a while, as they do anywhere."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -47,13 +47,13 @@ class Driver:
         scratch.mkdir(exist_ok=True)
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         with self.log.open("ab") as log:
-            # A session of its own, so that its executors can be told from those of the one before.
+            # A session of its own, so that its executors can be distinguished from those of the one before.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "soak.spark.driver", self.setup.text()],
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                    # Whoever is killed leaves files behind: they go with the folder.
+                    # Killed processes leave files behind: these are removed with the folder.
                     "TMPDIR": str(scratch),
                     "SPARK_LOCAL_DIRS": str(scratch),
                 },
@@ -73,7 +73,8 @@ class Driver:
         self._process.wait()
 
     def executors(self) -> list[int]:
-        """Those of a cluster, else the Python processes that run tasks; others of Python's belong to the driver."""
+        """The executors of a cluster, else the Python processes that run tasks; other Python processes belong to the
+        driver."""
         return self._own("CoarseGrainedExecutorBackend") or self._own("pyspark.daemon pyspark.worker")
 
     def kill_executor(self, chance: random.Random) -> bool:
@@ -81,7 +82,7 @@ class Driver:
         return bool(found) and kill(chance.choice(found))
 
     def _own(self, what: str) -> list[int]:
-        """Processes of the running driver whose command has that in it."""
+        """Processes of the running driver whose command contains `what`."""
         assert self._process is not None
         return [pid for pid in processes() if _session_of(pid) == self._process.pid and what in _command(pid)]
 

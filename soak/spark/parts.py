@@ -1,4 +1,4 @@
-"""Topics that come and go under a query by pattern: each is made, filled, read, deleted, and made again."""
+"""Topics that come and go under a query by pattern: each is created, filled, read, deleted, and created again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CONFLICT, NOT_FOUND = 409, 404
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A topic that is there now: the key of its messages, and how many it has."""
+    """A topic that exists now: the key of its messages, and how many it has."""
 
     key: str
     rows: int
 
 
 class Parts:
-    """`prepare`, `start`, and `finish` when there is to be no more.
+    """Use `prepare`, then `start`, and `finish` when there is to be no more.
 
-    A topic is deleted once all its messages stand in batches that are over: whoever goes on from a checkpoint that
-    still names it has lost nothing by that.
+    A topic is deleted once all its messages are in finished batches: a query that continues from a checkpoint with this
+    topic has lost nothing then.
     """
 
     def __init__(self, broker: BrokerProcess, seed: int, outcome: Outcome) -> None:
@@ -62,7 +62,7 @@ class Parts:
         self._thread.start()
 
     def finish(self) -> None:
-        """What was begun is published; the broker must be there."""
+        """Publishes what was begun; the broker must be running."""
         self.stop()
         self._thread.join(JOIN_MAX_S)
         if self._thread.is_alive():
@@ -118,7 +118,7 @@ class Parts:
     # -- the broker may be gone in any moment
 
     def _insist(self, act: Callable[[], Any]) -> None:
-        """Until it is done, though it may have been done before."""
+        """Repeats `act` until it is done, though it may have been done before."""
         while True:
             try:
                 act()

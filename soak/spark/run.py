@@ -1,9 +1,9 @@
-"""`python -m soak spark`: exactly once through Spark, whoever is killed.
+"""`python -m soak spark`: exactly once through Spark, whichever process is killed.
 
 A producer publishes numbers with few keys, segments split and merge, many of which stay empty, and a driver with
-executors reads the topic into a table and, with the sink, into another topic. Nothing but the queries' subscriptions
-holds the input. A third query reads topics by a pattern, which come, go, and are made again. The driver, an executor
-and the broker are each killed with -9 so many times, at random, and started again. In the end the tables and the other
+executors reads the topic into a table and, with the sink, into another topic. Only the queries' subscriptions keep the
+input. A third query reads topics by a pattern, which come, go, and are created again. The driver, an executor and the
+broker are each killed with -9 a number of times, at random, and started again. In the end the tables and the other
 topic must equal what was published: every row once, per key in order, by micro-batch and position.
 """
 
@@ -41,9 +41,9 @@ SETTINGS = {
 }
 # How far the table may be behind before the producer waits for it: what is left in the end has to be read, too.
 BEHIND_MAX = 4_000
-# Without a batch for so long, a query counts as one that does not get anywhere. A start takes 15 s on two quiet cores.
+# A query without a batch for this long counts as stuck. A start takes 15 s on two quiet cores.
 PATIENCE_S = 300.0
-# A run in which drivers end by themselves more often than this for each kill is no good, whatever the table says.
+# A run in which drivers end by themselves more often than this per kill has failed, whatever the table says.
 OWN_ENDS_MAX = 2.0
 SHOWN_MAX = 50
 QUIET_MAX_S = 30.0
@@ -52,7 +52,7 @@ UNUSABLE = 2
 
 
 class Stuck(Exception):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def run(options: Options) -> int:
         try:
             found = conductor.run()
         except (Stuck, RuntimeError, TimeoutError) as error:
-            # A broker that does not come back, too.
+            # Also if a broker does not come back.
             found = [str(error)]
         except KeyboardInterrupt:
             print(conductor.summary(), flush=True)
@@ -122,7 +122,7 @@ def _verdict(found: list[str], conductor: Conductor, setup: Setup) -> int:
 
 
 class Conductor:
-    """Starts all parties, kills them, and looks at what is left."""
+    """Starts all parties, kills them, and checks the results."""
 
     def __init__(self, options: Options, broker: BrokerProcess, driver: Driver) -> None:
         self.options = options
@@ -137,12 +137,12 @@ class Conductor:
         self._began = self._said = time.monotonic()
 
     def run(self) -> list[str]:
-        """What is wrong with what was left."""
+        """Returns what is wrong with the results."""
         self.broker.start()
         self.source.prepare()
         self.parts.prepare()
         self.driver.start()
-        # The subscriptions that hold the input are there, then.
+        # By then the subscriptions that keep the input exist.
         self._wait_for_progress(self._numbers)
         self.source.start()
         self.parts.start()
@@ -222,7 +222,7 @@ class Conductor:
             self._say(f"{number}/{len(parties)} killed {party}")
 
     def _pause(self) -> None:
-        """Mostly until one of the queries has got on, else any moment: while they start, too."""
+        """Waits mostly until one of the queries has made progress, else any moment: while they start, too."""
         if self._chance.random() < 0.75:
             # The one that is behind, or it would have to catch up in the end.
             self._wait_for_progress([min(self._numbers, key=lambda name: self.outcomes[name].committed)])
@@ -292,14 +292,14 @@ class Conductor:
             self._watch(0.5)
 
     def _copied(self) -> list[tuple[str, int]]:
-        """What the sink wrote, in a consumer's order. The query may still be at it."""
+        """What the sink wrote, in a consumer's order. The query may still be running."""
         found: list[tuple[str, int]] = []
         with (
             blocking.connect(self.broker.url) as client,
             client.checkpoint_consumer(COPY, start="earliest") as consumer,
         ):
             since = time.monotonic()
-            # Once all is there, a moment more for what should not be.
+            # Once all is there, wait a moment longer for surplus rows.
             while time.monotonic() - since < (
                 5.0 if len(found) >= self.source.published else self.options.patience_s
             ):

@@ -24,7 +24,8 @@ JOIN_MAX_S = 120.0
 
 
 class Source:
-    """`prepare`, `start`, and `finish` when there is to be no more. It waits while the queries are far behind."""
+    """Use `prepare`, then `start`, and `finish` when there is to be no more. It waits while the queries are far
+    behind."""
 
     def __init__(self, broker: BrokerProcess, seed: int, per_second: float) -> None:
         self.broker = broker
@@ -42,7 +43,7 @@ class Source:
         ]
 
     def prepare(self) -> None:
-        # Nothing but the queries' subscriptions holds the input; nobody holds the copy until it is compared.
+        # Only the queries' subscriptions keep the input; retention keeps the copy until it is compared.
         for namespace, keep in ((NAMESPACE, 0), (KEPT, -1)):
             self.broker.rest("PUT", f"namespaces/{namespace}", {})
             self.broker.rest("POST", f"namespaces/{namespace}/deduplication", True)
@@ -57,14 +58,14 @@ class Source:
             thread.start()
 
     def allow(self, is_allowed: bool) -> None:
-        """Whether to go on."""
+        """Whether to continue."""
         if is_allowed:
             self._may.set()
         else:
             self._may.clear()
 
     def finish(self) -> None:
-        """What was begun is published; the broker must be there."""
+        """Publishes what was begun; the broker must be running."""
         self.stop()
         for thread in self._threads:
             thread.join(JOIN_MAX_S)
@@ -77,7 +78,7 @@ class Source:
         self._may.set()
 
     def _produce(self) -> None:
-        """Numbers from 0 on. With a name and deduplication, what is sent again is not stored again."""
+        """Publishes numbers from 0 on. With a name and deduplication, what is sent again is not stored again."""
         try:
             with (
                 blocking.connect(self.broker.url) as client,

@@ -1,7 +1,8 @@
-"""Nothing of a run outlives it: `python -m soak.spark.warden RUN` kills what is left of it when its starter is gone.
+"""No process of a run outlives it: `python -m soak.spark.warden RUN` kills what is left of the run when its starter is
+gone.
 
-Its input is a pipe that the conductor holds and never writes to; it ends when the conductor ends, however that comes
-about. Processes of a run are known by a variable of their environment, which whatever they start inherits.
+Its input is a pipe that the conductor holds and never writes to; it ends when the conductor ends, for whatever reason.
+Processes of a run are known by an environment variable, which their children inherit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def kill(pid: int) -> bool:
-    """kill -9; whether it was there."""
+    """kill -9; returns whether the process existed."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -48,7 +49,7 @@ def kill(pid: int) -> bool:
 
 
 def end_all(run: str) -> None:
-    """Kills until nobody has been there for a while."""
+    """Kills until there has been no process for a while."""
     deadline = time.monotonic() + WITHIN_S
     quiet_since = time.monotonic()
     while (now := time.monotonic()) < deadline and now - quiet_since < QUIET_S:
@@ -59,8 +60,9 @@ def end_all(run: str) -> None:
 
 @contextlib.contextmanager
 def watching(run: str) -> Iterator[None]:
-    """All that is started within belongs to the run, and is gone when the block is left or this process dies."""
-    # Before the variable is set: it is not one of the run's. In a session of its own it is not interrupted with us.
+    """All processes started within belong to the run, and are gone when the block is left or this process dies."""
+    # Before the variable is set: the warden is not part of the run. In a session of its own it is not interrupted with
+    # us.
     warden = subprocess.Popen(
         [sys.executable, "-m", "soak.spark.warden", run], stdin=subprocess.PIPE, start_new_session=True
     )

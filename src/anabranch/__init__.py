@@ -1,7 +1,7 @@
 """Anabranch: messaging whose topics scale themselves.
 
-The client's names are here, and loaded when they are first used: a broker imports this package too, and needs none of
-them. `anabranch.blocking` has the same names for programs without an event loop.
+The client's names are here. Each is loaded at its first use, because a broker imports this package too and needs none
+of them. `anabranch.blocking` has the same names for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from anabranch.client.errors import TopicDeleted as TopicDeleted
     from anabranch.client.errors import Unsupported as Unsupported
     from anabranch.errors import AnabranchError as AnabranchError
-
-__version__ = "0.1.0"
+    from anabranch.version import __version__ as __version__
 
 __all__ = [
     "AnabranchError",
@@ -94,11 +93,13 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # Which would take every name for one of ours.
+if not TYPE_CHECKING:  # With it, type checkers would accept any name.
 
     def __getattr__(name: str) -> Any:
         if name == "blocking":
             return import_module("anabranch.blocking")
+        if name == "__version__":
+            return import_module("anabranch.version").__version__
         if name not in __all__:
             raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
         value = globals()[name] = getattr(import_module("anabranch.client"), name)

@@ -1,11 +1,11 @@
-"""The client for programs without an event loop: the same names, parameters and behaviour, calls that wait.
+"""The client for programs without an event loop: the same names, parameters and behaviour, with calls that wait.
 
-A client has a loop in a thread of its own, and calls are handed to it; nothing is decided in this module, and
-parameters and docstrings are taken over from the methods that do the work. Waking that thread for each message would
-take longer than all the rest, so posts and acknowledgements go there many at a time, through an outbox, and messages
-are taken from those that the loop has made ready. Any other call comes behind what its producer or consumer has in the
-outbox. Any number of threads may use one client and what it makes. A thread that waits can be interrupted (Ctrl-C),
-which cancels the call. A program that ends without closing its client ends at once, and what was not sent is lost.
+A client has a loop in its own thread, which runs all calls; nothing is decided in this module, and parameters and
+docstrings are copied from the methods that do the work. Waking that thread for each message would take longer than all
+the rest, so posts and acknowledgements go there many at a time, through an outbox, and messages are taken from those
+that the loop has prepared. Any other call waits for the earlier items in its producer's or consumer's outbox. Any
+number of threads may use one client with its producers and consumers. A waiting thread can be interrupted (Ctrl-C),
+which cancels the call. A program that ends without closing its client ends at once, and unsent messages are lost.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 from anabranch import client as aio
-from anabranch.client.consumer import From, Receiver
-from anabranch.client.crypto import Encryption
+from anabranch.client.consuming.base import Receiver
+from anabranch.client.consuming.options import ConsumerOptions, QueueOptions
 from anabranch.client.errors import Closed
-from anabranch.client.handover import Call, Outbox, Receipt, make_calls, shared
-from anabranch.client.inbox import MESSAGES_MAX
 from anabranch.client.message import Message
 from anabranch.client.message_id import MessageId
 from anabranch.client.opening import Opening
-from anabranch.client.portal import Portal
-from anabranch.client.prepared import Prepared
-from anabranch.client.redelivery import DeadLetter, NackDelay
-from anabranch.client.runs import ITEM_OVERHEAD_BYTES
-from anabranch.client.schemas import Schema
+from anabranch.client.producing.core.runs import ITEM_OVERHEAD_BYTES
+from anabranch.client.producing.prepared import Prepared
+from anabranch.client.threads.handover import Call, Outbox, Receipt, make_calls, shared
+from anabranch.client.threads.portal import Portal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 
-# What may be on its way to the loop, of one producer and of one consumer, before a thread waits.
+# How much may be on its way to the loop, for one producer and for one consumer, before a thread waits.
 POSTED_BYTES_MAX: Final = 1 << 20
 ACKS_MAX: Final = 1000
 
@@ -48,7 +45,7 @@ ACKS_MAX: Final = 1000
 
 
 def _own(face: Any, method: Callable[..., Any]) -> Any:
-    """The method as the object has it, which may be of a class of its own."""
+    """The object's own method, which its class may override."""
     return getattr(face._inner, method.__name__)
 
 
@@ -63,7 +60,7 @@ def _waits(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Calla
 def _closes(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, None]],
 ) -> Callable[Concatenate[Any, P], None]:
-    """Of `close`, which has nothing to do once the client is closed."""
+    """For `close`, which does nothing once the client is closed."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> None:
@@ -74,7 +71,7 @@ def _closes(
 
 
 def _runs(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Of a method that does not wait, but must run where the loop does."""
+    """For a method that does not wait, but must run in the loop."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
@@ -104,13 +101,13 @@ def _receives(
         message: Message | None = self._take()
         return message if message is not None else self._wait_for_message(timeout_s)
 
-    return receive  # type: ignore[return-value]  # Parameters in detail, which is faster.
+    return receive  # type: ignore[return-value]  # Explicit parameters are faster.
 
 
 def _hands_over(
     method: Callable[[A, Message | pa.RecordBatch], Coroutine[Any, Any, None]],
 ) -> Callable[[Any, Message | pa.RecordBatch], None]:
-    """Of a method that returns at once: nothing is to be known from the loop."""
+    """For a method that returns at once: the loop returns no result."""
     waits = _waits(method)
 
     @functools.wraps(method)
@@ -143,14 +140,14 @@ def _makes(
 
 
 class _Face:
-    """Something of the asynchronous client, and the way to its loop."""
+    """An object of the asynchronous client, and the way to its loop."""
 
     def __init__(self, portal: Portal, inner: Any) -> None:
         self._portal = portal
         self._inner = inner
 
     async def _behind(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
-        """Calls a method of the asynchronous client, behind all that was handed over before."""
+        """Calls a method of the asynchronous client, after everything that was handed over before."""
         return await method(*args, **options)
 
     def __enter__(self) -> Self:
@@ -219,7 +216,7 @@ class Producer(_Face):
 
     post.__doc__ = aio.Producer.post.__doc__
 
-    # For what only the loop can say at once: that memory is short, or a sequence id does not rise.
+    # For errors that only the loop can raise at once: memory is short, or a sequence id does not rise.
     _post = _posts(aio.Producer.post)
     send = _waits(aio.Producer.send)
     send_batch = _waits(aio.Producer.send_batch)
@@ -242,19 +239,19 @@ class Producer(_Face):
 
     @property
     def topic_id(self) -> str:
-        """The id of the topic that it was opened on, which no other one of that name has; "" if brokers tell none."""
+        """The id of the topic it was opened on, which no other topic of that name has; "" if brokers give none."""
         return self._inner.topic_id  # type: ignore[no-any-return]
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest one given out, or found in the topic when the producer was opened; -1 for none."""
+        """The highest sequence id given out, or found in the topic when the producer was opened; -1 for none."""
         if not self._outbox.is_idle and not self._portal.is_stopped:
             self._portal.call(self._outbox.passed())
         return self._inner.last_sequence_id  # type: ignore[no-any-return]
 
     @property
     def topics_written(self) -> frozenset[str]:
-        """The segments or partitions that may hold something this producer sent; a hidden write is decided there."""
+        """The segments or partitions that may hold messages of this producer; a hidden write is decided there."""
         return self._inner.topics_written  # type: ignore[no-any-return]
 
 
@@ -332,7 +329,7 @@ class QueueConsumer(_OfTopic, _Subscribed):
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """Where messages go that come again too often."""
+        """The topic for messages that are redelivered too often."""
         return self._inner.dead_letter_topic  # type: ignore[no-any-return]
 
 
@@ -354,7 +351,7 @@ class _OfNamespace(_Subscribed):
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics it reads by now."""
+        """The topics that it reads by now."""
         return self._portal.call(_read(self._inner, "topics"))
 
 
@@ -375,7 +372,7 @@ class NamespaceQueueConsumer(_OfNamespace):
 
 
 async def _read(inner: Any, name: str) -> Any:
-    """An attribute that changes where the loop runs."""
+    """An attribute that changes in the loop."""
     return getattr(inner, name)
 
 
@@ -385,7 +382,7 @@ class Client(_Face):
     producer = _makes(aio.Client.producer, Producer)
     checkpoint_consumer = _makes(aio.Client.checkpoint_consumer, CheckpointConsumer)
 
-    # These make one of two kinds, which type checkers are told here.
+    # These make one of two kinds; the overloads describe them to type checkers.
 
     @overload
     def stream_consumer(
@@ -393,12 +390,8 @@ class Client(_Face):
         topic: str,
         subscription: str,
         *,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
         create: bool = True,
+        **options: Unpack[ConsumerOptions],
     ) -> StreamConsumer: ...
 
     @overload
@@ -408,11 +401,7 @@ class Client(_Face):
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
+        **options: Unpack[ConsumerOptions],
     ) -> NamespaceStreamConsumer: ...
 
     @functools.wraps(aio.Client.stream_consumer)
@@ -426,15 +415,8 @@ class Client(_Face):
         topic: str,
         subscription: str,
         *,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
-        processing_timeout_s: float | None = None,
-        negative_ack: NackDelay | None = None,
-        dead_letter: DeadLetter | None = None,
         create: bool = True,
+        **options: Unpack[QueueOptions],
     ) -> QueueConsumer: ...
 
     @overload
@@ -444,14 +426,7 @@ class Client(_Face):
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
-        processing_timeout_s: float | None = None,
-        negative_ack: NackDelay | None = None,
-        dead_letter: DeadLetter | None = None,
+        **options: Unpack[QueueOptions],
     ) -> NamespaceQueueConsumer: ...
 
     @functools.wraps(aio.Client.queue_consumer)
@@ -485,12 +460,12 @@ class Client(_Face):
 def _connects(connect: Callable[P, aio.Client]) -> Callable[P, Client]:
     @functools.wraps(connect)
     def make(*args: P.args, **options: P.kwargs) -> Client:
-        inner = connect(*args, **options)  # Raises for wrong options before there is a thread.
+        inner = connect(*args, **options)  # Raises for wrong options before a thread is started.
         return Client(Portal(), inner)
 
     return make
 
 
 connect = _connects(aio.connect)
-# Needs no connection and waits for nothing: the same function.
+# It needs no connection and does not wait: the same function.
 merge_checkpoints = aio.merge_checkpoints

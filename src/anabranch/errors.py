@@ -9,8 +9,8 @@
         ├── IllegalCommand         a command that the state of the connection does not allow
         └── UnsupportedCompression an entry packed with a codec that is not installed
 
-Faults of the world (a store that is gone, a leader that moved) are events, and our own mistakes are
-assertions: neither belongs in this tree. `code` is a number of the protocol's `ServerError`.
+Failures of the environment (an unreachable store, a leader that moved) are events, and our own mistakes are assertions:
+neither belongs in this tree. `code` is a number of the protocol's `ServerError`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MalformedFrame(PeerError):
 
 
 class OversizePayload(MalformedFrame):
-    """A packed payload that claims to unpack to more than whoever reads it allows."""
+    """A packed payload that claims to unpack to more than its reader allows."""
 
 
 class OversizeFrame(PeerError):
@@ -44,7 +44,7 @@ class OversizeFrame(PeerError):
 
 
 class ChecksumMismatch(PeerError):
-    """The bytes of an entry changed on their way. The sender still holds the right ones."""
+    """The bytes of an entry changed in transit. The sender still holds the right ones."""
 
     retryable = True
     code = 9  # ChecksumError

@@ -1,5 +1,5 @@
 """Found by Spark, which looks for packages named `pyspark_…`: `.format("anabranch")` works without registering."""
 
-from anabranch.spark.source import AnabranchSource as DefaultSource
+from anabranch.spark.data_source import AnabranchSource as DefaultSource
 
 __all__ = ["DefaultSource"]

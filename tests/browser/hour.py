@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.autoscale.decide import Merge, Observation, Split, decide
-from anabranch.autoscale.decisions import History
-from anabranch.autoscale.load import Load, LoadReport, should_write
-from anabranch.autoscale.policy import DEFAULT, Policy, resolve
+from anabranch.autoscale.decisions import DecisionHistory
+from anabranch.autoscale.load import Load, LoadReport
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy, resolve
+from anabranch.autoscale.reporting import should_write
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import Segment, SegmentId
 
@@ -53,11 +54,11 @@ class Played:
     segments: dict[SegmentId, Segment]
     samples: dict[SegmentId, list[tuple[float, ...]]] = field(default_factory=dict)
     totals: list[tuple[float, ...]] = field(default_factory=list)
-    history: History = field(default_factory=History)
+    history: DecisionHistory = field(default_factory=DecisionHistory)
 
 
 def play(
-    traffic: Traffic, policy: Policy = DEFAULT, *, segments: int = 1, end_ms: int, seed: int = 7
+    traffic: Traffic, policy: ScalePolicy = DEFAULT, *, segments: int = 1, end_ms: int, seed: int = 7
 ) -> Played:
     """From an hour and five minutes before `end_ms` until then, with a look every ten seconds."""
     chance = random.Random(seed)
@@ -138,7 +139,7 @@ def subscriptions(layout: SegmentLayout, consumers: int) -> list[dict[str, Any]]
 
 
 def answer(
-    played: Played, *, end_ms: int, policy: Policy = DEFAULT, consumers: int = 3, name: str = "orders"
+    played: Played, *, end_ms: int, policy: ScalePolicy = DEFAULT, consumers: int = 3, name: str = "orders"
 ) -> Any:
     """The whole first answer about the topic."""
     begin_ms = end_ms - HOUR_MS

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.autoscale.policy import DEFAULT, Policy
-from anabranch.pipelines.backtest import Plan, Summary, judged
-from anabranch.pipelines.backtest_report import Example, Told, report
-from anabranch.pipelines.outcomes import Outcome, Weights
-from anabranch.pipelines.replay import replay
-from anabranch.pipelines.synthetic import Fleet, make
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy
+from anabranch.pipelines.backtest import BacktestPlan, judged
+from anabranch.pipelines.replay.outcomes import PolicyOutcome, Summary, Weights
+from anabranch.pipelines.replay.replay import replay
+from anabranch.pipelines.replay.report import Example, Told, report
+from anabranch.pipelines.replay.synthetic import Fleet, make
 from harness.browser import Page
 
 POLICIES = {
     "default": DEFAULT,
-    "a policy with a long name": Policy(max_segments=8),
-    "short": Policy(max_segments=3),
+    "a policy with a long name": ScalePolicy(max_segments=8),
+    "short": ScalePolicy(max_segments=3),
 }
 
 
 def page_of_one_topic() -> str:
     made = make(Fleet(60, 0.5, seed=7, kind="flash-crowd"), 41)
-    rows = judged(Plan(POLICIES), made.name, 41, made.kind, made.trace)
-    names = Outcome.__dataclass_fields__
-    outcomes = {row["policy"]: Outcome(**{name: row[name] for name in names}) for row in rows}
+    rows = judged(BacktestPlan(POLICIES), made.name, 41, made.kind, made.trace)
+    names = PolicyOutcome.__dataclass_fields__
+    outcomes = {row["policy"]: PolicyOutcome(**{name: row[name] for name in names}) for row in rows}
     replayed = {name: replay(made.trace, policy) for name, policy in POLICIES.items()}
     topic_class = rows[0]["topic_class"]
     return report(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.cli.demo.clickstream import Clickstream
-from anabranch.cli.demo.past import TopicPast
-from anabranch.cli.demo.ran import Batch, Killed, Moment, Ran
-from anabranch.cli.demo.report import report
+from anabranch.cli.demo.core.clickstream import Clickstream
+from anabranch.cli.demo.core.past import TopicPast
+from anabranch.cli.demo.core.ran import Killed, MicroBatch, Moment, Ran
+from anabranch.cli.demo.core.report import report
 from browser.hour import tidal
 from harness.browser import Page
 
@@ -34,8 +34,8 @@ def page_of_an_hour() -> str:
         for at in range(0, 3600, 10)
     ]
     ran.batches = {
-        "raw": [Batch(BEGIN_MS + at * 1000, 4000, 2700) for at in range(0, 3600, 10)],
-        "sessions": [Batch(BEGIN_MS + at * 1000, 9000, 2700) for at in range(0, 3600, 10)],
+        "raw": [MicroBatch(BEGIN_MS + at * 1000, 4000, 2700) for at in range(0, 3600, 10)],
+        "sessions": [MicroBatch(BEGIN_MS + at * 1000, 9000, 2700) for at in range(0, 3600, 10)],
     }
     # Near the end, where its word has to turn to the left.
     ran.killed = Killed(END_MS - 200_000, END_MS - 199_000, 960_000)

@@ -137,7 +137,7 @@ def test_a_topic_that_is_not_there_says_how_to_make_it(broker: BrokerProcess, op
 
 @pytest.mark.complains
 def test_a_refusal_is_shown_with_the_brokers_reason(opened: Opened) -> None:
-    reason = "somebody without a role may not administer public/default"
+    reason = "a client without a role may not administer public/default"
     with Told({"overview": lambda _: (403, {"reason": reason})}) as told:
         page = opened(told.url)
         page.shows("The broker refused")

@@ -50,7 +50,7 @@ def test_a_token_opens_the_page_and_is_forgotten_when_asked_to(river: Secured, o
     sign_in(page)
     page.shows("Paste a token, or give a user and a password.")
     sign_in(page, token="nonsense")
-    page.shows("no token that this broker can read")
+    page.shows("the token cannot be read")
     sign_in(page, token=TOKEN)
     page.shows("orders")
     assert not any(TOKEN in url for url in page.requested())

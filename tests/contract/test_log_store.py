@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.file_store import FileLogStore
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
+from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import (
     Buffer,
     FencedError,

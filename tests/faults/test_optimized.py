@@ -14,9 +14,9 @@ from soak.link import Link
 
 from anabranch.wire.batch import messages
 from harness.broker_process import BrokerProcess
-from unit.storage.test_processes import SOURCE, Writer
+from unit.storage.on_disk.test_processes import SOURCE, Writer
 
-HEIR = str(Path(__file__).resolve().parents[1] / "unit" / "storage" / "heir_process.py")
+HEIR = str(Path(__file__).resolve().parents[1] / "unit" / "storage" / "on_disk" / "heir_process.py")
 TOPIC = "persistent://public/default/t"
 COUNT = 50
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from soak.link import Kind, Link, ProducerClosed, Refused, send_frame
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.file_store import FileLogStore
-from anabranch.storage.files import OsFiles
+from anabranch.storage.on_disk.file_store import FileLogStore
+from anabranch.storage.on_disk.files import OsFiles
 from anabranch.storage.port import LedgerState
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages

@@ -1,8 +1,8 @@
 """A pytest plugin: the tests of our client, with a Pulsar 5.0.0-M1 that runs already in the place of our broker.
 
-`-p harness.against_m1`, with the broker's address in PULSAR_M1_URL and its HTTP port in PULSAR_M1_HTTP_PORT. It is
-shared by all tests, so none may stop it. What M1 cannot do is left out: `harness.m1_limits` names the
-tests. PULSAR_M1_LIMITS=run runs them all the same, to see whether that still holds.
+`-p harness.against_m1`, with the broker's address in PULSAR_M1_URL and its HTTP port in PULSAR_M1_HTTP_PORT. All tests
+share the broker, so none may stop it. Tests of what M1 cannot do are skipped: `harness.m1_limits` names them.
+PULSAR_M1_LIMITS=run runs them anyway, to see whether they still fail.
 """
 
 from __future__ import annotations

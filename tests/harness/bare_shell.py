@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from harness.broker_process import free_port
+from soak.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 540.0  # For Spark on a machine that is busy otherwise.
 ENDS_MAX_S = 60.0
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# How this machine reaches an index of packages, if it needs to be told.
+# How this machine reaches an index of packages, if that needs configuration.
 _NETWORK = re.compile(r"PIP_\w+|SSL_CERT\w+|REQUESTS_CA_BUNDLE|(https?|no)_proxy", re.IGNORECASE)
 
 
@@ -58,7 +58,7 @@ class BareShell:
         return re.sub(r"(?<![\w.])/tmp/", f"{self._tmp}/", text)
 
     def start(self, text: str, language: str = "sh") -> subprocess.Popen[str]:
-        """As pasted: one command behind the other, whatever each ends with."""
+        """Runs it as pasted: one command after the other, whatever each exits with."""
         command = ["bash", "-c"] if language == "sh" else [".venv/bin/python", "-c"]
         return subprocess.Popen(
             [*command, self.here(text)],
@@ -72,7 +72,7 @@ class BareShell:
         )
 
     def run(self, text: str, language: str = "sh") -> str:
-        """What it prints. Every command of it must succeed."""
+        """Returns what it prints. Every command of it must succeed."""
         running = self.start(f"set -e\n{text}" if language == "sh" else text, language)
         try:
             shown, _ = running.communicate(timeout=WITHIN_S)
@@ -82,7 +82,7 @@ class BareShell:
         return shown
 
     def end(self, running: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
-        """The signal for all of it, as Ctrl-C is for a terminal's. Nothing of it outlives this."""
+        """Sends the signal to all its processes, as Ctrl-C in a terminal does. None of them outlives this call."""
         with suppress(ProcessLookupError):
             os.killpg(running.pid, number)
         try:

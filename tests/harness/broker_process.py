@@ -6,9 +6,7 @@ import atexit
 import http.client
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# A third of a second where nothing else runs.
+from soak.ports import free_port
+
+# It takes a third of a second on an idle machine.
 START_MAX_S = 60.0
 STOP_MAX_S = 40.0
-# Below the ports that the system hands to outgoing connections, which would race with ours.
-_PORTS = range(20_000, 32_000)
 
 
 class RestFailed(AssertionError):
@@ -32,18 +30,7 @@ class RestFailed(AssertionError):
         self.status = status
 
 
-def free_port() -> int:
-    while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-
-
-def until(met: Callable[[], Any], within_s: float = 10.0, every_s: float = 0.02) -> Any:
+def until(met: Callable[[], Any], within_s: float = 60.0, every_s: float = 0.02) -> Any:
     """Polls until `met` returns something true, which is returned; fails loudly after `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
@@ -96,7 +83,7 @@ class BrokerProcess:
                 self.kill()
                 if self._has_served or "is in use by another program" not in str(error):
                     raise
-                # Somebody was faster. Nobody knows our ports yet, so others will do.
+                # Another process took the port. Ours are not known to clients yet, so choose others.
                 self.port, self.http_port = free_port(), free_port()
                 continue
             self._has_served = True
@@ -135,7 +122,7 @@ class BrokerProcess:
             raise AssertionError(f"SIGTERM did not end the broker:\n{self.log[-4000:]}") from None
 
     def wait(self) -> int:
-        """Until it ends, for whatever reason; returns the exit code."""
+        """Waits until it ends, for whatever reason; returns the exit code."""
         return self._taken().wait(STOP_MAX_S)
 
     def kill(self) -> None:

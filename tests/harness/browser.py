@@ -74,7 +74,7 @@ def chromium() -> str | None:
 
 
 def _high(ends: tuple[int, int]) -> tuple[int, int]:
-    """The same pipe, clear of the two numbers."""
+    """The same pipe, at descriptors above those two numbers."""
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for fd in ends]
     for fd in ends:
         os.close(fd)
@@ -86,10 +86,10 @@ class BrowserFailed(AssertionError):
 
 
 class PageLeft(BrowserFailed):
-    """The page was left for another while it was asked."""
+    """The page was replaced by another during the call."""
 
 
-# What the browser answers then, by where the question met the change.
+# What the browser answers then, depending on when the page changed.
 _LEFT = ("navigated or closed", "context was destroyed", "Cannot find context", "Promise was collected")
 
 
@@ -258,7 +258,7 @@ class Page:
                     raise
 
     def reload(self) -> None:
-        """Returns once the page has been made anew."""
+        """Returns once the page has been loaded again."""
         self.evaluate("window.before = true")
         self.call("Page.reload")
         self.until("window.before !== true")

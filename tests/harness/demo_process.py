@@ -14,7 +14,7 @@ ENDS_MAX_S = 120.0  # For a machine that is busy otherwise.
 
 
 class DemoProcess:
-    """A context: nothing of it is left behind it. Its temporary files are in `scratch`."""
+    """A context manager: it leaves no process behind. Its temporary files are in `scratch`."""
 
     def __init__(self, scratch: Path, *options: str, command: Sequence[str] = ()) -> None:
         self.scratch = scratch
@@ -65,13 +65,13 @@ class DemoProcess:
         self._process.kill()
 
     def ended(self, within_s: float = ENDS_MAX_S) -> int:
-        """Waits for its end; all that it said is in `shown`."""
+        """Waits for its end; `shown` has all its output."""
         shown, _ = self._process.communicate(timeout=within_s)
         self.shown += shown
         return self._process.returncode
 
     def processes(self) -> set[int]:
-        """All that run with its temporary folder, or with one in it."""
+        """All processes that run with its temporary folder, or with one in it."""
         found = set()
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):

@@ -1,27 +1,30 @@
-"""What every adapter of `Files` has to do, whatever it stores its files in."""
+"""What every adapter of `TableStorage` has to do, whatever it stores its files in."""
 
 from __future__ import annotations
 
-from anabranch.pipelines.compaction import Part
-from anabranch.pipelines.table_files import Files
+from anabranch.pipelines.tables.core.compaction import TableFile
+from anabranch.pipelines.tables.files import TableStorage
 
 
-def check_contract(files: Files, root: str) -> None:
-    """In an empty folder, which it leaves with a few files."""
+def check_contract(files: TableStorage, root: str) -> None:
+    """Runs in an empty folder, which it leaves with a few files."""
     table = f"{root}/table"
     assert not files.exists(table)
     assert files.parts(table) == []
     assert files.names(table) == []
-    # A file is made once.
+    # A file is created once.
     assert files.create(f"{table}/date=2026-05-01/a.parquet", b"one")
     assert not files.create(f"{table}/date=2026-05-01/a.parquet", b"another")
     assert files.read(f"{table}/date=2026-05-01/a.parquet") == b"one"
     assert files.create(f"{table}/date=2026-05-02/b.parquet", b"\x00\xff")
     assert files.read(f"{table}/date=2026-05-02/b.parquet") == b"\x00\xff"
-    # What is hidden is not among the table's, but is there.
+    # A hidden file is not one of the table's, but exists.
     assert files.create(f"{table}/_hidden/c.parquet", b"")
     assert files.create(f"{table}/.d", b"")
-    assert files.parts(table) == [Part("date=2026-05-01/a.parquet", 3), Part("date=2026-05-02/b.parquet", 2)]
+    assert files.parts(table) == [
+        TableFile("date=2026-05-01/a.parquet", 3),
+        TableFile("date=2026-05-02/b.parquet", 2),
+    ]
     visible = ["date=2026-05-01", "date=2026-05-02"]
     assert [name for name in files.names(table) if name.startswith("date=")] == visible
     assert "_hidden" in files.names(table)
@@ -32,7 +35,7 @@ def check_contract(files: Files, root: str) -> None:
         files.move(source, target)
         assert not files.exists(source)
         assert files.read(target) == b"one"
-    # So may a removal, of files and of folders.
+    # A removal may be repeated too, of files and of folders.
     for path in (target, f"{table}/_hidden"):
         for _ in range(2):
             files.remove(path)

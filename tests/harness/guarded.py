@@ -1,4 +1,4 @@
-"""A real broker on the memory adapters that asks everybody for a token, and what roles do with it on both protocols."""
+"""A real broker on the memory adapters that requires tokens, and calls of different roles on both protocols."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any, cast
 import httpx
 import jwt
 import msgspec
-from fastapi import FastAPI
 
-from anabranch.broker.admin import create_app
-from anabranch.broker.admin.request_scope import Found
-from anabranch.broker.authentication import Authentication
-from anabranch.broker.authorizer import StoredRights
+from anabranch.broker.admin.http.app import RestApp
+from anabranch.broker.admin.http.route_table import FoundRoute
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.policies import Cluster, Tenant
-from anabranch.broker.resources import Resources
-from anabranch.broker.session import Session
-from anabranch.broker.tokens import Tokens
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord, Tenant
+from anabranch.broker.rest import create_app
+from anabranch.broker.security.authentication import Authentication
+from anabranch.broker.security.stored_rights import StoredRights
+from anabranch.broker.security.tokens import Tokens
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName
 from anabranch.model.position import Incarnation
@@ -119,17 +118,17 @@ class Guarded:
     broker: Broker
     clock: Clock
     http: httpx.AsyncClient
-    app: FastAPI
+    app: RestApp
 
-    def find_route(self, method: str, path: str) -> Found | None:
+    def find_route(self, method: str, path: str) -> FoundRoute | None:
         """The route that answers; None if there is none, or none for this method."""
-        found: Found | None = self.app.state.find_route({"type": "http", "method": method, "path": path})
+        found = self.app.table.find(method, path)
         return found if found is not None and found.runs else None
 
     async def rest(
         self, role: str | None, method: str, path: str, status: int | None = None, **options: Any
     ) -> httpx.Response:
-        """As that role; None: without a token."""
+        """A request of that role; None: without a token."""
         headers = {} if role is None else {"Authorization": f"Bearer {token(role)}"}
         answer = await self.http.request(method, path, headers=headers, **options)
         if status is not None:
@@ -144,7 +143,7 @@ class Guarded:
     async def wire(
         self, proof: str | bytes | None, method: str = "token", **connect: Any
     ) -> AsyncIterator[tuple[Wire, pb.BaseCommand | None]]:
-        """A connection that has said CONNECT with that proof, and the answer to it."""
+        """A connection that has sent CONNECT with that proof, and the answer."""
         wire = await self.open()
         shown: dict[str, Any] = {}
         if proof is not None:
@@ -168,18 +167,18 @@ class Guarded:
 
 @contextlib.asynccontextmanager
 async def guarded(*, authentication: Authentication | None = None, **settings: Any) -> AsyncIterator[Guarded]:
-    """With super user `root`, and tenant `acme` with namespace `acme/news` and admin `boss`."""
+    """A broker with super user `root`, and tenant `acme` with namespace `acme/news` and admin `boss`."""
     clock = Clock()
     config = BrokerConfig(authentication_enabled=True, authorization_enabled=True, super_user_roles=("root",))
     config = msgspec.structs.replace(config, **settings)
     metadata = await MemoryMetadata(clock_ms=clock.ms).connect()
     resources = Resources(metadata)
     await resources.start()
-    await resources.bootstrap(Cluster(service_url="http://localhost:8080"))
+    await resources.bootstrap(ClusterRecord(service_url="http://localhost:8080"))
     log = MemoryLogStore(incarnation=Incarnation("one"))
     await log.start()
     brokers: list[Broker] = []
-    server = await asyncio.get_running_loop().create_server(lambda: Session(brokers[0]), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(lambda: brokers[0].new_session(), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     broker = Broker(
         config,
@@ -198,7 +197,7 @@ async def guarded(*, authentication: Authentication | None = None, **settings: A
     )
     brokers.append(broker)
     await broker.start()
-    app = create_app(broker)
+    app = create_app(broker.admin_services(), broker.page)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as http:
         made = Guarded(url, broker, clock, http, app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 URL = "PULSAR_M1_URL"
 HTTP_PORT = "PULSAR_M1_HTTP_PORT"
 
-# M1 makes no scalable topic for its first producer or consumer. These tests are about other things: theirs are made.
+# M1 does not auto-create scalable topics. These tests are about other things: their topics are created ahead.
 MADE_AHEAD = {
     "test_queue_consumer": {
         "test_only_the_rest_of_a_batch_comes_again",

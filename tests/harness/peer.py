@@ -1,4 +1,4 @@
-"""A client made of a socket and protobuf, for what no well-behaved client library lets one send or see."""
+"""A client made of a socket and protobuf, for what no well-behaved client library can send or show."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class Peer:
 
     # -- receiving
 
-    def receive(self, within_s: float = 10.0) -> Received:
+    def receive(self, within_s: float = 60.0) -> Received:
         """The next command and, for messages, its entry. Raises TimeoutError or PeerClosed."""
         if self._unread:
             return self._unread.pop(0)
         return self._read_frame(time.monotonic() + within_s)
 
-    def wait_for(self, wanted: Callable[[pb.BaseCommand], bool], within_s: float = 10.0) -> Received:
+    def wait_for(self, wanted: Callable[[pb.BaseCommand], bool], within_s: float = 60.0) -> Received:
         """The next command that is `wanted`; others are kept for later."""
         for at, (command, _) in enumerate(self._unread):
             if wanted(command):
@@ -97,11 +97,11 @@ class Peer:
                 return received
             self._unread.append(received)
 
-    def receive_kind(self, kind: int, within_s: float = 10.0) -> Received:
+    def receive_kind(self, kind: int, within_s: float = 60.0) -> Received:
         return self.wait_for(lambda command: command.type == kind, within_s)
 
-    def is_closed(self, within_s: float = 10.0) -> bool:
-        """True once the broker has closed the connection, whatever it says before."""
+    def is_closed(self, within_s: float = 60.0) -> bool:
+        """True once the broker has closed the connection, whatever it sends before."""
         deadline = time.monotonic() + within_s
         try:
             while True:
@@ -158,7 +158,7 @@ class Peer:
         return self.answer(number)
 
     def pong(self) -> None:
-        """Waits for the broker's question whether this peer is alive, and answers it."""
+        """Waits for the broker's PING, and answers it."""
         self.receive_kind(C.PING)
         self.send(C(type=C.PONG, pong=pb.CommandPong()))
 

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from soak.client.relay import Address, Relay
-
-from harness.broker_process import free_port
+from soak.ports import free_port
 
 START_MAX_S = 180.0
 GRACE_S = 4.0
@@ -33,7 +32,7 @@ def missing() -> str | None:
 
 
 class Passage:
-    """A relay that does no harm, on a thread of its own: what the broker advertises must lead to it all the time."""
+    """A relay without faults, on a thread of its own: the address that the broker advertises must always be served."""
 
     def __init__(self, listen: Address, behind: Address) -> None:
         self._listen, self._behind = listen, behind
@@ -60,7 +59,7 @@ class Passage:
 
 
 class PulsarPeer:
-    """A context manager. Clients come through a passage, in whose place a run may put a relay of its own."""
+    """A context manager. Clients connect through a passage, which a run may replace by a relay of its own."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         self.folder = folder
@@ -120,7 +119,7 @@ class PulsarPeer:
             self._passage = Passage(self.advertised, self.behind)
 
     def make_way(self) -> None:
-        """Somebody else will listen at the advertised address."""
+        """Frees the advertised address for another listener."""
         if self._passage is not None:
             self._passage.close()
             self._passage = None

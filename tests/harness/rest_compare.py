@@ -1,7 +1,7 @@
-"""Sends the same requests to two brokers and tells where their answers differ, as a client or script would see it.
+"""Sends the same requests to two brokers and reports where their answers differ, as a client or script would see it.
 
-Requests are data (`tests/interop/rest_requests.txt` says how they are written). Ours may say more than the other: a key
-too many is no difference, a key too few is one.
+Requests are data (`tests/interop/rest_requests.txt` says how they are written). Ours may say more than the other: an
+additional key is no difference, a missing key is one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pulsar
 
 _READ_S = 60.0
 _EARLIEST = pulsar.InitialPosition.Earliest
-# Headers that Pulsar's admin clients look at.
+# Headers that Pulsar's admin clients read.
 _HEADERS = re.compile(r"x-pulsar-.*|location")
 
 
@@ -151,7 +151,7 @@ class Side:
 def differences(theirs: Answer, ours: Answer, *, is_loose: bool) -> list[str]:
     """What a client would notice. A success without a body is the same with 200 and with 204."""
     if theirs.status >= 400 and (theirs.status >= 500 or not theirs.says_why):
-        # Theirs failed without a word, or with a stack trace: ours has to say what is wrong.
+        # Theirs failed without a reason, or with a stack trace: ours has to say what is wrong.
         is_clear = 400 <= ours.status < 500 or ours.status == theirs.status == 503
         return (
             [] if is_clear and ours.says_why else [f"{ours.status} without a reason, theirs {theirs.status}"]
@@ -170,7 +170,7 @@ def differences(theirs: Answer, ours: Answer, *, is_loose: bool) -> list[str]:
 
 
 def _shape(value: Any) -> Any:
-    """Kinds in place of values. Nulls are as if they were not there."""
+    """Types in place of values. Nulls count as absent."""
     match value:
         case dict():
             return {key: _shape(one) for key, one in value.items() if one is not None}

@@ -1,4 +1,4 @@
-"""An HTTP server that answers as it was told, then always the same, and remembers what it was asked."""
+"""An HTTP server that gives scripted answers, then always the same one, and remembers the requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScriptedHttp:
         self._http.server_close()
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """The next answer not yet decided."""
+        """Scripts the next answer that is not scripted yet."""
         self._answers.append((status, body, headers))
 
     def refuse(self, status: int, reason: str = "because", **headers: str) -> None:

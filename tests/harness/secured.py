@@ -12,8 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from soak.ports import free_port
 
-from harness.broker_process import BrokerProcess, free_port
+from harness.broker_process import BrokerProcess
 
 SECRET = bytes(range(32))
 TOKEN = jwt.encode({"sub": "admin"}, SECRET, "HS256")
@@ -67,7 +68,7 @@ class Authority:
 
 
 class Secured(BrokerProcess):
-    """Takes tokens signed with SECRET, and certificates of the authority."""
+    """Accepts tokens signed with SECRET, and certificates of the authority."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         certificate, key = authority.certificate("broker")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.client.connection import ClientConnection, PartKind
 from anabranch.client.errors import ConnectionLost, RequestRefused
-from anabranch.client.message import Message, Origin, read_entry
+from anabranch.client.message import EntryOrigin, Message, read_entry
+from anabranch.client.transport.connection import ClientConnection, PartKind
 from anabranch.errors import AnabranchError
 from anabranch.model.hidden_writes import attempt_bits
 from anabranch.model.names import TopicName
@@ -109,7 +109,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Whose entries a producer's are, that nobody sees until their write is decided."""
+    """The attempt that a producer's entries belong to; they are hidden until the write is decided."""
 
     write: str
     batch: int
@@ -129,7 +129,7 @@ class Producer:
     ) -> None:
         self.topic = topic
         self._hidden = hidden
-        # What its entries say; a test may lie.
+        # The attempt named in its entries; a test may name a wrong one.
         self.attempt = None if hidden is None else hidden.attempt
         self.name = ""
         self._connection = connection
@@ -277,7 +277,7 @@ class Consumer:
         self._connection.send(C.FLOW, "flow", consumer_id=self._number, messagePermits=permits)
 
     async def receive(self) -> Message:
-        """The next message. Whoever reads a queue that consumers share calls `taken` of the right one instead."""
+        """The next message. Readers of a queue that consumers share call `taken` of the right consumer instead."""
         found = await self._queue.get()
         if isinstance(found, Exception):
             raise found
@@ -308,7 +308,7 @@ class Consumer:
         )
 
     async def last_message(self) -> tuple[tuple[int, int], bool]:
-        """Where it lies, and whether there is more behind it that is hidden."""
+        """The position of the last message, and whether hidden entries follow it."""
         answer = await self._connection.request(
             C.GET_LAST_MESSAGE_ID, "getLastMessageId", consumer_id=self._number
         )
@@ -349,8 +349,8 @@ class Consumer:
 def take_apart(
     topic: str, body: pb.CommandMessage, payload: memoryview, *, partition: int = -1
 ) -> list[Message]:
-    """The messages of an entry as a broker sent it. Raises for what stands not for itself, or cannot be read."""
-    entry = read_entry(Origin(topic, partition=partition), body, payload)
+    """The messages of an entry as a broker sent it. Raises if the entry is a chunk or encrypted, or unreadable."""
+    entry = read_entry(EntryOrigin(topic, partition=partition), body, payload)
     if entry.metadata.num_chunks_from_msg > 1 or entry.metadata.encryption_keys:
         raise ValueError(f"{topic}: chunked and encrypted messages are not supported by this client")
     return entry.messages()[::-1]

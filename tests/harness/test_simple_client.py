@@ -1,4 +1,4 @@
-"""The plain client against a broker that answers what a test tells it to: receipts, refusals, lost connections."""
+"""The plain client against a scripted broker: receipts, refusals, lost connections."""
 
 from __future__ import annotations
 

@@ -124,20 +124,20 @@ def test_a_log_gives_away_slow_turns_and_tracebacks(tmp_path: Path) -> None:
     tail = LogTail(path)
     assert tail.look() == []
     path.write_text(
-        "2026-01-01 00:00:00,000 INFO anabranch.broker.session fine\n"
-        "2026-01-01 00:00:00,000 WARNING anabranch.broker.loop_watch one turn of the event loop kept others "
+        "2026-01-01 00:00:00,000 INFO anabranch.broker.connection.session fine\n"
+        "2026-01-01 00:00:00,000 WARNING anabranch.broker.runtime.loop_watch one turn of the event loop kept others "
         "waiting for 80 ms and used 70 ms of processor time (5 ms of it to collect garbage), in varint.py:3 f, "
-        "called by broker/cursor.py:271 acked, called by x\n"
-        "2026-01-01 00:00:01,000 ERROR anabranch.broker.session request 1 from 127.0.0.1:1 failed\n"
+        "called by broker/state/cursor.py:271 acked, called by x\n"
+        "2026-01-01 00:00:01,000 ERROR anabranch.broker.connection.session request 1 from 127.0.0.1:1 failed\n"
         "Traceback (most recent call last):\n"
-        '  File "/x/src/anabranch/broker/schemas.py", line 116, in get\n'
+        '  File "/x/src/anabranch/broker/catalog/schemas.py", line 116, in get\n'
         "    raise ValueError\n"
         "ValueError: no\n"
-        "2026-01-01 00:00:02,000 ERROR anabranch.storage.wal half a li"
+        "2026-01-01 00:00:02,000 ERROR anabranch.storage.on_disk.wal half a li"
     )
     slow, trace = tail.look()
-    assert (slow.kind, slow.place) == ("slow turn", "broker/cursor.py acked")
-    assert (trace.kind, trace.place) == ("traceback", "ValueError in broker/schemas.py:116 get")
+    assert (slow.kind, slow.place) == ("slow turn", "broker/state/cursor.py acked")
+    assert (trace.kind, trace.place) == ("traceback", "ValueError in broker/catalog/schemas.py:116 get")
     assert tail.longest_cpu_ms == 70
     with path.open("a") as file:
         file.write("ne\n")

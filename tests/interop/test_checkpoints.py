@@ -22,7 +22,7 @@ from anabranch.client import (
     TopicMadeAgain,
     merge_checkpoints,
 )
-from anabranch.client.checkpoint import Start
+from anabranch.client.consuming.core.checkpoint import Start
 from anabranch.model.cut import Cut
 from harness.broker_process import BrokerProcess
 

@@ -11,11 +11,11 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from anabranch.client.read_plans import Planner, PlanRefusedError
+from anabranch.client.reading.direct import PlanOutdatedError, entries, plan_entries, record_batches
+from anabranch.client.reading.plans import Planner, PlanRefusedError
 from anabranch.columns import SCHEMA
 from anabranch.model.position import Position
-from anabranch.storage.direct import PlanOutdatedError, entries, plan_entries, record_batches
-from anabranch.storage.read_plan import TopicPlan
+from anabranch.storage.core.read_plan import TopicPlan
 from harness.broker_process import BrokerProcess, until
 from interop.receiving import receive
 

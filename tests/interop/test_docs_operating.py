@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak.ports import free_port
 
 from anabranch.cli.main import build_parser
-from harness.broker_process import free_port
 
 pytestmark = pytest.mark.interop
 

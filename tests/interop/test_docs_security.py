@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from soak.ports import free_port
 
-from harness.broker_process import free_port, until
+from harness.broker_process import until
 
 pytestmark = pytest.mark.interop
 

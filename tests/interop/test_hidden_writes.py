@@ -10,9 +10,9 @@ import pulsar
 import pytest
 
 import anabranch.client as ours
-from anabranch.client.read_plans import Planner
-from anabranch.client.writes import Write
-from anabranch.storage.direct import entries
+from anabranch.client.hidden_writes.write import Write
+from anabranch.client.reading.direct import entries
+from anabranch.client.reading.plans import Planner
 from anabranch.wire.batch import messages
 from harness.broker_process import BrokerProcess, rest_path
 

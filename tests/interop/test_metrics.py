@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anabranch.broker.metric_names import METRICS
+from anabranch.broker.observe.metric_names import METRICS
 from harness.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.interop

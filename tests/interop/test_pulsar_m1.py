@@ -20,7 +20,7 @@ from soak.client.conductor import Pace
 from soak.client.target import Target
 
 from anabranch import blocking
-from anabranch.cli.rest import call
+from anabranch.cli.admin.rest import call
 from anabranch.client import Routing
 from harness import m1_limits, pulsar_peer
 from harness.broker_process import until

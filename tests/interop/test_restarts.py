@@ -128,6 +128,8 @@ def test_sequence_ids_are_known_also_of_what_was_trimmed_after_a_kill(
         broker.post("persistent/public/default/t/trim")
         assert broker.stats("t")["storageSize"] == 0
         broker.post("persistent/public/default/t/deduplicationEnabled", True)
+        # One that closes while it connects again leaves its producer behind, and the name is taken.
+        until(lambda: broker.stats("t")["publishers"])
         producer.close()
         again = client.create_producer("t", producer_name="p", batching_enabled=False)
         assert again.last_sequence_id() == 2
@@ -152,6 +154,8 @@ def test_sequence_ids_of_what_was_trimmed_are_known_after_a_kill(
         assert broker.stats("t")["storageSize"] == 0
         broker.restart()
         broker.post("persistent/public/default/t/deduplicationEnabled", True)
+        # One that closes while it connects again leaves its producer behind, and the name is taken.
+        until(lambda: broker.stats("t")["publishers"])
         producer.close()
         again = client.create_producer("t", producer_name="p", batching_enabled=False)
         assert again.last_sequence_id() == 2

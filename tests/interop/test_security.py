@@ -178,6 +178,6 @@ def test_tokens_and_keys_are_never_logged(secured: Secured) -> None:
     ):
         client.producer("topic://public/default/t")
     log = secured.log
-    assert "AuthenticationError" in log or "no token" in log
+    assert "the token cannot be read" in log
     for secret in ("not-a-token-but-secret", TOKEN, base64.b64encode(SECRET).decode()):
         assert secret not in log

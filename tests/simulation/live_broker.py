@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.autoscale.decisions import Kind
+from anabranch.autoscale.decisions import DecisionKind
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.policies import Cluster as ClusterData
-from anabranch.broker.producer import Producer
-from anabranch.broker.resources import Resources
-from anabranch.broker.scalable.history_records import HISTORY_TOPIC, Record
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
+from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, HistoryRecord
+from anabranch.broker.topic.producer import AttachedProducer
 from anabranch.controller.ports import Assignment
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.layout import SegmentLayout
@@ -31,9 +31,9 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
 from anabranch.model.scalable import SubscriptionKind
 from anabranch.model.segments import HashRange, Segment, SegmentId
-from anabranch.pipelines.replay import Timing
-from anabranch.pipelines.trace import Consumers, Keys, Stream, Trace
-from anabranch.simulation.loop import Host, SimLoop, context_of
+from anabranch.pipelines.replay.replay import Timing
+from anabranch.pipelines.replay.trace import Consumers, KeyShares, Trace, TraceStream
+from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
@@ -63,13 +63,13 @@ class Link:
     def send_assignment(self, topic: TopicName, consumer_id: int, assignment: Assignment) -> None:
         """The consumers of this test take no messages."""
 
-    def awaits_producer(self, producer: Producer) -> bool:
+    def awaits_producer(self, producer: AttachedProducer) -> bool:
         return True
 
-    def attach_producer(self, producer: Producer) -> None:
+    def attach_producer(self, producer: AttachedProducer) -> None:
         """Publishes come straight to the topic."""
 
-    def producer_closed(self, producer: Producer) -> None:
+    def producer_closed(self, producer: AttachedProducer) -> None:
         """Its segment was sealed."""
 
     async def is_alive(self) -> bool:
@@ -116,7 +116,7 @@ class Live:
     trace: Trace
     broker: Broker
     is_sized: bool  # Whether entries have the trace's size. Else they are small, and no limit is about bytes.
-    producers: dict[SegmentId, Producer] = field(default_factory=dict)
+    producers: dict[SegmentId, AttachedProducer] = field(default_factory=dict)
     links: dict[tuple[str, int], Link] = field(default_factory=dict)
     seconds: dict[HashRange, npt.NDArray[np.int_]] = field(default_factory=dict)
     events: dict[tuple[int, str], Event] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Live:
         topic = await self.broker.topic(segment.topic(TOPIC))
         producer = self.producers.get(segment.id)
         if producer is None:
-            producer = self.producers[segment.id] = Producer(segment.id, f"p{segment.id}", Link())
+            producer = self.producers[segment.id] = AttachedProducer(segment.id, f"p{segment.id}", Link())
         entry = entry_of(at_ms, size if self.is_sized else 0)
         topic.publishing.publish(producer, [(SEND, producer.id, at_ms, messages, at_ms, 0, entry)])
 
@@ -184,7 +184,7 @@ class Live:
     async def gather(self) -> None:
         """The log of decisions is bounded, so it is read now and then."""
         for one in (await self.broker.autoscaler.explain(TOPIC)).decisions.decisions:
-            if one.kind is not Kind.STAY:
+            if one.kind is not DecisionKind.STAY:
                 event = one.at_ms, one.kind.value, tuple(map(int, one.segments)), one.rule, one.because
                 self.events[one.at_ms, one.because] = event
 
@@ -193,7 +193,7 @@ class Live:
 TIMING = Timing(first_tick_ms=int(BOOT_S * SECOND) + MINUTE - START_MS)
 
 
-async def published(broker: Broker) -> list[Record]:
+async def published(broker: Broker) -> list[HistoryRecord]:
     """Everything in the topic of load history."""
     assert broker.scaling is not None
     if broker.scaling.history is None:
@@ -201,12 +201,14 @@ async def published(broker: Broker) -> list[Record]:
     await broker.scaling.history.flush()
     topic = await broker.topic(HISTORY_TOPIC)
     await asyncio.sleep(1)  # Of simulated time: until it is confirmed.
-    found: list[Record] = []
+    found: list[HistoryRecord] = []
     at = topic.log.first
     while at < topic.log.end:
         ledger, entries = await topic.log.read(at, 1000, 1 << 20)
         for number, _, entry in entries:
-            found += [msgspec.json.decode(bytes(payload), type=Record) for _, payload in messages(entry)]
+            found += [
+                msgspec.json.decode(bytes(payload), type=HistoryRecord) for _, payload in messages(entry)
+            ]
             at = topic.log.after((ledger, number))
     return found
 
@@ -215,11 +217,13 @@ def live(trace: Trace, config: BrokerConfig, *, is_sized: bool = False) -> list[
     return lived(trace, config, is_sized=is_sized)[0]
 
 
-def lived(trace: Trace, config: BrokerConfig, *, is_sized: bool = False) -> tuple[list[Event], list[Record]]:
+def lived(
+    trace: Trace, config: BrokerConfig, *, is_sized: bool = False
+) -> tuple[list[Event], list[HistoryRecord]]:
     """What was decided, and what was published of it, but for the stretches that were not over."""
     host, loop = Host("b"), SimLoop(BOOT_S)
 
-    async def scenario() -> tuple[list[Event], list[Record]]:
+    async def scenario() -> tuple[list[Event], list[HistoryRecord]]:
         broker = await loop.create_task(started(config), context=context_of(host))
         await asyncio.sleep(HELD_S - loop.time())
         host.is_paused = True
@@ -232,19 +236,19 @@ def lived(trace: Trace, config: BrokerConfig, *, is_sized: bool = False) -> tupl
             await broker.close()
 
     try:
-        found: tuple[list[Event], list[Record]] = loop.run_until_complete(scenario())
+        found: tuple[list[Event], list[HistoryRecord]] = loop.run_until_complete(scenario())
         return found
     finally:
         loop.close()
 
 
-def stream(pieces: Sequence[tuple[float, int]], keys: Keys | None = None, size: int = 1) -> Stream:
+def stream(pieces: Sequence[tuple[float, int]], keys: KeyShares | None = None, size: int = 1) -> TraceStream:
     """Messages a second, each for so many seconds. Whole for every range that six splits in a row can make."""
     rates = np.concatenate([np.full(seconds // 10, level) for level, seconds in pieces])
     messages = np.round(rates / 64) * 640
-    return Stream.of(np.array([messages, messages * size, 0 * messages, 0 * messages]), keys)
+    return TraceStream.of(np.array([messages, messages * size, 0 * messages, 0 * messages]), keys)
 
 
-def trace(*streams: Stream, consumers: Mapping[int, Consumers] | None = None) -> Trace:
+def trace(*streams: TraceStream, consumers: Mapping[int, Consumers] | None = None) -> Trace:
     changes = [(START_MS + at_s * SECOND, found) for at_s, found in (consumers or {}).items()]
     return Trace(START_MS, streams, changes)

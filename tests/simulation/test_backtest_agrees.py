@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.autoscale.policy import Policy
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.scalable.auto_policy import broker_policy
-from anabranch.pipelines.replay import Timing, replay
-from anabranch.pipelines.trace import Keys, Trace
+from anabranch.autoscale.policy import ScalePolicy
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.scalable.load.auto_policy import broker_policy
+from anabranch.pipelines.replay.replay import Timing, replay
+from anabranch.pipelines.replay.trace import KeyShares, Trace
 from simulation.live_broker import TIMING, Event, live, stream, trace
 
 
-def backtested(trace: Trace, policy: Policy, timing: Timing) -> list[Event]:
+def backtested(trace: Trace, policy: ScalePolicy, timing: Timing) -> list[Event]:
     return [
         (one.at_ms, one.kind, one.segments, one.rule, one.because)
         for one in replay(trace, policy, timing).decisions
@@ -35,12 +35,12 @@ TRACES = {
     ),
     "a hot key among others": trace(
         stream([(6_400, 300), (32_000, 1500), (640, 1200)]),
-        stream([(0, 200), (25_600, 1800), (0, 1000)], Keys.of({12_345: 1.0})),
+        stream([(0, 200), (25_600, 1800), (0, 1000)], KeyShares.of({12_345: 1.0})),
     ),
     "on the limits": trace(stream([(10_048, 300), (9_984, 700), (1_024, 400), (960, 1000), (2_048, 300)])),
     "a day's end": trace(stream([(level, 120) for level in range(40_000, 0, -3_200)] + [(0, 1800)])),
     "half of the keys busy": trace(
-        stream([(51_200, 1500), (64, 1500)], Keys.of({1_024 * n: 1.0 for n in range(32)}))
+        stream([(51_200, 1500), (64, 1500)], KeyShares.of({1_024 * n: 1.0 for n in range(32)}))
     ),
 }
 SETTINGS = {

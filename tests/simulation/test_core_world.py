@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.simulation.core_play import play
-from anabranch.simulation.core_world import Broken, Sabotage
+from anabranch.simulation.core.play import play
+from anabranch.simulation.core.world import Broken, CoreSabotage
 
 SEEDS = 200
 SEEDS_PER_TEST = 20
 # How many seeds a fault may hide for.
 SABOTAGE_SEEDS = 100
-FOUND: dict[Sabotage, str] = {
-    Sabotage.PUBLISH_UNSEALED: "takes messages",
-    Sabotage.FORGET_CURSORS: "cursor",
-    Sabotage.HAND_OUT_EARLY: "after number",
-    Sabotage.COLLECT_UNREAD: "still owed to",
-    Sabotage.FORGET_MARK: "never comes to rest",
+FOUND: dict[CoreSabotage, str] = {
+    CoreSabotage.PUBLISH_UNSEALED: "takes messages",
+    CoreSabotage.FORGET_CURSORS: "cursor",
+    CoreSabotage.HAND_OUT_EARLY: "after number",
+    CoreSabotage.COLLECT_UNREAD: "still owed to",
+    CoreSabotage.FORGET_MARK: "never comes to rest",
 }
 
 
@@ -29,13 +29,13 @@ def test_nothing_is_lost_stuck_or_out_of_order_whatever_happens_to_leaders(first
         play(seed)
 
 
-def play_many(sabotage: frozenset[Sabotage]) -> None:
+def play_many(sabotage: frozenset[CoreSabotage]) -> None:
     for seed in range(SABOTAGE_SEEDS):
         play(seed, sabotage)
 
 
 @pytest.mark.parametrize("sabotage", list(FOUND), ids=lambda s: s.name.lower())
-def test_a_fault_put_in_is_found_within_a_hundred_seeds(sabotage: Sabotage) -> None:
+def test_a_fault_put_in_is_found_within_a_hundred_seeds(sabotage: CoreSabotage) -> None:
     with pytest.raises(Broken, match=FOUND[sabotage]):
         play_many(frozenset({sabotage}))
 

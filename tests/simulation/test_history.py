@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.simulation.history import History, Place, Sent
+from anabranch.simulation.world.history import History, HistoryPlace, Sent
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def take(
             consumer or f"{subscription[0]}1",
             Sent("p", number),
             key,
-            Place(segment, 1, number),
+            HistoryPlace(segment, 1, number),
             keeps_order=subscription == "stream",
         )
 
@@ -136,7 +136,7 @@ def test_a_subscription_that_is_being_deleted_is_owed_nothing_and_another_life_s
     assert history.owed("queue") == {Sent("p", 5)}
 
 
-# -- what the kinds of `anabranch.simulation.kinds` look for
+# -- what the kinds of `anabranch.simulation.world.kinds` look for
 
 
 def test_a_message_reported_as_stored_of_which_one_chunk_is_there_is_missed(history: History) -> None:
@@ -153,7 +153,9 @@ def test_a_message_reported_as_stored_of_which_one_chunk_is_there_is_missed(hist
 
 
 def test_a_message_that_is_not_whole_is_found(history: History) -> None:
-    history.received("queue", "q1", Sent("p", 0), "k", Place(0, 1, 0), keeps_order=False, is_whole=False)
+    history.received(
+        "queue", "q1", Sent("p", 0), "k", HistoryPlace(0, 1, 0), keeps_order=False, is_whole=False
+    )
     [found] = history.violations
     assert "other bytes than were sent" in found
 
@@ -168,7 +170,7 @@ def test_a_batch_taken_for_a_duplicate_of_another_keys_is_missed() -> None:
         history.receipt("p", number)
     for number in (0, 2):
         history.received(
-            "stream", "s1", Sent("p", number), "A", Place(0, 1, 0, number // 2), keeps_order=True
+            "stream", "s1", Sent("p", number), "A", HistoryPlace(0, 1, 0, number // 2), keeps_order=True
         )
     assert history.owed("stream") == {Sent("p", 1), Sent("p", 3)}
     [found] = history.check()
@@ -184,7 +186,9 @@ def test_a_key_batch_that_comes_behind_later_ids_of_other_keys_is_in_order() -> 
         history.receipt("p", number)
     for entry, (key, numbers) in enumerate((("A", (0, 2)), ("B", (1, 3)))):
         for number in numbers:
-            history.received("stream", "s1", Sent("p", number), key, Place(0, 1, entry), keeps_order=True)
+            history.received(
+                "stream", "s1", Sent("p", number), key, HistoryPlace(0, 1, entry), keeps_order=True
+            )
     assert history.check() == []
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.scalable.auto_policy import broker_policy
-from anabranch.broker.scalable.history_records import Record
-from anabranch.pipelines.load_history_schema import (
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.scalable.load.auto_policy import broker_policy
+from anabranch.broker.scalable.load.history_records import HistoryRecord
+from anabranch.pipelines.replay.load_history_schema import (
     COLUMNS,
     NO_SEGMENT,
     RATE_COLUMNS,
@@ -23,12 +23,12 @@ from anabranch.pipelines.load_history_schema import (
     UNKNOWN,
     trace_of,
 )
-from anabranch.pipelines.replay import Timing, replay
-from anabranch.pipelines.trace import Keys
+from anabranch.pipelines.replay.replay import Timing, replay
+from anabranch.pipelines.replay.trace import KeyShares
 from simulation.live_broker import BOOT_S, MINUTE, SECOND, TOPIC, Event, lived, stream, trace
 
 
-def columns_of(records: list[Record]) -> dict[str, Any]:
+def columns_of(records: list[HistoryRecord]) -> dict[str, Any]:
     """As `pipelines/load_history.py` has them in Spark."""
     rows: list[dict[str, Any]] = []
     for record in records:
@@ -52,7 +52,7 @@ def columns_of(records: list[Record]) -> dict[str, Any]:
     return {name: np.array([row.get(name, 0) for row in rows]) for name in names}
 
 
-def replayed(records: list[Record], config: BrokerConfig, **timing: Any) -> list[Event]:
+def replayed(records: list[HistoryRecord], config: BrokerConfig, **timing: Any) -> list[Event]:
     recorded = trace_of(columns_of(records))
     # Ticks are a minute apart from when the broker was started, which history does not say.
     first = (int(BOOT_S * SECOND) - recorded.start_ms) % MINUTE or MINUTE
@@ -122,7 +122,7 @@ def test_a_hot_key_is_where_history_and_life_part() -> None:
     config = BrokerConfig()
     hot = trace(
         stream([(6_400, 300), (32_000, 900)]),
-        stream([(0, 200), (25_600, 1000)], Keys.of({12_345: 1.0})),
+        stream([(0, 200), (25_600, 1000)], KeyShares.of({12_345: 1.0})),
     )
     events, records = lived(hot, config)
     found = replayed(records, config)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.simulation import loop as simulated
-from anabranch.simulation.loop import Deadlock, Host, Livelock, SimLoop, context_of
+from anabranch.simulation.machine import loop as simulated
+from anabranch.simulation.machine.loop import Deadlock, Host, Livelock, SimLoop, context_of
 
 
 @pytest.fixture

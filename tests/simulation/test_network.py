@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from anabranch.simulation.loop import Host, SimLoop, context_of
-from anabranch.simulation.network import CALM, Network, Weather
+from anabranch.simulation.machine.loop import Host, SimLoop, context_of
+from anabranch.simulation.machine.network import CALM, Network, Weather
 
 T = TypeVar("T")
 ROUGH = Weather(straggler_chance=0.3, fragment_chance=0.5)

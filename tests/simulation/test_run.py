@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from anabranch.cli.main import main
+from anabranch.simulation.cluster.sabotage import Sabotage
 from anabranch.simulation.run import run
-from anabranch.simulation.sabotage import Sabotage
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "40"))
 SEEDS_PER_TEST = 5

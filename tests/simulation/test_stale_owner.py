@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from anabranch.broker.broker import FENCES_SECONDS, Broker
-from anabranch.broker.policies import Cluster as ClusterData
-from anabranch.broker.resources import Resources
-from anabranch.controller.ports import SegmentUnavailable
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
+from anabranch.controller.core.errors import SegmentUnavailable
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
 from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
-from anabranch.simulation.cluster import CONFIG
-from anabranch.simulation.loop import SimLoop
+from anabranch.simulation.cluster.cluster import CONFIG
+from anabranch.simulation.machine.loop import SimLoop
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 
 TOPIC = TopicName.parse("topic://public/default/t")

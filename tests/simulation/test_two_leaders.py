@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from anabranch.controller.core import events as e
-from anabranch.controller.core.step import TopicState, resume, step
-from anabranch.controller.errors import TooBusy
-from anabranch.controller.ports import SegmentRefused, SegmentUnavailable
+from anabranch.controller.core.errors import SegmentRefused, SegmentUnavailable, TooBusy
+from anabranch.controller.core.operations import ControlledTopic
+from anabranch.controller.core.step import resume, step
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import (
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -26,12 +26,12 @@ BILLING = SubscriptionRecord("billing", SubscriptionKind.STREAM, 1, InitialPosit
 
 
 def split(topic: ScalableTopic, number: int) -> ScalableTopic:
-    return topic.planned(Plan(PlanKind.SPLIT, (SegmentId(number),), topic.layout.split(number, 1)))
+    return topic.planned(ReshapePlan(PlanKind.SPLIT, (SegmentId(number),), topic.layout.split(number, 1)))
 
 
 def test_a_plan_that_another_leader_finished_is_over_even_if_the_next_one_has_begun() -> None:
     planned = split(TOPIC, 0)
-    state, effects = resume(TopicState(planned, 1))
+    state, effects = resume(ControlledTopic(planned, 1))
     assert effects == [e.ReadSubscriptions()]
     then = split(planned.published(), 1)
     failed = e.EffectFailed(effects[0], SegmentUnavailable("the store does not answer"))
@@ -43,7 +43,7 @@ def test_a_plan_that_another_leader_finished_is_over_even_if_the_next_one_has_be
 
 def test_cursors_are_made_only_after_a_look_for_plans_of_another_leader() -> None:
     state, _ = step(
-        TopicState(TOPIC, 0),
+        ControlledTopic(TOPIC, 0),
         e.SubscriptionRequested(1, "billing", SubscriptionKind.STREAM, InitialPosition.EARLIEST),
     )
     state, effects = step(state, e.SubscriptionsRead(()))
@@ -59,7 +59,7 @@ def test_cursors_are_made_only_after_a_look_for_plans_of_another_leader() -> Non
 
 
 def test_the_cursors_of_a_deleted_subscription_go_from_segments_that_another_leader_made() -> None:
-    state, _ = step(TopicState(TOPIC, 0), e.SubscriptionDeletionRequested(1, "billing"))
+    state, _ = step(ControlledTopic(TOPIC, 0), e.SubscriptionDeletionRequested(1, "billing"))
     state, _ = step(state, e.SubscriptionsRead((replace(BILLING, is_deleting=True),)))
     state, effects = step(state, e.Done())
     assert effects == [e.ReadTopic()]
@@ -72,7 +72,7 @@ def test_the_cursors_of_a_deleted_subscription_go_from_segments_that_another_lea
 
 
 def test_an_owner_that_refuses_a_cursor_makes_the_subscription_be_read_again() -> None:
-    state, _ = step(TopicState(TOPIC, 0), e.SubscriptionFound("billing"))
+    state, _ = step(ControlledTopic(TOPIC, 0), e.SubscriptionFound("billing"))
     state, _ = step(state, e.SubscriptionsRead((BILLING,)))
     state, effects = step(state, e.TopicRead(TOPIC, 0))
     state, _ = step(state, e.EffectFailed(effects[0], SegmentRefused("there is no such subscription")))
@@ -84,7 +84,7 @@ def test_an_owner_that_refuses_a_cursor_makes_the_subscription_be_read_again() -
 
 def test_a_subscription_that_is_deleted_while_it_is_made_is_not_said_to_be_there() -> None:
     request = e.SubscriptionRequested(1, "billing", SubscriptionKind.STREAM, InitialPosition.EARLIEST)
-    state, _ = step(TopicState(TOPIC, 0), request)
+    state, _ = step(ControlledTopic(TOPIC, 0), request)
     state, _ = step(state, e.SubscriptionsRead(()))
     state, _ = step(state, e.Done())
     _, effects = step(state, e.SubscriptionsRead(()))
@@ -93,14 +93,14 @@ def test_a_subscription_that_is_deleted_while_it_is_made_is_not_said_to_be_there
 
 
 def test_a_reminder_of_a_deletion_does_not_delete_what_was_made_since() -> None:
-    state, _ = step(TopicState(TOPIC, 0), e.SubscriptionDeletionRequested(0, "billing"))
+    state, _ = step(ControlledTopic(TOPIC, 0), e.SubscriptionDeletionRequested(0, "billing"))
     state, effects = step(state, e.SubscriptionsRead((BILLING,)))
     assert (state.doing, effects) == (None, [])
 
 
 @pytest.mark.parametrize("request_", [e.RepairRequested(), e.SubscriptionFound("billing")])
 def test_what_nobody_would_ask_for_again_is_tried_until_it_is_done(request_: e.Request) -> None:
-    state, effects = step(TopicState(TOPIC, 0), request_)
+    state, effects = step(ControlledTopic(TOPIC, 0), request_)
     for _ in range(3):
         state, effects = step(state, e.EffectFailed(effects[0], SegmentUnavailable("not now")))
         assert effects[-1] == e.ReadTopic()
@@ -109,7 +109,7 @@ def test_what_nobody_would_ask_for_again_is_tried_until_it_is_done(request_: e.R
 
 
 def test_a_repair_gives_way_to_a_plan_of_another_leader() -> None:
-    state, effects = step(TopicState(TOPIC, 0), e.RepairRequested())
+    state, effects = step(ControlledTopic(TOPIC, 0), e.RepairRequested())
     state, _ = step(state, e.EffectFailed(effects[0], SegmentRefused("segment 0 is not to be made")))
     state, effects = step(state, e.TopicRead(split(TOPIC, 0), 1))
     assert effects == [e.ReadSubscriptions()]
@@ -118,7 +118,7 @@ def test_a_repair_gives_way_to_a_plan_of_another_leader() -> None:
 def test_segments_are_not_collected_while_a_plan_of_another_leader_is_pending() -> None:
     """Its layout, worked out before, would bring back a segment whose storage is gone."""
     sealed = split(TOPIC, 0).published()
-    state, effects = step(TopicState(sealed, 2), e.SegmentsExpired((SegmentId(0),)))
+    state, effects = step(ControlledTopic(sealed, 2), e.SegmentsExpired((SegmentId(0),)))
     state, effects = step(state, e.Unneeded((SegmentId(0),)))
     assert isinstance(effects[0], e.StoreTopic)
     state, effects = step(state, e.TopicRead(split(sealed, 1), 3))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from anabranch.spark.options import parse
+from anabranch.spark.options.source import parse
 from anabranch.spark.source import StreamReader
 
 Row = dict[str, Any]

@@ -13,12 +13,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from soak.ports import free_port
 
 from anabranch import blocking
 from anabranch.client.errors import AccessFailed, RequestRefused
-from anabranch.spark.options import parse
+from anabranch.spark.options.source import parse
 from anabranch.spark.source import BatchReader
-from harness.broker_process import BrokerProcess, free_port
+from harness.broker_process import BrokerProcess
 from spark.dry import DryQuery, values
 
 SECRET = bytes(range(32))

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy
 from anabranch.cli.main import main
-from anabranch.pipelines.backtest import Plan, columns_of, judged, over_fleet, over_history, summary
-from anabranch.pipelines.load_history_schema import COLUMNS, history_of, trace_of
-from anabranch.pipelines.replay import replay
-from anabranch.pipelines.synthetic import Fleet, make
-from anabranch.pipelines.trace import BadTrace
+from anabranch.pipelines.backtest import BacktestPlan, columns_of, judged, over_fleet, over_history, summary
+from anabranch.pipelines.replay.load_history_schema import COLUMNS, history_of, trace_of
+from anabranch.pipelines.replay.replay import replay
+from anabranch.pipelines.replay.synthetic import Fleet, make
+from anabranch.pipelines.replay.trace import BadTrace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
-PLAN = Plan({"default": DEFAULT, "small": Policy(max_segments=3)})
+PLAN = BacktestPlan({"default": DEFAULT, "small": ScalePolicy(max_segments=3)})
 FIGURES = (
     "segment_hours",
     "hot_minutes",

@@ -19,7 +19,7 @@ def numbers(rows: list[object]) -> list[tuple[str, int]]:
 def test_the_columns_are_what_spark_makes_of_the_schema(spark: SparkSession, river: River) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from anabranch.spark.rows import COLUMNS
+    from anabranch.spark.columns.rows import COLUMNS
 
     assert to_arrow_schema(read(spark, river).schema, timezone="UTC").equals(COLUMNS)
 

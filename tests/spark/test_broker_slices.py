@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.cut import Position
+from anabranch.model.cut import MessagePosition
 from anabranch.model.segments import WHOLE, SegmentId
-from anabranch.spark.plan import SegmentSlice
-from anabranch.spark.slice_reader import Task, read
+from anabranch.spark.plan.plan import SegmentSlice
+from anabranch.spark.task.read_slice import Task, read
 from anabranch.wire import pulsar_pb2 as pb
 from harness.broker_process import BrokerProcess
 from harness.peer import Peer
@@ -50,7 +50,7 @@ class Stream:
         self.broker.put(f"persistent/public/default/{self.name}/unload")
         self._open()
 
-    def values(self, start: Position | None, end: Position | None = None) -> list[bytes]:
+    def values(self, start: MessagePosition | None, end: MessagePosition | None = None) -> list[bytes]:
         slice_ = SegmentSlice(SegmentId(0), start, end)
         task = Task(self.broker.url, self.topic, self.topic, WHOLE, slice_, read_mode="broker")
         return [row["value"] for batch in read(task) for row in batch.to_pylist()]

@@ -14,14 +14,14 @@ from google.protobuf import message_factory
 
 from anabranch import AvroSchema, blocking
 from anabranch.client import Encryption
-from anabranch.client.schemas import Schema
-from anabranch.spark.protobuf_values import descriptor_of
-from anabranch.spark.value_types import value_schema
+from anabranch.client.schema.schemas import Schema
+from anabranch.spark.values.protobuf import descriptor_of
+from anabranch.spark.values.types import value_schema
 from anabranch.wire import pulsar_pb2 as pb
 from harness.broker_process import BrokerProcess
 from spark.conftest import River, read
-from unit.spark.test_key_values import inline, pairs
-from unit.spark.test_protobuf_values import native, orders
+from unit.spark.values.test_key_values import inline, pairs
+from unit.spark.values.test_protobuf import native, orders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

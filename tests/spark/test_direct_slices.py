@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from anabranch import blocking
 from anabranch.client import Encryption
-from anabranch.client.batching import Compression
 from anabranch.client.errors import CryptoFailed, DataLost
-from anabranch.model.cut import Position
-from anabranch.spark import broker_reader
-from anabranch.spark.direct_reader import DirectReader
-from anabranch.spark.rows import COLUMNS, for_spark
-from anabranch.spark.slice_reader import FIRST_STRETCH, MessageTooLarge, NotDirect, Task, read
-from anabranch.spark.task import ReadMode
+from anabranch.client.producing.batching import Compression
+from anabranch.model.cut import MessagePosition
+from anabranch.spark.columns.rows import COLUMNS, for_spark
+from anabranch.spark.plan.task import ReadMode
+from anabranch.spark.task import read_broker as broker_reader
+from anabranch.spark.task.read_files import DirectReader
+from anabranch.spark.task.read_slice import FIRST_STRETCH, MessageTooLarge, NotDirect, Task, read
 from harness.broker_process import BrokerProcess, until
 from spark.conftest import River
 from spark.test_slices import after, before, rows, task
@@ -46,12 +46,16 @@ def river(broker: BrokerProcess) -> Iterator[River]:
     made.close()
 
 
-def by(mode: ReadMode, river: River, start: Position | None = None, end: Position | None = None) -> Task:
+def by(
+    mode: ReadMode, river: River, start: MessagePosition | None = None, end: MessagePosition | None = None
+) -> Task:
     admin_url = f"http://127.0.0.1:{river.broker.http_port}"
     return replace(task(river, start, end), read_mode=mode, admin_url=admin_url)
 
 
-def assert_same(river: River, start: Position | None, end: Position | None) -> list[dict[str, Any]]:
+def assert_same(
+    river: River, start: MessagePosition | None, end: MessagePosition | None
+) -> list[dict[str, Any]]:
     direct = rows(read(by("direct", river, start, end)))
     assert direct == rows(read(by("broker", river, start, end)))
     return direct

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.spark.options import NAMES
-from anabranch.spark.sink_options import NAMES as SINK_NAMES
+from anabranch.spark.options.sink import NAMES as SINK_NAMES
+from anabranch.spark.options.source import NAMES
 from harness.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

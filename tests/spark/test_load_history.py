@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from anabranch import blocking
-from anabranch.broker.config import BrokerConfig
+from anabranch.broker.config.config import BrokerConfig
 from anabranch.cli.main import main
 from anabranch.pipelines.load_history import SAMPLES_MAX, read_history, rows, stream, write_batch
-from anabranch.pipelines.load_history_schema import RATE_COLUMNS
+from anabranch.pipelines.replay.load_history_schema import RATE_COLUMNS
 from harness.broker_process import BrokerProcess, until
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from anabranch import blocking
-from anabranch.client.connections import Backoff, Connections
-from anabranch.client.layout_watch import LayoutWatch
-from anabranch.model.cut import BEGINNING, Place, Position
+from anabranch.client.transport.attachment import Backoff
+from anabranch.client.transport.layout_watch import LayoutWatch
+from anabranch.client.transport.pool import Connections
+from anabranch.model.cut import BEGINNING, MessagePosition, Place
 from anabranch.model.segments import SegmentId
-from anabranch.spark.ends import Ends
-from anabranch.spark.meter import Meters
-from anabranch.spark.plan import Run
-from anabranch.spark.spending import Limit, Step
+from anabranch.spark.driver.latest import Ends
+from anabranch.spark.driver.row_counts import Meters
+from anabranch.spark.plan.limit import Limit, Step
+from anabranch.spark.plan.plan import SegmentRun
 from spark.conftest import River
 from spark.dry import DryQuery
 
@@ -47,12 +48,12 @@ class Bench:
         await self._watch.close()
         await self._connections.close()
 
-    async def steps(self, limit: Limit, start: Position = BEGINNING) -> list[Step]:
+    async def steps(self, limit: Limit, start: MessagePosition = BEGINNING) -> list[Step]:
         """Those of segment 0, which both ways agree on."""
         end = await self._ends.of(self._watch.topic_of(SegmentId(0)))
         assert end is not None
         segment = self._watch.layout.segments[SegmentId(0)]
-        run = Run(segment, Place.of(segment).moved(start), end, closes=False)
+        run = SegmentRun(segment, Place.of(segment).moved(start), end, closes=False)
         by_files = (await self._files.measure([run], limit, self.url))[segment.id]
         by_client = (await self._clients.measure([run], limit))[segment.id]
         shared = min(len(by_files.steps), len(by_client.steps))
@@ -66,7 +67,7 @@ class Bench:
         return list(by_files.steps)
 
 
-def shown(steps: Sequence[Step]) -> list[tuple[Position, int, int]]:
+def shown(steps: Sequence[Step]) -> list[tuple[MessagePosition, int, int]]:
     return [(step.at, step.rows, step.time_ms) for step in steps]
 
 
@@ -119,7 +120,7 @@ def test_files_are_looked_at_again_behind_a_message_in_pieces(
     for _ in range(100):  # An entry each.
         river.publish(3)
     query = DryQuery(**river.options(start="earliest", maxRowsPerTrigger=60))
-    with caplog.at_level("INFO", "anabranch.spark.meter"):
+    with caplog.at_level("INFO", "anabranch.spark.driver.row_counts"):
         rows = query.catch_up()
     assert len(rows) == 404
     by_client = [record for record in caplog.records if "counted by a client" in record.message]

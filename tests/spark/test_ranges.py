@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch.model.keyhash import segment_hash
-from anabranch.spark.options import parse
+from anabranch.spark.options.source import parse
 from anabranch.spark.source import BatchReader
 from harness.broker_process import BrokerProcess, until
 from spark.conftest import River

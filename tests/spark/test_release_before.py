@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from anabranch.spark.rows import COLUMNS
+from anabranch.spark.columns.rows import COLUMNS
 from harness.broker_process import BrokerProcess
 from spark.conftest import River
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from anabranch import blocking
-from anabranch.model.cut import Position
+from anabranch.model.cut import MessagePosition
 from anabranch.model.segments import WHOLE, SegmentId
-from anabranch.spark.plan import SegmentSlice
-from anabranch.spark.slice_reader import Task, read
+from anabranch.spark.plan.plan import SegmentSlice
+from anabranch.spark.task.read_slice import Task, read
 from spark.conftest import River
 
 
-def task(river: River, start: Position | None, end: Position | None) -> Task:
+def task(river: River, start: MessagePosition | None, end: MessagePosition | None) -> Task:
     segment = f"segment://public/default/{river.topic.rpartition('/')[2]}/0000-ffff-0"
     return Task(river.broker.url, river.topic, segment, WHOLE, SegmentSlice(SegmentId(0), start, end))
 
@@ -24,12 +24,12 @@ def rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def after(row: dict[str, Any]) -> Position:
+def after(row: dict[str, Any]) -> MessagePosition:
     at = row["position"]
     return (at["ledger"], at["entry"], max(0, at["index"]) + 1)
 
 
-def before(row: dict[str, Any]) -> Position:
+def before(row: dict[str, Any]) -> MessagePosition:
     at = row["position"]
     return (at["ledger"], at["entry"], max(0, at["index"]))
 
@@ -88,7 +88,7 @@ def test_a_stream_says_what_holds_messages_for_it_unless_it_has_a_subscription(
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from anabranch.spark.options import parse
+    from anabranch.spark.options.source import parse
     from anabranch.spark.source import StreamReader
 
     for more, says in (({}, True), ({"subscription": "table"}, False)):

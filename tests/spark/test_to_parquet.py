@@ -19,11 +19,11 @@ import pytest
 
 from anabranch import blocking
 from anabranch.cli.main import main
-from anabranch.pipelines.hadoop_files import ONE_RUN, BadPlace, HadoopFiles
-from anabranch.pipelines.table_files import LocalFiles
-from anabranch.pipelines.table_log import TableLog
-from anabranch.pipelines.table_names import GUARD, GUARD_TEXT
-from anabranch.pipelines.to_parquet import BadTable, ParquetTable, Plan, Sink, dated
+from anabranch.pipelines.tables.core.names import GUARD, GUARD_TEXT
+from anabranch.pipelines.tables.files import LocalFiles
+from anabranch.pipelines.tables.hadoop_files import ONE_RUN, BadPlace, HadoopFiles
+from anabranch.pipelines.tables.log import TableLog
+from anabranch.pipelines.tables.to_parquet import BadTable, ParquetTable, Sink, TablePlan, dated
 from harness.broker_process import BrokerProcess
 from harness.files_contract import check_contract
 
@@ -164,7 +164,7 @@ def attempt(
     spark: SparkSession, topic: str, url: str, folder: Path, files: LocalFiles, today: date = date(2026, 5, 9)
 ) -> None:
     """One run, by the parts that the command is made of."""
-    plan = Plan(time="event_time")
+    plan = TablePlan(time="event_time")
     table = ParquetTable(
         spark, files, TableLog(files, f"{folder}/table", f"{folder}/work"), plan, lambda: today
     )
@@ -305,8 +305,10 @@ def test_days_are_those_of_utc_whatever_the_zone_of_the_session(spark: SparkSess
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")
     try:
-        found = [str(row[0]) for row in dated(frame, Plan(time="at")).selectExpr("string(date)").collect()]
-        beyond = dated(frame, Plan(time="publish_time")).selectExpr("date").collect()
+        found = [
+            str(row[0]) for row in dated(frame, TablePlan(time="at")).selectExpr("string(date)").collect()
+        ]
+        beyond = dated(frame, TablePlan(time="publish_time")).selectExpr("date").collect()
     finally:
         spark.conf.set("spark.sql.session.timeZone", before or "UTC")
     assert found == ["0001-01-01", "1969-12-31", "1970-01-01", "9999-12-31"]
@@ -316,11 +318,11 @@ def test_days_are_those_of_utc_whatever_the_zone_of_the_session(spark: SparkSess
 def test_columns_that_are_not_there_or_are_taken_are_named(spark: SparkSession) -> None:
     frame = spark.sql("select current_timestamp() publish_time, 1 number, current_timestamp() at")
     with pytest.raises(BadTable, match=r"--time made: .* are publish_time, at"):
-        dated(frame, Plan(time="made"))
+        dated(frame, TablePlan(time="made"))
     with pytest.raises(BadTable, match="type int, and times are needed"):
-        dated(frame, Plan(time="number"))
+        dated(frame, TablePlan(time="number"))
     with pytest.raises(BadTable, match="--date-column another name"):
-        dated(frame, Plan(date="at"))
+        dated(frame, TablePlan(date="at"))
 
 
 def test_a_format_without_its_jars_says_which_package_to_give(

@@ -19,7 +19,7 @@ import pytest
 
 from anabranch import blocking
 from anabranch.cli.main import build_parser, main
-from anabranch.cli.to_parquet import read
+from anabranch.cli.pipelines.to_parquet import read
 from harness.broker_process import BrokerProcess, until
 from spark.test_to_parquet import Click, Topic
 

@@ -1,17 +1,17 @@
 """Decides whether a scalable topic splits a segment, merges two, or stays as it is (PIP-483). Pure.
 
-`decide` looks first for a split and, if none comes, for a merge; at most one of them a call. It knows no clock and
-keeps no state: times are those of the store, and what must outlive a leader lies in the layout. The same facts give the
-same verdict in whatever order they come, so two leaders agree: ties go to the lowest id. Sentences name no remaining
-time, only moments, so that the same answer is told in the same words until something changes.
+`decide` checks first for a split and, if none is due, for a merge; each call returns at most one of them. It has no
+clock and keeps no state: times are those of the store, and what must outlive a leader is stored in the layout. The same
+facts give the same verdict in any order, so two leaders agree: ties go to the lowest id. Sentences name moments, not
+remaining times, so that the same answer keeps its words until something changes.
 
-It does not look at operations under way, nor at who leads; that is the business of whoever calls.
+`decide` does not check operations under way, nor who leads; its caller does.
 """
 
 from __future__ import annotations
 
 from anabranch.autoscale.merges import look_for_merge
-from anabranch.autoscale.policy import Policy, problems
+from anabranch.autoscale.policy import ScalePolicy, problems
 from anabranch.autoscale.splits import Crowd, look_for_split
 from anabranch.autoscale.verdict import (
     MAX_DEPTH,
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 
-def decide(seen: Observation, policy: Policy, *, consumers_only: bool = False) -> Verdict:
-    """What to do about the topic now, if anything.
+def decide(seen: Observation, policy: ScalePolicy, *, consumers_only: bool = False) -> Verdict:
+    """The action that is due for the topic now, or the reasons for none.
 
-    `consumers_only` looks at nothing but the consumer rule, as when one joins or leaves. A policy with `problems` is
+    `consumers_only` evaluates the consumer rule alone, as when a consumer joins or leaves. A policy with `problems` is
     treated as switched off: half of a contradiction must not be acted on.
     """
     if found := problems(policy):

@@ -1,7 +1,8 @@
-"""What was decided about a topic in the last hour, and why: a bounded value that is stored with the topic. Pure.
+"""The decisions about a topic in the last hour, with their reasons: a bounded value that is stored with the topic.
+Pure.
 
-The same answer given again only lengthens the entry that is there, so an idle hour is one entry. What happened by hand,
-and what was decided but failed, is noted here too: to a reader it belongs to the same story.
+The same answer given again only lengthens the latest entry, so an idle hour is one entry. Manual operations, and
+decisions that failed, are noted here too: to a reader they belong to the same story.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from anabranch.model.scalable import BadRecord
 from anabranch.model.segments import SegmentId
 
 KEPT_MS: Final = 3_600_000
-# Entries that are kept however old they are, so that a quiet week still shows what came before it.
+# Entries that are kept at any age, so that a quiet week still shows what came before it.
 KEPT_MIN: Final = 50
-# Entries at most, however much happened: the record must fit into any store.
+# The most entries that are kept: the record must fit into any store.
 KEPT_MAX: Final = 200
 
 
-class Kind(StrEnum):
+class DecisionKind(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
     STAY = "stay"
@@ -36,15 +37,15 @@ class Decision:
 
     at_ms: int
     until_ms: int
-    kind: Kind
-    segments: tuple[SegmentId, ...]  # Split, or merged; for a failure, those it was about.
+    kind: DecisionKind
+    segments: tuple[SegmentId, ...]  # The split or merged segments; for a failure, those of the operation.
     rule: str  # "consumers", "load" or "manual" for a split, "cold" or "manual" for a merge, else empty.
     because: str
     times: int = 1
 
     def is_same_answer(self, other: Decision) -> bool:
-        """Splits and merges happen once each: two of them are never one answer."""
-        return self._answer == other._answer and self.kind in (Kind.STAY, Kind.FAILED)
+        """Whether both are one answer. Splits and merges happen once each: two of them are never one answer."""
+        return self._answer == other._answer and self.kind in (DecisionKind.STAY, DecisionKind.FAILED)
 
     @property
     def _answer(self) -> tuple[object, ...]:
@@ -63,7 +64,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class DecisionHistory:
     """The decisions about one topic, oldest first."""
 
     decisions: tuple[Decision, ...] = ()
@@ -73,38 +74,43 @@ class History:
         return self.decisions[-1] if self.decisions else None
 
     def since(self, ms: int) -> tuple[Decision, ...]:
-        """Those that were still given at that moment or later."""
+        """The decisions that were still given at that moment or later."""
         return tuple(d for d in self.decisions if d.until_ms >= ms)
 
-    def add(self, verdict: Verdict, now_ms: int) -> History:
+    def add(self, verdict: Verdict, now_ms: int) -> DecisionHistory:
         match verdict:
             case Split(segment, rule, because):
-                return self.note(Kind.SPLIT, because, now_ms, (segment,), rule)
+                return self.note(DecisionKind.SPLIT, because, now_ms, (segment,), rule)
             case Merge(one, other, because):
-                return self.note(Kind.MERGE, because, now_ms, (one, other), "cold")
+                return self.note(DecisionKind.MERGE, because, now_ms, (one, other), "cold")
             case Stay(because):
-                return self.note(Kind.STAY, because, now_ms)
+                return self.note(DecisionKind.STAY, because, now_ms)
             case _:
                 assert_never(verdict)
 
     def note(
-        self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId] = (), rule: str = ""
-    ) -> History:
+        self,
+        kind: DecisionKind,
+        because: str,
+        now_ms: int,
+        segments: Iterable[SegmentId] = (),
+        rule: str = "",
+    ) -> DecisionHistory:
         new = Decision(now_ms, now_ms, kind, tuple(segments), rule, because)
         last = self.latest
         if last is None or not last.is_same_answer(new):
-            return History(_kept((*self.decisions, new), now_ms))
+            return DecisionHistory(_kept((*self.decisions, new), now_ms))
         return self.given_again(1, now_ms)
 
-    def given_again(self, times: int, now_ms: int) -> History:
-        """With the latest answer given so many times more, the last time now."""
+    def given_again(self, times: int, now_ms: int) -> DecisionHistory:
+        """The history with the latest answer given so many times more, the last time now."""
         assert self.decisions
         last = self.decisions[-1]
         longer = replace(last, until_ms=max(now_ms, last.until_ms), times=last.times + times)
-        return History(_kept((*self.decisions[:-1], longer), now_ms))
+        return DecisionHistory(_kept((*self.decisions[:-1], longer), now_ms))
 
-    def is_news_after(self, stored: History) -> bool:
-        """Whether it tells more than that the last answer of `stored` still holds: then it is worth a write."""
+    def is_news_after(self, stored: DecisionHistory) -> bool:
+        """Whether it says more than that the last answer of `stored` still holds: then it is worth a write."""
         mine, its = self.latest, stored.latest
         return mine is not None and (its is None or mine.at_ms != its.at_ms or mine._answer != its._answer)
 
@@ -115,9 +121,9 @@ class History:
         return json.dumps({"decisions": self.to_json()}, separators=(",", ":")).encode()
 
     @staticmethod
-    def decode(data: bytes) -> History:
+    def decode(data: bytes) -> DecisionHistory:
         try:
-            return History(tuple(_read(item) for item in json.loads(data)["decisions"]))
+            return DecisionHistory(tuple(_read(item) for item in json.loads(data)["decisions"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRecord(f"the stored decisions about a topic cannot be read: {error!r}") from error
 
@@ -132,7 +138,7 @@ def _read(value: Any) -> Decision:
     return Decision(
         value["atMs"],
         value["untilMs"],
-        Kind(value["kind"]),
+        DecisionKind(value["kind"]),
         tuple(SegmentId(number) for number in value["segments"]),
         value["rule"],
         value["because"],

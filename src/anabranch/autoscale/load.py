@@ -1,28 +1,18 @@
-"""A segment's load: the four rates, their stored form, and when a new sample is worth storing. Pure.
-
-The record carries no time. The store's modified time is the only evidence of how long a segment has been cold, so a
-write that says nothing new does harm: it would start that window again.
-"""
+"""A segment's load: the four rates and their stored form. Pure."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from anabranch.model.scalable import BadRecord
-
-if TYPE_CHECKING:
-    from anabranch.autoscale.policy import Policy
-
-# What an idle topic's wobble stays below: moves up to this share of a merge threshold say nothing.
-QUIET_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Four rates a second. A measured load, or the limits that loads are held against."""
+    """Four rates a second: a measured load, or the limits that loads are compared with."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -31,7 +21,7 @@ class Load:
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
-        """In the order of `RATES`."""
+        """The rates in the order of `RATES`."""
         return self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out
 
     def __add__(self, other: Load) -> Load:
@@ -52,12 +42,12 @@ class Load:
         )
 
     def hottest(self, limits: Load) -> int:
-        """Which rate (an index into `RATES`) is the largest part of its own limit; the first of equals."""
+        """The rate (an index into `RATES`) with the largest ratio to its own limit; the first of equals."""
         ratios = [rate / limit for rate, limit in zip(self.rates, limits.rates, strict=True)]
         return ratios.index(max(ratios))
 
     def is_over_any(self, limits: Load) -> bool:
-        """Strictly: a rate on its limit is not over it."""
+        """Whether a rate is above its limit; a rate equal to its limit is not."""
         return (
             self.msg_rate_in > limits.msg_rate_in
             or self.bytes_rate_in > limits.bytes_rate_in
@@ -66,7 +56,7 @@ class Load:
         )
 
     def is_under_all(self, limits: Load) -> bool:
-        """Strictly: a rate on its limit is not under it."""
+        """Whether every rate is below its limit; a rate equal to its limit is not."""
         return (
             self.msg_rate_in < limits.msg_rate_in
             and self.bytes_rate_in < limits.bytes_rate_in
@@ -84,7 +74,7 @@ class Load:
 
     @staticmethod
     def decode(data: bytes) -> Load:
-        """BadRecord for anything but an object of rates. A rate that is missing is zero."""
+        """Decodes an object of rates; a missing rate is zero. Raises BadRecord for anything else."""
         try:
             value = json.loads(data)
             return Load(*(_rate(value.get(name, 0.0)) for name in RATES))
@@ -111,32 +101,6 @@ class LoadReport:
 
     load: Load
     modified_ms: int
-
-
-def should_write(now: Load, last: Load | None, policy: Policy, change: float) -> bool:
-    """Whether a sample says something new. `last` is the record as stored, None if there is none.
-
-    After a restart or a move, pass the stored record and not None: writing the same again would restart its cold
-    window. `change` is a share of the last value: 0.25 for a quarter.
-    """
-    if last is None:
-        return True
-    return any(
-        _is_news(rate, before, split, merge, change)
-        for rate, before, split, merge in zip(
-            now.rates, last.rates, policy.split.rates, policy.merge.rates, strict=True
-        )
-    )
-
-
-def _is_news(rate: float, before: float, split: float, merge: float, change: float) -> bool:
-    if before == 0.0:
-        return rate != 0.0  # Leaving zero always is.
-    # What `decide` would see differently is always written, however small the step.
-    if (rate > split) != (before > split) or (rate < merge) != (before < merge):
-        return True
-    moved = abs(rate - before)
-    return moved > change * before and moved > QUIET_SHARE * merge
 
 
 def describe_rate(index: int, rate: float) -> str:

@@ -1,8 +1,8 @@
 """The merge pass: whether two neighbours should merge, which two, and why not. Pure.
 
-A merge saves a little and can wait, so every doubt is a no: no record is no evidence of cold, consumers keep the
-segments they have, and a pair that together would be due for a split stays apart. A lineage that has been merged too
-often of late is left alone, though it may still split.
+A merge saves a little and can wait, so every doubt is a no: a missing record is no evidence of cold, consumers keep the
+segments they have, and a pair that together would be due for a split stays apart. A lineage that was merged too often
+recently is left alone, though it may still split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from anabranch.autoscale.load import Load, LoadReport, describe_amount, describe_rate
-from anabranch.autoscale.policy import Policy
+from anabranch.autoscale.policy import ScalePolicy
 from anabranch.autoscale.splits import Crowd
 from anabranch.autoscale.verdict import Merge, NoMerge, Observation, counted, moment, percent, span
 from anabranch.model.segments import MERGE_TIMES_MAX, Segment
@@ -29,11 +29,12 @@ class NotMerged:
 
 
 class Pair(NamedTuple):
-    """Two cold neighbours that fit together: what is left is time and depth. A tuple, as there are many of them."""
+    """Two cold neighbours that fit together; only time and depth may still forbid their merge. A tuple, as there are
+    many."""
 
-    rank: tuple[int, float, int, int]  # Depth, heat, lower id, higher id: the least is merged.
-    aged_ms: int  # From when on both records are old enough.
-    shallow_ms: int | None  # From when on neither lineage is at the cap; None for never.
+    rank: tuple[int, float, int, int]  # Depth, heat, lower id, higher id: the least pair is merged.
+    aged_ms: int  # The moment when both records become old enough.
+    shallow_ms: int | None  # The moment when both lineages are below the cap; None for never.
     one: Segment
     other: Segment
 
@@ -49,7 +50,7 @@ class Pair(NamedTuple):
         return f"segments {self.one.id} and {self.other.id}"
 
 
-def look_for_merge(seen: Observation, policy: Policy, crowd: Crowd) -> Merge | NotMerged:
+def look_for_merge(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Merge | NotMerged:
     active = len(seen.layout.active)
     if active <= policy.min_segments:
         has = f"the topic has {counted(active, 'segment')}"
@@ -64,7 +65,9 @@ def look_for_merge(seen: Observation, policy: Policy, crowd: Crowd) -> Merge | N
     return _first_due(seen, policy, pairs, cooled_ms)
 
 
-def _first_due(seen: Observation, policy: Policy, pairs: list[Pair], cooled_ms: int) -> Merge | NotMerged:
+def _first_due(
+    seen: Observation, policy: ScalePolicy, pairs: list[Pair], cooled_ms: int
+) -> Merge | NotMerged:
     now_ms = seen.now_ms
     aged = [pair for pair in pairs if pair.aged_ms <= now_ms]
     due = (
@@ -116,8 +119,8 @@ def _next_change_ms(pairs: list[Pair], cooled_ms: int, now_ms: int) -> int | Non
 # -- pairs
 
 
-def cold_pairs(seen: Observation, policy: Policy) -> list[Pair]:
-    """The neighbours that are both under every merge limit, and together not over a split limit."""
+def cold_pairs(seen: Observation, policy: ScalePolicy) -> list[Pair]:
+    """The pairs of neighbours that are both under every merge limit, and together not over a split limit."""
     found: list[Pair] = []
     reports, cold_under = seen.load, policy.merge
     before: tuple[Segment, LoadReport] | None = None
@@ -133,7 +136,7 @@ def cold_pairs(seen: Observation, policy: Policy) -> list[Pair]:
 
 
 def _pair(
-    now_ms: int, policy: Policy, one: Segment, its: LoadReport, other: Segment, others: LoadReport
+    now_ms: int, policy: ScalePolicy, one: Segment, its: LoadReport, other: Segment, others: LoadReport
 ) -> Pair | None:
     heat = _heat_together(its.load, others.load, policy.split)
     if heat >= 1.0 and (its.load + others.load).is_over_any(policy.split):
@@ -148,7 +151,7 @@ def _pair(
 
 
 def _heat_together(one: Load, other: Load, limits: Load) -> float:
-    """As `(one + other).heat(limits)`, without making the sum: a topic has many pairs."""
+    """Equals `(one + other).heat(limits)` without building the sum: a topic has many pairs."""
     return max(
         (one.msg_rate_in + other.msg_rate_in) / limits.msg_rate_in,
         (one.bytes_rate_in + other.bytes_rate_in) / limits.bytes_rate_in,
@@ -157,14 +160,14 @@ def _heat_together(one: Load, other: Load, limits: Load) -> float:
     )
 
 
-def _depth(segment: Segment, policy: Policy, now_ms: int) -> int:
-    """The merges along its lineage that still count."""
+def _depth(segment: Segment, policy: ScalePolicy, now_ms: int) -> int:
+    """How many merges along the segment's lineage still count."""
     times = segment.merged_ms
     return len(times) - bisect_left(times, now_ms - policy.merge_depth_window_ms) if times else 0
 
 
-def _shallow_ms(segment: Segment, policy: Policy) -> int | None:
-    """From when on its lineage has fewer merges than the cap; None for never."""
+def _shallow_ms(segment: Segment, policy: ScalePolicy) -> int | None:
+    """The moment when the segment's lineage has fewer merges than the cap; None for never."""
     cap = policy.max_dag_depth
     if cap == 0:
         return None
@@ -180,8 +183,9 @@ def _later(one: int | None, other: int | None) -> int | None:
 # -- why none is cold
 
 
-def _nothing_cold(seen: Observation, policy: Policy) -> NotMerged:
-    """Told by the neighbours that are closest to it: those with the least heat together."""
+def _nothing_cold(seen: Observation, policy: ScalePolicy) -> NotMerged:
+    """The reason why no pair is cold, given for the neighbours that are closest to it: those with the least heat
+    together."""
     active = seen.layout.active
     reports, limits = seen.load, policy.split
     least: tuple[float, Segment, Segment] | None = None

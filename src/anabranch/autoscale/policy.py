@@ -1,7 +1,7 @@
 """The policy of automatic split and merge: its fields and defaults, overrides, and what makes one invalid. Pure.
 
-A topic's override goes before its namespace's, and that before the broker's configuration, field by field. Overrides
-have the JSON of Pulsar's `AutoScalePolicyOverride`, which is also how they are stored.
+A topic's override takes precedence over its namespace's, and that over the broker's configuration, field by field.
+Overrides have the JSON of Pulsar's `AutoScalePolicyOverride`, which is also how they are stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BROKER: Final = "broker"
 NAMESPACE: Final = "namespace"
 TOPIC: Final = "topic"
 
-# Far enough apart that what was just merged is not about to split again.
+# The limits are far enough apart that segments just merged are not about to split again.
 SPLIT_OVER: Final = Load(10_000.0, 50.0 * MEGABYTE, 50_000.0, 250.0 * MEGABYTE)
 MERGE_UNDER: Final = Load(1_000.0, 5.0 * MEGABYTE, 5_000.0, 25.0 * MEGABYTE)
 
@@ -32,24 +32,24 @@ class InvalidPolicy(AnabranchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """Everything that `decide` needs to know of what the operator wants. Valid exactly if it has no `problems`."""
+class ScalePolicy:
+    """The operator's settings that `decide` needs. Valid exactly if it has no `problems`."""
 
     enabled: bool = True
     max_segments: int = 64
     min_segments: int = 1
-    # Merges along one lineage. Beyond MERGE_TIMES_MAX, the merges that a segment remembers, there is no limit.
+    # The most merges along one lineage. Above MERGE_TIMES_MAX, the merges that a segment remembers, there is no limit.
     max_dag_depth: int = 10
     split_cooldown_ms: int = 60_000
     merge_cooldown_ms: int = 300_000
     merge_window_ms: int = 300_000
     split: Load = SPLIT_OVER
     merge: Load = MERGE_UNDER
-    # A merge longer ago than this no longer counts for the depth. Ours, and set for the broker only.
+    # A merge longer ago than this no longer counts for the depth. Our own field, set for the broker only.
     merge_depth_window_ms: int = 24 * 3_600_000
 
     def to_json(self) -> dict[str, Any]:
-        """Every field under the name that it has in an override, and `mergeDepthWindowSeconds`."""
+        """Every field under its name in an override, and `mergeDepthWindowSeconds`."""
         value: dict[str, Any] = {
             "enabled": self.enabled,
             "maxSegments": self.max_segments,
@@ -66,13 +66,13 @@ class Policy:
         return value
 
     @staticmethod
-    def of_json(value: Mapping[str, Any]) -> Policy:
-        """What `to_json` has made. KeyError for anything else."""
+    def of_json(value: Mapping[str, Any]) -> ScalePolicy:
+        """Reads the output of `to_json`. KeyError for anything else."""
 
         def limits(kind: str) -> Load:
             return Load(*(float(value[_threshold(kind, name)]) for name in RATES))
 
-        return Policy(
+        return ScalePolicy(
             enabled=value["enabled"],
             max_segments=value["maxSegments"],
             min_segments=value["minSegments"],
@@ -97,12 +97,12 @@ def _threshold(kind: str, rate: str) -> str:
     return f"{kind}{rate[0].upper()}{rate[1:]}Threshold"
 
 
-DEFAULT: Final = Policy()
+DEFAULT: Final = ScalePolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What a topic or a namespace wants otherwise; None falls through to the next level."""
+    """The fields that a topic or a namespace sets; None falls through to the next level."""
 
     enabled: bool | None = None
     max_segments: int | None = None
@@ -128,7 +128,7 @@ class Override:
 
     @staticmethod
     def decode(value: object) -> Override:
-        """From a JSON object, already parsed. Fields it does not know are left out; InvalidPolicy for bad values."""
+        """Reads a parsed JSON object. Unknown fields are ignored; InvalidPolicy for bad values."""
         if not isinstance(value, Mapping):
             raise InvalidPolicy(
                 f'an automatic scaling policy is a JSON object such as {{"maxSegments": 16}}, not {value!r}'
@@ -143,7 +143,7 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class PolicyField:
     """One field of an override: its name in Python and what its JSON may hold."""
 
     name: str
@@ -164,19 +164,19 @@ class Field:
         return int(value)
 
 
-def _fields() -> Mapping[str, Field]:
-    """Each field under its JSON name. Counts are Java's Integer, times and byte rates its Long."""
-    found: dict[str, Field] = {}
+def _fields() -> Mapping[str, PolicyField]:
+    """Each field under its JSON name. Counts are Java's Integer, times and byte rates are Java's Long."""
+    found: dict[str, PolicyField] = {}
     for field in fields(Override):
         first, *words = field.name.split("_")
         label = first + "".join(word.capitalize() for word in words)
         if field.name == "enabled":
-            found[label] = Field(field.name, bool)
+            found[label] = PolicyField(field.name, bool)
         elif "msg_rate" in field.name:
-            found[label] = Field(field.name, float)
+            found[label] = PolicyField(field.name, float)
         else:
             is_long = "bytes" in field.name or "seconds" in field.name
-            found[label] = Field(field.name, int, 2**63 - 1 if is_long else 2**31 - 1)
+            found[label] = PolicyField(field.name, int, 2**63 - 1 if is_long else 2**31 - 1)
     return found
 
 
@@ -187,7 +187,7 @@ FIELDS: Final = _fields()
 class Resolved:
     """The policy in force for one topic, and for each field (by its JSON name) the level it came from."""
 
-    policy: Policy
+    policy: ScalePolicy
     origin: Mapping[str, str]
 
     def to_json(self) -> dict[str, dict[str, Any]]:
@@ -196,8 +196,9 @@ class Resolved:
         }
 
 
-def resolve(broker: Policy, namespace: Override | None, topic: Override | None) -> Resolved:
-    """Field by field: the topic's, else the namespace's, else the broker's. The result may have `problems`."""
+def resolve(broker: ScalePolicy, namespace: Override | None, topic: Override | None) -> Resolved:
+    """Resolves each field: the topic's value, else the namespace's, else the broker's. The result may have
+    `problems`."""
     policy = broker
     origin = dict.fromkeys((*FIELDS, DEPTH_WINDOW), BROKER)
     for level, override in ((NAMESPACE, namespace), (TOPIC, topic)):
@@ -207,7 +208,7 @@ def resolve(broker: Policy, namespace: Override | None, topic: Override | None) 
     return Resolved(policy, origin)
 
 
-def _overlaid(policy: Policy, override: Override) -> Policy:
+def _overlaid(policy: ScalePolicy, override: Override) -> ScalePolicy:
     changed: dict[str, Any] = {}
     for name in ("enabled", "max_segments", "min_segments", "max_dag_depth"):
         if (value := getattr(override, name)) is not None:
@@ -229,8 +230,8 @@ def _overlaid(policy: Policy, override: Override) -> Policy:
 # -- what makes a policy invalid
 
 
-def problems(policy: Policy) -> list[str]:
-    """Why the policy cannot be used, a sentence each; none if it can."""
+def problems(policy: ScalePolicy) -> list[str]:
+    """The reasons why the policy cannot be used, a sentence each; empty if it is valid."""
     found: list[str] = []
     if policy.min_segments < 1:
         found.append(f"minSegments is {policy.min_segments}; it must be at least 1")
@@ -267,7 +268,7 @@ def _threshold_problems(name: str, split: float, merge: float) -> list[str]:
     return []
 
 
-def check(policy: Policy) -> None:
-    """InvalidPolicy with every problem, if there is one."""
+def check(policy: ScalePolicy) -> None:
+    """Raises InvalidPolicy with every problem, if there is one."""
     if found := problems(policy):
         raise InvalidPolicy("; ".join(found))

@@ -1,9 +1,9 @@
 """The split pass: whether a segment should split, which one, and why not. Pure.
 
-Consumers go first: a subscription with more of them than there are segments leaves some without work. Then load: a
-segment over any of its limits. Consumers split whatever takes in the most, since any split gives one of them a segment.
-Load does not split a hot key again and again: where one child of a split kept nearly all of the heat, splitting it
-divides nothing, so each such split in a row doubles the wait before the next.
+Consumers go first: a subscription with more consumers than there are segments leaves some without work. Then load: a
+segment over any of its limits. The consumer rule splits the segment with the most incoming messages, since any split
+gives a consumer a segment. The load rule does not split a hot key again and again: where one child of a split kept
+nearly all of the heat, splitting it divides nothing, so each such split in a row doubles the wait before the next.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from anabranch.autoscale.load import IDLE, Load, describe_amount, describe_rate
-from anabranch.autoscale.policy import Policy
+from anabranch.autoscale.policy import ScalePolicy
 from anabranch.autoscale.verdict import NoSplit, Observation, Split, counted, moment, percent, span
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import Segment, SegmentId
 
-# A sibling with less than this share of what both have got nothing from the split.
+# A sibling with less than this share of the load of both got nothing from the split.
 LOPSIDED_SHARE: Final = 0.1
-# The wait doubles up to this often: about 17 hours at the default cooldown, and never for life.
+# The wait doubles at most this often: about 17 hours at the default cooldown, so it always ends.
 LOPSIDED_MAX: Final = 10
 
 
@@ -34,7 +34,7 @@ class NotSplit:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """The subscription with the most ordered consumers, and how many segments those want."""
+    """The subscription with the most ordered consumers, and how many segments they need."""
 
     subscription: str = ""
     consumers: int = 0
@@ -52,7 +52,7 @@ class Crowd:
 
 
 def look_for_split(
-    seen: Observation, policy: Policy, crowd: Crowd, *, consumers_only: bool
+    seen: Observation, policy: ScalePolicy, crowd: Crowd, *, consumers_only: bool
 ) -> Split | NotSplit:
     active = seen.layout.active
     wanted: Split | NotSplit | None = None
@@ -64,7 +64,7 @@ def look_for_split(
         return NotSplit(NoSplit.NOT_NEEDED, _few_consumers(crowd, len(active)))
     if isinstance(wanted, NotSplit):
         return wanted
-    # Only now the two brakes, so that each is named only when it is what stops a split.
+    # The two brakes come last, so that each is named only when it alone stops a split.
     end_ms = seen.layout.last_split_ms + policy.split_cooldown_ms if seen.layout.last_split_ms else 0
     if seen.now_ms < end_ms:
         because = (
@@ -90,7 +90,7 @@ def _few_consumers(crowd: Crowd, active: int) -> str:
 # -- consumers
 
 
-def _for_consumers(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSplit:
+def _for_consumers(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Split | NotSplit:
     active = seen.layout.active
     able = [s for s in active if s.range.start < s.range.end]
     if not able:
@@ -113,7 +113,7 @@ def _for_consumers(seen: Observation, policy: Policy, crowd: Crowd) -> Split | N
 # -- load
 
 
-def _for_load(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSplit:
+def _for_load(seen: Observation, policy: ScalePolicy, crowd: Crowd) -> Split | NotSplit:
     limits, reports = policy.split, seen.load
     hot: list[tuple[float, Segment, Load]] = []
     warmest: tuple[float, Segment, Load] | None = None
@@ -123,7 +123,7 @@ def _for_load(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSpl
             continue
         load = report.load
         heat = load.heat(limits)
-        # The rates themselves are compared with the limits: a ratio may round to 1.
+        # The rates themselves are compared with the limits: a ratio may be rounded to 1.
         if heat >= 1.0 and load.is_over_any(limits):
             hot.append((heat, segment, load))
         elif warmest is None or (-heat, segment.id) < (-warmest[0], warmest[1].id):
@@ -135,7 +135,7 @@ def _for_load(seen: Observation, policy: Policy, crowd: Crowd) -> Split | NotSpl
 
 
 def _all_cool(
-    seen: Observation, policy: Policy, warmest: tuple[float, Segment, Load] | None, crowd: Crowd
+    seen: Observation, policy: ScalePolicy, warmest: tuple[float, Segment, Load] | None, crowd: Crowd
 ) -> str:
     enough = _few_consumers(crowd, len(seen.layout.active))
     if warmest is None:
@@ -155,9 +155,9 @@ def _against(load: Load, limits: Load) -> str:
 
 
 def _first_free(
-    seen: Observation, policy: Policy, hot: Sequence[tuple[float, Segment, Load]]
+    seen: Observation, policy: ScalePolicy, hot: Sequence[tuple[float, Segment, Load]]
 ) -> Split | NotSplit:
-    """The hottest that may split now; else why the one that may split soonest must wait."""
+    """Splits the hottest segment that may split now; else says why the one that may split soonest must wait."""
     soonest: NotSplit | None = None
     for _, segment, load in hot:
         over = f"segment {segment.id} has {_against(load, policy.split)}"
@@ -188,31 +188,33 @@ def _in_a_row(times: int) -> str:
 # -- hot keys
 
 
-def _lopsided(seen: Observation, policy: Policy, segment: Segment, load: Load) -> int:
-    """How many splits in a row, with the one that made this segment, left one child nearly all of the heat."""
+def _lopsided(seen: Observation, policy: ScalePolicy, segment: Segment, load: Load) -> int:
+    """The number of splits in a row, up to the one that made this segment, that left one child nearly all of the
+    heat."""
     if not _is_child_of_split(segment):
-        return segment.lopsided  # A merge changes nothing about its keys, and it does not wait for them.
+        return segment.lopsided  # A merge does not change the keys of a segment, and does not wait for them.
     if _kept_nearly_all(seen, policy, segment, load):
         return min(segment.lopsided + 1, LOPSIDED_MAX)
     return 0
 
 
-def _free_ms(policy: Policy, segment: Segment, times: int) -> int:
-    """From when on the load may split it. What was merged since is free: a merge makes no hot key."""
+def _free_ms(policy: ScalePolicy, segment: Segment, times: int) -> int:
+    """The moment from which load may split the segment. A merged segment may split at once: a merge makes no hot
+    key."""
     if times == 0 or not _is_child_of_split(segment):
         return 0
     return int(segment.created_ms + policy.split_cooldown_ms * 2**times)
 
 
 def _is_child_of_split(segment: Segment) -> bool:
-    """By what pruning leaves in place: a merge's own time is the last of its child's merges."""
+    """Decided by facts that survive pruning: the time of a merge is the last merge time of its child."""
     if segment.created_epoch == 0 or len(segment.parents) > 1:
         return False
     return not segment.merged_ms or segment.merged_ms[-1] != segment.created_ms
 
 
-def _kept_nearly_all(seen: Observation, policy: Policy, segment: Segment, load: Load) -> bool:
-    """Whether its sibling got next to nothing of the rate that makes it hot."""
+def _kept_nearly_all(seen: Observation, policy: ScalePolicy, segment: Segment, load: Load) -> bool:
+    """Whether the sibling got next to nothing of the rate that makes this segment hot."""
     sibling = _sibling(seen.layout, segment)
     if sibling is not None and sibling.is_sealed:
         return (
@@ -220,7 +222,7 @@ def _kept_nearly_all(seen: Observation, policy: Policy, segment: Segment, load: 
         )  # Merged away, so it was cold; else it was worth a split of its own.
     report = None if sibling is None else seen.load.get(sibling.id)
     if report is None:
-        # Pruned, or not measured just now. That ends no row of lopsided splits, and starts none.
+        # Pruned, or not measured now. This neither ends nor starts a row of lopsided splits.
         return segment.lopsided > 0
     at = load.hottest(policy.split)
     mine, its = load.rates[at], report.load.rates[at]
@@ -228,7 +230,7 @@ def _kept_nearly_all(seen: Observation, policy: Policy, segment: Segment, load: 
 
 
 def _sibling(layout: SegmentLayout, segment: Segment) -> Segment | None:
-    # A split gives its children two ids in a row, so no search is needed.
+    # A split gives its children two consecutive ids, so no search is needed.
     for number in (SegmentId(segment.id - 1), SegmentId(segment.id + 1)):
         found = layout.segments.get(number)
         if found is not None and found.created_epoch == segment.created_epoch:

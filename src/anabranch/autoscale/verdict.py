@@ -1,4 +1,4 @@
-"""What a decision about a scalable topic is made from, and what may come of it: plain values. Pure."""
+"""The facts that a decision about a scalable topic is made from, and its possible results: plain values. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Observation:
     """One topic as its leader sees it, at one moment of the store's time."""
 
     layout: SegmentLayout
-    # Only records of segments that have an owner: what nobody measures any more is no evidence.
+    # Only records of segments that have an owner: an old record that no broker updates is no evidence.
     load: Mapping[SegmentId, LoadReport]
-    # Consumers by subscription, STREAM and CHECKPOINT only. One within its grace period counts.
+    # Consumers by subscription, STREAM and CHECKPOINT only. A consumer within its grace period counts.
     consumers: Mapping[str, int]
     now_ms: int
     # How many ordered consumers one segment can serve.
@@ -39,14 +39,15 @@ class NoSplit(StrEnum):
 
     OFF = "off"
     NOT_NEEDED = "not_needed"
-    ONE_HASH = "one_hash"  # All that should split are down to a single hash.
-    HOT_KEY = "hot_key"  # Splits of it divided nothing; it waits longer each time.
+    ONE_HASH = "one_hash"  # Every segment that should split covers a single hash.
+    HOT_KEY = "hot_key"  # The segment's splits divided nothing; each wait is longer.
     COOLDOWN = "cooldown"
     MAX_SEGMENTS = "max_segments"
 
 
 class NoMerge(StrEnum):
-    """Why there was no merge, as a label for counters. Of several pairs, the one that came closest tells."""
+    """Why there was no merge, as a label for counters. Among several pairs, the one that came closest gives the
+    reason."""
 
     OFF = "off"
     NOT_ASKED = "not_asked"
@@ -65,27 +66,28 @@ class Split:
     segment: SegmentId
     rule: Rule
     because: str
-    # What `SegmentLayout.split` is to note down on the children.
+    # The value that `SegmentLayout.split` stores on the children.
     lopsided: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Of neighbours, `one` with the lower range."""
+    """A merge of two neighbours; `one` has the lower range."""
 
     one: SegmentId
     other: SegmentId
     because: str
-    # A split that was due may have been stopped by the cap, and the merge even makes room for it.
+    # The cap may have stopped a split that was due; the merge even makes room for it.
     suppressed: frozenset[str] = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
     because: str
-    # The caps, of `MAX_SEGMENTS` and `MAX_DEPTH`, that alone stopped what was otherwise due.
+    # The caps, among `MAX_SEGMENTS` and `MAX_DEPTH`, that alone stopped an action that was otherwise due.
     suppressed: frozenset[str] = NOTHING
-    # Until this moment of the store's time the same facts lead to no action and suppress nothing else; None: for ever.
+    # Until this moment of the store's time the same facts lead to no action and suppress nothing else; None is for
+    # ever.
     look_again_ms: int | None = None
     no_split: NoSplit = NoSplit.NOT_NEEDED
     no_merge: NoMerge = NoMerge.NOT_ASKED
@@ -119,5 +121,5 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(share: float) -> str:
-    """`120 %`, and never a rounded nothing for what is something."""
+    """`120 %`; a share above zero is never rounded to zero."""
     return "under 1 %" if 0 < share < 0.01 else f"{100 * share:,.0f} %"

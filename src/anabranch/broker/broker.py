@@ -1,7 +1,7 @@
 """One broker: the topics it has open, the connections it serves, and the upkeep of both.
 
-A topic is opened at its first use and stays open until it is deleted, unloaded or loses its log. Opening fences
-whoever had it before. Everything here runs on one event loop.
+A topic is opened at its first use and stays open until it is deleted, unloaded or loses its log. Opening fences the
+former owner. Everything here runs on one event loop.
 """
 
 from __future__ import annotations
@@ -10,46 +10,66 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import anabranch
-from anabranch.broker import listeners, permissions
-from anabranch.broker.authentication import Authentication
-from anabranch.broker.authorization import AllowAll, Authorizer, Rights
-from anabranch.broker.background import Background, Work
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.connection_limits import ConnectionLimits
-from anabranch.broker.disk_share import DiskShare
-from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.catalog.dynamic_config import DynamicConfig
+from anabranch.broker.catalog.owners import BrokerAddress, BrokerRegistry, Owners, SoleOwner
+from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
+from anabranch.broker.catalog.schemas import Schemas
+from anabranch.broker.catalog.topic_policies import TopicPolicyStore
+from anabranch.broker.config import listeners
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.connection.commands import Greeting, Requests
+from anabranch.broker.connection.connections import ServedConnections
+from anabranch.broker.connection.consumer_commands import ConsumerCommands
+from anabranch.broker.connection.limits import ConnectionLimits
+from anabranch.broker.connection.lookup_commands import LookupCommands
+from anabranch.broker.connection.producer_commands import ProducerCommands
+from anabranch.broker.connection.revocation import Revocation
+from anabranch.broker.connection.schema_commands import SchemaCommands
+from anabranch.broker.connection.session import ClientSession, SessionSettings
+from anabranch.broker.connection.sign_in import SignIn
+from anabranch.broker.connection.topic_lists import TopicLists
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
-from anabranch.broker.inactive_topics import InactiveTopicSweep
-from anabranch.broker.listeners import Addresses
-from anabranch.broker.loop_watch import TurnTimes
-from anabranch.broker.new_topics import NewTopics
+from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
-from anabranch.broker.open_topics import OpenTopics
-from anabranch.broker.owners import BrokerRegistry, Owner, Owners, SoleOwner
-from anabranch.broker.policies import Policies
-from anabranch.broker.requests import Requests
-from anabranch.broker.resources import MANAGED_LEDGERS, NotFound, Resources, topic_record_path
-from anabranch.broker.revocation import Revocation
-from anabranch.broker.scalable.classic import scalable_topics
-from anabranch.broker.scalable.load_history import LoadHistory
-from anabranch.broker.scalable.owner import RoutedSegments, SegmentOwner, unreachable
-from anabranch.broker.scalable.registration import Registration
-from anabranch.broker.scalable.scaling import Scaling
-from anabranch.broker.scalable.sweep import sweep_leftovers
-from anabranch.broker.schemas import Schemas, with_schema_defaults
-from anabranch.broker.session import Session
-from anabranch.broker.sign_in import SignIn
-from anabranch.broker.topic import Topic
-from anabranch.broker.topic_policies import TopicPolicyStore
+from anabranch.broker.observe import metrics
+from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
+from anabranch.broker.policy.limits import TopicLimits, limits_of
+from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.runtime.background import Background, Work
+from anabranch.broker.runtime.loop_watch import TurnTimes
+from anabranch.broker.scalable.classic import ClassicTopics, controller_settings, scalable_topics
+from anabranch.broker.scalable.load.history_topic import history_keep
+from anabranch.broker.scalable.load.recent import LoadHistory
+from anabranch.broker.scalable.load.scaling import BrokerScaling
+from anabranch.broker.scalable.naming import TopicNaming
+from anabranch.broker.scalable.owner.registration import Registration
+from anabranch.broker.scalable.owner.segments import RoutedSegments, SegmentOwner, unreachable
+from anabranch.broker.scalable.owner.subscription_limits import SubscriptionLimits
+from anabranch.broker.scalable.owner.sweep import sweep_leftovers
+from anabranch.broker.scalable.sessions.commands import ScalableCommands
+from anabranch.broker.scalable.sessions.consumer_sessions import ConsumerSessions
+from anabranch.broker.security import grants
+from anabranch.broker.security.authentication import Authentication
+from anabranch.broker.security.rights import AllowAll, Authorizer, Rights
+from anabranch.broker.topic.services import TopicServices
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topics.creation import NewTopics
+from anabranch.broker.topics.disk_share import DiskShare
+from anabranch.broker.topics.inactive import InactiveTopicSweep
+from anabranch.broker.topics.open_topics import OpenTopics
+from anabranch.broker.topics.write_upkeep import SWEEP_S, WriteUpkeep
 from anabranch.broker.ui.recorder import Recorder
-from anabranch.broker.write_records import WriteRecords
-from anabranch.broker.write_upkeep import SWEEP_S, WriteUpkeep
+from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
+from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.port import MetadataStore
@@ -58,22 +78,20 @@ from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
-from anabranch.storage.ledger_ids import LedgerIds
+from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.port import LogError, LogStore
-from anabranch.storage.topic_log import finish_delete
-from anabranch.storage.topic_record import TopicRecord
+from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.taking_over import finish_delete
 
 log = logging.getLogger(__name__)
 
 PRODUCER_NAMES_PATH = "/counters/producer-name"
-# Never past the keep-alive: pings, acks and flow share the socket with publishes.
-PAUSE_MAX_S = 5.0
 RATES_SECONDS = 10.0
-# For so long at most an owner that writes nothing does not know that its ledgers were taken.
+# An owner that writes nothing notices within this time that another broker has fenced its ledgers.
 FENCES_SECONDS = 5.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
-# Pulsar's own for this figure, in seconds.
+# Pulsar's buckets for this figure, in seconds.
 QUOTA_CHECK_BOUNDS_S = (5, 10, 30, 60, 300)
 
 
@@ -93,80 +111,242 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
-        remote_segments: Callable[[Owner], Segments] = unreachable,
+        remote_segments: Callable[[BrokerAddress], Segments] = unreachable,
     ) -> None:
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
+        self.service_url, self.service_url_tls = service_url, service_url_tls
+        self.http_url, self.http_url_tls = http_url, http_url_tls
+        self.server_version = f"Anabranch {anabranch.__version__}"
+        self.now_ms = now_ms
+        self.started_ms = now_ms()
+        self.loop = asyncio.get_running_loop()
+        self.background = Background(self.loop)
+        self.rights = Rights(authorizer or AllowAll())
+        self._build_catalog(owners)
+        self._build_connections()
+        self._build_new_topics()
+        self._build_scalable_topics(remote_segments)
+        self._build_topics()
+        self._build_commands(authentication)
+        self._build_figures()
+        self._producer_names = iter(range(0))
+        self.is_closing = False
+        self._stop_watching_session: Callable[[], None] = lambda: None
+        # Done once the log has failed: the broker serves nothing more and its process must be restarted.
+        self.failed: asyncio.Future[LogError] = self.loop.create_future()
+
+    # -- parts, each built of those before it
+
+    def _current_config(self) -> BrokerConfig:
+        return self.config
+
+    def _build_catalog(self, owners: Owners | None) -> None:
+        """The stores of everything besides messages, and the owners of topics."""
+        me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
+        self.owners: Owners = owners or SoleOwner(me)
+        self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
+        self.records = Records(self.metadata)
+        self.schemas = Schemas(self.metadata)
+        self.topic_policies = TopicPolicyStore(self.metadata)
+        self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
+        self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
+
+    def _build_connections(self) -> None:
+        """The table of connections, still empty, and their settings."""
+        config = self.config
+        self.connections = ServedConnections(
+            self.loop,
+            self.log,
+            ConnectionLimits(config.broker_max_connections, config.broker_max_connections_per_ip),
+            unconfirmed_bytes_max=config.max_pending_publish_bytes,
+        )
+        self.sessions = self.connections.sessions
+        self._session_settings = SessionSettings(
+            message_bytes_max=config.max_message_size,
+            keep_alive_s=config.keep_alive_interval_seconds,
+            write_buffer_bytes=config.connection_write_buffer_bytes,
+            unanswered_publishes_max=config.max_pending_publish_requests_per_connection,
+        )
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
+
+    def _build_new_topics(self) -> None:
+        """The creation of topics, and non-persistent topics."""
+        self.new_topics = NewTopics(
+            self.resources,
+            self.records,
+            self.metadata,
+            self._current_config,
+            self.now_ms,
+            lambda name: self.non_persistent.opened(name) is not None,
+        )
+        self.non_persistent = NonPersistentTopics(
+            self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
+        )
+
+    def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments]) -> None:
+        """Scalable topics and their segments; some parts are None while scalable topics are turned off."""
+        # What this broker does to the segments that it owns, and the same for every segment at any broker.
+        self.segment_owner = SegmentOwner(self.metadata, self, self.new_topics, self.schemas, self.now_ms)
+        self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
+        self.subscription_limits = SubscriptionLimits(self.records, self._limits)
+        self.scalable: ScalableTopics | None = None
+        self.registration: Registration | None = None
+        self.scaling: BrokerScaling | None = None
+        if not self.config.scalable_topic_enabled:
+            return
+        self.scalable = scalable_topics(
+            self.metadata,
+            self.segments,
+            self.service_url,
+            controller_settings(self.config, self.resources, self.topic_policies),
+            ClassicTopics(self.resources, self),
+        )
+        self.registration = Registration(
+            self.records, self.scalable.feed, self.segments, self.subscription_limits
+        )
+        self.scaling = BrokerScaling(
+            self.config,
+            self.scalable,
+            self.metadata,
+            self.resources,
+            self.owners,
+            self,
+            self.new_topics,
+            self.schemas,
+            self.background,
+            self.now_ms,
+            self.loop.time,
+            service_url=self.service_url,
+        )
+
+    def _build_topics(self) -> None:
+        """The parts that open, keep and sweep topics."""
+        self.topic_services = TopicServices(
+            loop=self.loop,
+            now_ms=self.now_ms,
+            config=self._current_config,
+            metadata=self.metadata,
+            log_store=self.log,
+            ledger_ids=LedgerIds(self.metadata),
+            policies=self.topic_policies,
+            effective=LatestEffective(self._current_config),
+            write_records=self.write_records,
+            rights=self.rights,
+            background=self.background,
+            compacting=asyncio.Semaphore(1),
+            http_url=self.http_url,
+            registration=self.registration,
+            progressed=self.connections.progressed,
+            segment_progressed=self.on_segment_progress,
+            part_of=self.part_of,
+        )
+        self.open_topics = OpenTopics(
+            self.topic_services,
+            self.resources,
+            self.records,
+            self.owners,
+            self.new_topics,
+            own_keep=lambda name: history_keep(self.config, name),
+            segment_opened=self._segment_opened,
+        )
+        self.write_upkeep = WriteUpkeep(
+            self.open_topics, self.write_records, self.metadata, self.owners, self._current_config
+        )
+        self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
+        self.disk_share = DiskShare(self.topic_services, self.open_topics)
+
+    def _build_commands(self, authentication: Authentication | None) -> None:
+        """The commands of clients, their sign-in, and the revocation of their rights."""
+        config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
-            now_ms,
+            self.now_ms,
+            server_version=self.server_version,
             answer_max_s=config.authentication_refresh_check_seconds,
             has_rights=config.authorization_enabled,
             proxy_roles=config.proxy_roles,
         )
-        self.rights = Rights(authorizer or AllowAll())
-        self.revocation = Revocation(self)
-        self.schemas = Schemas(metadata)
-        self.write_records = WriteRecords(metadata, config.hidden_writes_lease_ms)
-        self.write_upkeep = WriteUpkeep(self)
-        self.service_url = service_url
-        self.service_url_tls = service_url_tls
-        self.http_url = http_url
-        self.http_url_tls = http_url_tls
-        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
-        self.now_ms = now_ms
-        self.started_ms = now_ms()
-        me = Owner(service_url, http_url, service_url_tls)
-        self.owners: Owners = owners or SoleOwner(me)
-        self.registry = BrokerRegistry(metadata, me, self.started_ms)
-        # What this broker does to the segments it owns, and the same for every segment wherever it is.
-        self.records = Records(metadata)
-        self.segment_owner = SegmentOwner(self)
-        self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
-        # All None while scalable topics are turned off.
-        self.scalable = scalable_topics(self) if config.scalable_topic_enabled else None
-        self.registration = (
-            Registration(self, self.scalable.feed, self.segments) if self.scalable is not None else None
+        naming = TopicNaming(scalable, self.non_persistent, self.new_topics, self.owners, self.check_lookup)
+        schemas = SchemaCommands(
+            naming, rights, self.schemas, self.policies, self.check_scalable, self.attachable, self.now_ms
         )
-        self.non_persistent = NonPersistentTopics(self)
-        self.server_version = f"Anabranch {anabranch.__version__}"
-        self.loop = asyncio.get_running_loop()
-        self.requests = Requests(self)
-        self.sessions: dict[Session, None] = {}  # In the order of their opening.
-        self.connections_total = 0
-        self.connection_limits = ConnectionLimits(
-            config.broker_max_connections, config.broker_max_connections_per_ip
+        registered = ConsumerSessions(
+            scalable,
+            self.metadata,
+            rights,
+            self.subscription_limits,
+            self.opened,
+            self.loop,
+            service_url=self.service_url,
         )
-        self.connections_refused = 0
+        self.requests = Requests(
+            Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
+            self.sign_in,
+            LookupCommands(naming, rights, self.addresses),
+            ProducerCommands(
+                naming, rights, schemas, self.log, self.attachable, self.new_producer_name, self.now_ms
+            ),
+            ConsumerCommands(
+                naming,
+                rights,
+                schemas,
+                registered,
+                self.attachable,
+                metadata_bytes_max=config.max_consumer_metadata_size,
+            ),
+            schemas,
+            TopicLists(self.loop, self.metadata, self.resources, rights, self.non_persistent),
+            ScalableCommands(
+                scalable,
+                registered,
+                self.sessions,
+                rights,
+                self.resources,
+                self.new_topics,
+                self.owners,
+                self.registry,
+                default_segments=config.scalable_topic_default_segments,
+                frame_bytes_max=config.max_message_size,
+            ),
+        )
+        self.revocation = Revocation(
+            self.metadata, rights, self.background, self.sessions, registered, self.requests.topic_lists
+        )
+
+    def _build_figures(self) -> None:
+        """The measurements, for metrics and for the page."""
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
         self.turns = TurnTimes()
         self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
-        self.publish_times = Recent(log_store.histograms().get("append", Histogram()))
-        self.topic_policies = TopicPolicyStore(metadata)
-        self.dynamic_config = DynamicConfig(metadata, config, self._reconfigure)
-        self.inactive_topics = InactiveTopicSweep(self)
-        self.disk_share = DiskShare(self)
-        self.open_topics = OpenTopics(self)
-        self.new_topics = NewTopics(self)
-        self.ledger_ids = LedgerIds(metadata)
-        self._producer_names = iter(range(0))
-        self._paused: dict[Session, None] = {}
-        self._resuming: asyncio.TimerHandle | None = None
-        self.background = Background(self.loop)
-        self.is_closing = False
-        # One at a time: each takes the memory of a table of keys.
-        self.compacting = asyncio.Semaphore(1)
-        self._stop_watching_session: Callable[[], None] = lambda: None
-        self.scaling = Scaling(self, self.scalable) if self.scalable is not None else None
-        self.recorder = Recorder(self)
-        # Done once the log has ended under us: the broker serves nothing more and its process must start anew.
-        self.failed: asyncio.Future[LogError] = self.loop.create_future()
+        self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
+        self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
+        self.page = PageSources(
+            self.config,
+            self.service_url,
+            self.now_ms,
+            self.metadata,
+            self.resources,
+            self.registry,
+            self.rights,
+            self.recorder,
+            self.loaded,
+            self.sessions,
+            lambda: self.loop_lag_s,
+            self.scalable,
+            self.scaling,
+        )
+
+    def _segment_opened(self, topic: TopicName) -> None:
+        if self.scalable is not None:
+            self.scalable.touch(topic)
 
     def addresses(self, listener: str = "") -> Addresses:
-        """Where clients are sent that name this listener, or none. NotAllowedError if there is none of that name."""
+        """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
         if not listener:
             return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
         found = self._listeners.get(listener)
@@ -176,9 +356,9 @@ class Broker:
             )
         return found
 
-    def http_url_for(self, has_tls: bool) -> str:
-        """Where a client that came with or without TLS is sent for REST."""
-        return self.http_url_tls if has_tls and self.http_url_tls else self.http_url
+    def new_session(self) -> ClientSession:
+        """A session for a connection that is being accepted."""
+        return ClientSession(self.loop, self._session_settings, self.connections, self.requests)
 
     # -- life
 
@@ -199,7 +379,7 @@ class Broker:
         self.log.on_end(self._log_ended)
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(FENCES_SECONDS, self._look_for_fences)
-        self.background.every(self.config.keep_alive_interval_seconds / 3, self._check_connections)
+        self.background.every(self.config.keep_alive_interval_seconds / 3, self.connections.probe)
         self.background.every(self.config.authentication_refresh_check_seconds, self._check_identities)
         if not self.rights.are_open:
             self.background.until_done(self.revocation.follow_tenants)
@@ -215,27 +395,28 @@ class Broker:
         self.background.until_done(self.requests.topic_lists.follow)
         self.background.every(self.config.hidden_writes_check_interval_seconds, self.write_upkeep.look)
         self.background.every(SWEEP_S, self.write_upkeep.sweep)
-        self.background.every(self.recorder.interval_s, self.recorder.sample)
+        self.background.every(self.config.scalable_topic_load_report_interval, self.recorder.sample)
         self.background.begin(self._measure_lag())
 
     @property
     def autoscaler(self) -> AutoScaler:
         """NotAllowedError while scalable topics are turned off."""
-        return self._scaling().scaler
+        return self._scaling_on().scaler
 
     @property
     def load_history(self) -> LoadHistory:
-        """What flowed through the segments open here, for the last hour."""
-        return self._scaling().reporter.history
+        """What flowed through the segments open here in the last hour."""
+        return self._scaling_on().reporter.history
 
-    def _scaling(self) -> Scaling:
+    def _scaling_on(self) -> BrokerScaling:
         if self.scaling is None:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
 
     async def close(self) -> None:
-        """Ends cleanly: what was accepted is confirmed and answered, then every connection is closed."""
+        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
         self.is_closing = True
+        self.open_topics.stop()
         self._stop_watching_session()
         await self.background.close()
         await self.requests.scalable.close()
@@ -278,10 +459,10 @@ class Broker:
                 home = f"{tenant}/{namespace}"
                 live.append((LedgerId(left.id), Incarnation(left.incarnation), 0, left.end, home))
         self.log.retain(live)
-        await sweep_leftovers(self, records)
+        await sweep_leftovers(self.metadata, self.owners, self.segment_owner, records)
 
     def _log_ended(self) -> None:
-        """The log is over, and so is this broker: nobody can publish or subscribe here any more."""
+        """The log has ended, and so has this broker: no client can publish or subscribe here any more."""
         if self.log.ended is not None and not self.is_closing and not self.failed.done():
             self.failed.set_result(self.log.ended)
 
@@ -302,15 +483,15 @@ class Broker:
         made_for: ScalableTopic | None = None,
         for_deletion: bool = False,
     ) -> Topic:
-        """The open topic; opened or, if allowed, created first. One opening serves everyone who waits for it.
+        """The open topic; opened or, if allowed, created first. One opening serves all callers that wait for it.
 
-        `made_for` makes a missing segment of the topic with that record: only its owner may say so. `for_deletion`
-        also opens what nobody may use any more: leftovers, and topics of a namespace that is going.
+        `made_for` creates a missing segment of the topic with that record: only its owner may pass it. `for_deletion`
+        also opens topics that may not be used any more: leftovers, and topics of a namespace that is being deleted.
         """
         return await self.open_topics.topic(name, create=create, made_for=made_for, for_deletion=for_deletion)
 
     async def attachable(self, name: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
-        """What producers and consumers of that name attach to."""
+        """The topic that producers and consumers of that name attach to."""
         if name.domain is Domain.NON_PERSISTENT:
             return await self.non_persistent.open(name, create=create)
         return await self.topic(name, create=create)
@@ -323,50 +504,48 @@ class Broker:
     async def delete_topic(
         self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None
     ) -> None:
-        """Refused while somebody uses it, unless forced; `if_unused` judges that in another way."""
+        """Refused while clients use the topic, unless forced; `if_unused` is another check of that."""
         topic = await self.topic(name)
         await topic.delete(force=force, if_unused=if_unused)
         if name.is_classic and not name.is_partition:
             await self.forget_topic(name)
 
     async def forget_topic(self, name: TopicName) -> None:
-        """Removes what is kept of a deleted topic, partitioned or not, besides its log: it may be made anew."""
+        """Removes what is stored about a deleted topic, partitioned or not, besides its log: it may be created
+        again."""
         await self.schemas.delete(name)
         await self.topic_policies.forget(name)
         await self.records.remove_classic(scalable_name(name))
         await self.forget_grants(name)
 
     async def forget_grants(self, name: TopicName) -> None:
-        """What was granted on a topic that is gone."""
-        # A namespace that is being deleted goes with all its grants.
+        """Removes the grants on a deleted topic."""
+        # A namespace that is being deleted loses all its grants.
         with contextlib.suppress(NotFound):
             policies = await self.resources.policies(name.namespace)
-            if permissions.forget_topic(policies, name) is not policies:
+            if grants.forget_topic(policies, name) is not policies:
                 await self.resources.update_policies(
-                    name.namespace, lambda found: permissions.forget_topic(found, name)
+                    name.namespace, lambda found: grants.forget_topic(found, name)
                 )
 
     async def discard_topic(self, name: TopicName) -> None:
-        """Removes what is stored under that name, whoever uses it and whether or not anybody may; if anything is."""
+        """Deletes what is stored under that name, if anything, even if it is in use or may not be used any more."""
         while await self.resources.topic_exists(name):
             try:
                 topic = await self.topic(name, for_deletion=True)
             except TopicNotFoundError:
-                # Its deletion has begun before.
+                # Its deletion began before.
                 await self.finish_deleting(name)
                 return
             if not topic.is_closed:
                 await topic.delete(force=True)
 
     async def finish_deleting(self, name: TopicName) -> None:
-        """Ends a deletion that was begun and cut short: the name is free again."""
-        path = topic_record_path(name)
-        found = await self.metadata.get(path)
-        if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
-            await finish_delete(path, record, found.version, self.log, self.metadata)
+        """Completes a deletion that was interrupted: the name is free again."""
+        await self.open_topics.finish_deleting(name)
 
     async def unload_topic(self, name: TopicName) -> None:
-        """Closes the topic; its clients come back and open it again."""
+        """Closes the topic; its clients reconnect and open it again."""
         topic = await self.topic(name)
         await topic.close()
 
@@ -374,7 +553,7 @@ class Broker:
         return await (await self.topic(name)).terminate()
 
     async def skip_damage(self, name: TopicName) -> int:
-        """Steps over damaged entries wherever a reader of this topic has met them; returns how many were given up."""
+        """Skips damaged entries where a reader of this topic has met them; returns how many were skipped."""
         return await (await self.topic(name)).skip_damage()
 
     async def topics(self, namespace: NamespaceName) -> list[str]:
@@ -382,7 +561,7 @@ class Broker:
         return await self.resources.topics(namespace)
 
     async def check_lookup(self, name: TopicName) -> None:
-        """Whether this broker may be named as the owner of that topic."""
+        """Raises unless this broker may be named as the owner of that topic."""
         await self.resources.policies(name.namespace)
         if (
             name.domain is Domain.SEGMENT
@@ -397,13 +576,14 @@ class Broker:
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def has_scalable(self, name: TopicName) -> bool:
-        """Whether there is a scalable topic of that name, in whatever domain it is given."""
+        """Whether there is a scalable topic of that name, given in any domain."""
         return await self.records.get(scalable_name(name)) is not None
 
     async def part_of(self, name: TopicName, record: TopicRecord) -> str:
-        """The id of the topic that the log with that record is a partition of at present; "" if it is of none.
+        """The id of the topic that the log with that record is a partition of at present; "" if there is none.
 
-        The log may have another id itself: it was made before the partitioned topic, or was left of a former one."""
+        The log itself may have another id: it was created before the partitioned topic, or remained from a former
+        one."""
         if not name.is_partition or await self.resources.classic_id(name) != record.topic_id:
             return ""
         scalable = await self.records.get(name.base)
@@ -419,7 +599,7 @@ class Broker:
         self._producer_names = iter(await self.metadata.next_ids(PRODUCER_NAMES_PATH, 1000))
         return await self.new_producer_name()
 
-    def _policies_changed(self, namespace: NamespaceName, policies: Policies | None) -> None:
+    def _policies_changed(self, namespace: NamespaceName, policies: NamespacePolicies | None) -> None:
         if policies is not None:
             for name, topic in self.loaded().items():
                 if name.namespace == namespace:
@@ -432,25 +612,27 @@ class Broker:
     def _topic_policies_changed(self, changed: TopicName) -> None:
         for name, topic in self.loaded().items():
             if name.base == changed:
-                topic.upkeep.policies_changed()
+                topic.in_force.changed()
 
-    async def policies(self, topic: TopicName) -> Policies:
-        """Those in force for the topic: its own, its namespace's, and what the configuration says of schemas."""
-        policies = self.topic_policies.over(await self.resources.policies(topic.namespace), topic)
-        return with_schema_defaults(policies, self.config)
+    async def policies(self, topic: TopicName) -> EffectivePolicies:
+        of_namespace = await self.resources.policies(topic.namespace)
+        return effective(self.config, self.topic_policies.over(of_namespace, topic))
+
+    async def _limits(self, topic: TopicName) -> TopicLimits:
+        return limits_of(self.config, await self.policies(topic))
 
     def _reconfigure(self, config: BrokerConfig) -> None:
         self.config = config
         for topic in self.loaded().values():
-            topic.upkeep.policies_changed()
+            topic.in_force.changed()
         self.non_persistent.config_changed()
 
     async def check_quotas(self) -> None:
-        """Looks at the backlog of each open topic, and does what its quotas say."""
+        """Checks the backlog of each open topic, and applies its quotas."""
         started = self.loop.time()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
-                await self._guarded(topic, topic.upkeep.quotas.check)
+                await self._guarded(topic, topic.quotas.check)
         self.quota_check_times.observe(self.loop.time() - started)
 
     def _owners_changed(self) -> None:
@@ -458,7 +640,7 @@ class Broker:
         self.non_persistent.owners_changed()
 
     def on_segment_progress(self, name: TopicName) -> None:
-        """Somebody has got to the end of this sealed topic, or back from it: its controller looks again."""
+        """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
         if self.scalable is None:
             return
         if name.domain is Domain.SEGMENT:
@@ -469,37 +651,33 @@ class Broker:
         self.scalable.segment_progress(topic, number)
 
     async def _look_for_fences(self) -> None:
-        """A topic that nobody writes to would stay open here after another broker has taken it, and its consumers
-        would wait for ever for what is published there."""
+        """A topic without publishers would stay open here after another broker has opened it, and its consumers would
+        wait for ever for what is published there."""
         self.log.look_for_fences()
 
     async def _maintain_topics(self) -> None:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
-                if not topic.is_bare:
+                if not topic.log_is_empty:
                     await self._guarded(topic, topic.maintain)
         await self.disk_share.give_back()
 
     async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
-        """One topic's upkeep: what goes wrong with it is no other topic's business."""
+        """Runs the upkeep of one topic: its failure does not affect other topics."""
         try:
             await work()
         except VersionConflict:
-            # Its record was changed by somebody else: the topic is another broker's by now.
+            # Another broker changed the record: the topic is owned by that broker now.
             await self.open_topics.close_if_taken(topic)
         except (AnabranchError, OSError):
-            # Of a topic that was closed or deleted meanwhile nothing is expected any more.
+            # A topic that was closed or deleted meanwhile needs no upkeep any more.
             if not topic.is_closed:
-                log.exception("upkeep of %s failed", topic.name)
+                log.exception("%s: upkeep failed, trying again at the next round", topic.name)
 
     async def _check_compaction(self) -> None:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 topic.upkeep.check_compaction()
-
-    async def next_ledger_id(self) -> int:
-        """An id that no ledger ever had."""
-        return await self.ledger_ids.next(0)
 
     async def _update_rates(self) -> None:
         self.publish_times.turn()
@@ -507,84 +685,34 @@ class Broker:
             for topic in topics:
                 try:
                     topic.update_rates(RATES_SECONDS)
-                except Exception:  # One topic's trouble: the rates of those behind it are worth as much.
-                    log.exception("%s: updating its rates failed", topic.name)
+                except Exception:  # A failure of one topic must not stop the rates of those behind it.
+                    log.exception("%s: updating rates failed", topic.name)
         self.non_persistent.update_rates(RATES_SECONDS)
 
     # -- connections
 
-    def session_opened(self, session: Session) -> None:
-        """NotAllowedError if there are as many as there may be; it is to be closed then."""
-        self.sessions[session] = None
-        self.connections_total += 1
-        self.connection_limits.opened(session.host)
+    @property
+    def connections_total(self) -> int:
+        return self.connections.opened_total
 
-    def session_closed(self, session: Session) -> None:
-        if session in self.sessions:
-            self.connection_limits.closed(session.host)
-        self.sessions.pop(session, None)
-        self._paused.pop(session, None)
+    @property
+    def connections_refused(self) -> int:
+        return self.connections.refused_total
 
-    async def _check_connections(self) -> None:
-        now = self.loop.time()
-        for session in list(self.sessions):
-            session.tick(now)
+    @property
+    def paused_connections(self) -> int:
+        return self.connections.paused
 
     async def _check_identities(self) -> None:
         for session in list(self.sessions):
             self.sign_in.look(session)
         await self.revocation.look()
 
-    # -- back-pressure
-
-    @property
-    def is_congested(self) -> bool:
-        """Reading from publishers pauses here, and resumes below half of it."""
-        return self.log.unconfirmed_bytes > self.config.max_pending_publish_bytes
-
-    def pause(self, session: Session) -> None:
-        session.pause_reading()
-        self._paused[session] = None
-        if self._resuming is None:
-            self._resuming = self.loop.call_later(PAUSE_MAX_S, self._resume_some)
-
-    @property
-    def paused_connections(self) -> int:
-        return len(self._paused)
-
-    def progressed(self) -> None:
-        """Something was confirmed: readers that waited for it may go on."""
-        if self._paused and self.log.unconfirmed_bytes * 2 < self.config.max_pending_publish_bytes:
-            self._resume_all()
-
-    def _resume_some(self) -> None:
-        """Pings, acks and flow share the socket with publishes, so nobody is left unread for long; but where the disk
-        hangs, only as many are read as fit into a second time the limit, those that have waited longest first.
-        """
-        self._resuming = None
-        room = 2 * self.config.max_pending_publish_bytes - self.log.unconfirmed_bytes
-        for session in list(self._paused):
-            if room <= 0:
-                break
-            room -= session.read_bytes
-            del self._paused[session]
-            session.resume_reading()
-        if self._paused and self._resuming is None:
-            self._resuming = self.loop.call_later(PAUSE_MAX_S, self._resume_some)
-
-    def _resume_all(self) -> None:
-        if self._resuming is not None:
-            self._resuming.cancel()
-            self._resuming = None
-        paused, self._paused = self._paused, {}
-        for session in paused:
-            session.resume_reading()
-
     def _accepting_changed(self, is_accepting: bool) -> None:
         if is_accepting:
             log.warning("disk space is available again: publishing resumes")
             return
-        log.error("only the disk reserve is left: producers are closed until space is freed")
+        log.error("the disk is full but for the reserve: producers are closed until space is freed")
         for topic in self.loaded().values():
             topic.attached.close_all()
         self.background.begin(self._maintain_topics())
@@ -595,3 +723,53 @@ class Broker:
             await asyncio.sleep(LAG_S)
             self.loop_lag_s = max(0.0, self.loop.time() - before - LAG_S)
             self.loop_lags.observe(self.loop_lag_s)
+
+    # -- for the REST
+
+    def admin_services(self) -> AdminServices:
+        return AdminServices(
+            current_config=self._current_config,
+            metadata=self.metadata,
+            log=self.log,
+            resources=self.resources,
+            registry=self.registry,
+            owners=self.owners,
+            sign_in=self.sign_in,
+            rights=self.rights,
+            schemas=self.schemas,
+            topic_policies=self.topic_policies,
+            dynamic_config=self.dynamic_config,
+            write_records=self.write_records,
+            records=self.records,
+            segment_owner=self.segment_owner,
+            scalable=self.scalable,
+            registration=self.registration,
+            current_autoscaler=lambda: self.autoscaler,
+            open_topics=self.open_topics,
+            new_topics=self.new_topics,
+            non_persistent=self.non_persistent,
+            sessions=self.sessions,
+            connections_opened=lambda: self.connections_total,
+            now_ms=self.now_ms,
+            started_ms=self.started_ms,
+            server_version=self.server_version,
+            service_url=self.service_url,
+            service_url_tls=self.service_url_tls,
+            http_url=self.http_url,
+            addresses=self.addresses,
+            policies=self.policies,
+            topics=self.topics,
+            has_scalable=self.has_scalable,
+            part_of=self.part_of,
+            check_lookup=self.check_lookup,
+            check_new_subscription=partial(self.subscription_limits.check_new, is_by_use=False),
+            check_quotas=self.check_quotas,
+            delete_topic=self.delete_topic,
+            forget_topic=self.forget_topic,
+            forget_grants=self.forget_grants,
+            discard_topic=self.discard_topic,
+            unload_topic=self.unload_topic,
+            terminate_topic=self.terminate_topic,
+            skip_damage=self.skip_damage,
+            metrics=lambda: metrics.render(self),
+        )

@@ -1,4 +1,4 @@
-"""What a broker refuses, with the protocol's error code of each.
+"""The errors by which a broker refuses requests, each with the protocol's error code.
 
 AnabranchError
 `-- BrokerError             a request that cannot be met; the message says what to do
@@ -7,7 +7,7 @@ AnabranchError
     |-- TopicTerminatedError
     |-- ProducerBusyError   another producer holds the name or the topic
     |-- QuotaHoldError      the backlog is over its quota: clients keep their messages and try again
-    |-- QuotaExceededError  the same where clients are to give up what they hold
+    |-- QuotaExceededError  the same where clients are to fail the messages they hold
     |-- EncryptionRequiredError
     |-- ProducerFencedError a newer producer with a higher claim has taken the topic
     |-- ConsumerBusyError   another consumer holds the exclusive subscription
@@ -16,7 +16,7 @@ AnabranchError
     |-- SubscriptionBusyError  the subscription is of another type, or still has consumers
     |-- IncompatibleSchemaError
     |   `-- InvalidSchemaError  no definition at all
-    `-- NotAllowedError     not possible here, whoever asks
+    `-- NotAllowedError     not possible here, for any client
         `-- TooManyTopicsError
 """
 
@@ -85,7 +85,7 @@ class IncompatibleSchemaError(BrokerError):
 
 
 class InvalidSchemaError(IncompatibleSchemaError):
-    """It is no definition of its own type."""
+    """The definition is not valid for its own schema type."""
 
 
 class NotAllowedError(BrokerError):
@@ -93,4 +93,4 @@ class NotAllowedError(BrokerError):
 
 
 class TooManyTopicsError(NotAllowedError):
-    """The namespace has as many topics as it may."""
+    """The namespace has reached its maximum number of topics."""

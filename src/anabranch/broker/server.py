@@ -1,7 +1,7 @@
-"""A whole broker in one process: opens the stores, listens, serves until told to stop.
+"""A whole broker in one process: opens the stores, listens, serves until it is stopped.
 
-The binary port opens first and the admin REST, whose libraries take most of a second to load, right after it: clients
-can publish before the page is up. `/admin/v2/brokers/health` answers once both are.
+The binary port opens first and the REST, which takes a tenth of a second to import, right after it: clients can publish
+before the page is up. `/admin/v2/brokers/health` answers once both are.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from anabranch.broker import belonging, listeners, logs
-from anabranch.broker.accepting import Acceptor, descriptors_for_connections
-from anabranch.broker.authentication import Authentication
-from anabranch.broker.authorizer import StoredRights
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.listeners import Addresses
-from anabranch.broker.loop_watch import LoopWatch
-from anabranch.broker.policies import Cluster
-from anabranch.broker.resources import Resources
-from anabranch.broker.session import Session
-from anabranch.broker.tls import Certificates
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config import listeners
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.connection.accepting import Acceptor, descriptors_for_connections
+from anabranch.broker.policy.namespace import ClusterRecord
+from anabranch.broker.runtime import data_folder, logs
+from anabranch.broker.runtime.loop_watch import LoopWatch
+from anabranch.broker.security.authentication import Authentication
+from anabranch.broker.security.stored_rights import StoredRights
+from anabranch.broker.security.tls import Certificates
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import StoreInUse
 from anabranch.metadata.sqlite import SqliteMetadata
-from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.on_disk.file_store import FileLogStore
 
 log = logging.getLogger(__name__)
 
-# A finished sync must not wait for a busy loop to give up the interpreter: 5 ms, the default, would be most of a
+# A finished sync must not wait long for a busy loop to release the interpreter: 5 ms, the default, would be most of a
 # publish's latency.
 SWITCH_INTERVAL_S = 0.0001
 BACKLOG = 1024
-# With fewer descriptors there is hardly room for a connection beside what the broker itself has open.
+# With fewer descriptors there is hardly room for a connection beside the broker's own files.
 CONNECTIONS_LEAST = 96
-# The collector looks at every 50,000 new objects (1 ms), at every tenth look at what was left of those (at most 500,000
-# objects, 15 ms), and very rarely at everything.
+# The collector scans every 50,000 new objects (1 ms), at every tenth scan the survivors of those (at most 500,000
+# objects, 15 ms), and very rarely everything.
 GC_THRESHOLDS = (50_000, 10, 1_000)
 
 
 class StartError(AnabranchError):
-    """The broker cannot start or go on; the message is one line for a person."""
+    """The broker cannot start or continue; the message is one line for a person."""
 
 
 def now_ms() -> int:
@@ -59,7 +59,7 @@ def now_ms() -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, made early so that a taken port is found before anything is opened."""
+    """A listening socket, created early so that a port in use is found before anything is opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +76,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _advertised(config: BrokerConfig) -> str:
-    """As it stands in a URL."""
+    """The advertised address, as it is written in a URL."""
     host = config.advertised_address
     if not host:
         host = socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
@@ -96,8 +96,8 @@ def _make_folder(data: Path) -> None:
 def _authentication(config: BrokerConfig) -> Authentication | None:
     if not config.authentication_enabled:
         return None
-    # Loaded only where it is needed: it takes a tenth of a second.
-    from anabranch.broker import tokens
+    # Imported only if needed: it takes a tenth of a second.
+    from anabranch.broker.security import tokens
 
     return tokens.authentication(config)
 
@@ -116,7 +116,7 @@ async def running(
 ) -> AsyncIterator[Broker]:
     """A broker that serves its binary port. Leaving the context ends it cleanly.
 
-    `web_port` is the one that the admin REST really listens on, where the settings leave it to the system.
+    `web_port` is the actual port of the admin REST, if the settings leave it to the system.
     """
     descriptors_end = descriptors_for_connections()
     if descriptors_end < CONNECTIONS_LEAST:
@@ -131,16 +131,16 @@ async def running(
         if secured is not None:
             stack.callback(secured.close)
         _make_folder(data)
-        belonging.check_metadata(data)
+        data_folder.check_metadata(data)
         try:
-            service = await SqliteMetadata.open(data / belonging.METADATA, clock_ms=now_ms)
+            service = await SqliteMetadata.open(data / data_folder.METADATA, clock_ms=now_ms)
         except StoreInUse:
             raise StartError(
                 f"another broker serves {data} already: stop it, or name another folder with --data-dir"
             ) from None
         stack.push_async_callback(service.close)
         metadata = await service.connect()
-        await belonging.check_log(metadata, data)
+        await data_folder.check_log(metadata, data)
         host = _advertised(config)
         own = Addresses(
             f"pulsar://{host}:{binary.getsockname()[1]}",
@@ -159,7 +159,7 @@ async def running(
         await resources.start()
         stack.push_async_callback(resources.close)
         await resources.bootstrap(
-            Cluster(
+            ClusterRecord(
                 service_url=told.http_url,
                 service_url_tls=told.http_url_tls,
                 broker_service_url=told.service_url,
@@ -167,7 +167,7 @@ async def running(
             )
         )
         store = FileLogStore(
-            data / belonging.LOG,
+            data / data_folder.LOG,
             clock_ms=now_ms,
             file_bytes=config.log_file_bytes,
             cache_bytes=config.log_cache_bytes,
@@ -191,9 +191,9 @@ async def running(
         await broker.start()
         stack.push_async_callback(broker.close)
         stack.enter_context(LoopWatch(broker.turns))
-        stack.callback(Acceptor(binary, lambda: Session(broker), descriptors_end).close)
+        stack.callback(Acceptor(binary, broker.new_session, descriptors_end).close)
         if secured is not None:
-            stack.callback(Acceptor(secured, lambda: Session(broker), descriptors_end, certificates).close)
+            stack.callback(Acceptor(secured, broker.new_session, descriptors_end, certificates).close)
         if certificates is not None:
             broker.background.every(max(1, config.tls_cert_refresh_check_duration_sec), certificates.look)
         log.info(
@@ -206,7 +206,7 @@ async def running(
 
 
 def _on_signals(stop: asyncio.Event) -> None:
-    """The first SIGINT or SIGTERM asks for a clean end, the second ends at once, which loses nothing acknowledged."""
+    """The first SIGINT or SIGTERM requests a clean end, the second ends at once, which loses nothing acknowledged."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
@@ -233,9 +233,9 @@ async def _serve(config: BrokerConfig) -> None:
             secured = stack.enter_context(listen(config.bind_address, config.web_service_port_tls))
             listening.append((secured, certificates))
         async with running(config, web.getsockname()[1], certificates) as broker:
-            # Loaded in a thread: see the module's docstring. Clients are served meanwhile.
-            admin = await asyncio.to_thread(importlib.import_module, "anabranch.broker.admin")
-            async with admin.serve_admin(broker, listening):
+            # Imported in a thread: see the module's docstring. Clients are served meanwhile.
+            rest = await asyncio.to_thread(importlib.import_module, "anabranch.broker.rest")
+            async with rest.serve_rest(broker.admin_services(), broker.page, listening):
                 logs.tell(
                     config,
                     logging.INFO,
@@ -251,14 +251,14 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def run_standalone(config: BrokerConfig, warnings: Sequence[str] = ()) -> int:
-    """Serves until SIGINT or SIGTERM; the process's exit code. Errors, and what to warn of, are a line each."""
+    """Serves until SIGINT or SIGTERM; returns the process's exit code. Prints errors and warnings, a line each."""
     import uvloop
 
     logs.configure(config)
     for warning in warnings:
         logs.tell(config, logging.WARNING, warning)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Hardly anything on the data path is part of a cycle: the collector looks rarely, and never at what was loaded.
+    # Hardly anything on the data path is part of a cycle: the collector runs rarely, and never scans what was loaded.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -1,6 +1,6 @@
 """`anabranch completion`: a script for bash, zsh or fish that completes commands, actions, options and their values.
 
-The scripts hold every word of the command line as it is declared: completing asks neither Python nor a broker.
+The scripts hold every word of the command line as it is declared: completing starts neither Python nor a request.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-# What help calls an argument that is a file or a folder.
+# The names of arguments, in help, that are files or folders.
 _FILES = frozenset({"FILE", "DIR", "PATH"})
 
 
 class Word(NamedTuple):
-    """A command, an action, a value that can stand there, or an option, with what it is for."""
+    """A command, an action, a possible value, or an option, with its purpose."""
 
     text: str
     help: str
@@ -49,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tree(parser: argparse.ArgumentParser) -> Places:
-    """What may follow each command: `""` is the program alone, `"topics create"` an action."""
+    """The words that may follow each command: `""` is the program alone, `"topics create"` an action."""
     return dict(_walk(parser, ""))
 
 
 def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, list[Word]]]:
     found: list[Word] = []
     inner: list[tuple[str, argparse.ArgumentParser]] = []
-    for action in parser._actions:  # argparse tells nobody else what it was told.
+    for action in parser._actions:  # argparse has no public list of its actions.
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, child in action.choices.items():
@@ -77,7 +77,7 @@ def _options(action: argparse.Action) -> Iterator[Word]:
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
-    """All that may be written there, if that is known: choices, or `on|off`."""
+    """All values that may be written there, if they are known: choices, or `on|off`."""
     if action.choices:
         return tuple(str(choice) for choice in action.choices)
     metavar = action.metavar if isinstance(action.metavar, str) else ""
@@ -85,12 +85,12 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
 
 
 def _short(help: str | None) -> str:
-    """One line without what shells take for their own."""
+    """One line without characters that are special to shells."""
     return (help or "").replace("%%", "%").partition("; ")[0]
 
 
 def _with_values(places: Places) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """`stats --sort`, and what can follow it."""
+    """`stats --sort`, and the values that can follow it."""
     for path, found in places.items():
         for word in found:
             if word.is_option and word.values:
@@ -102,7 +102,7 @@ def _texts(words: Iterable[Word]) -> str:
 
 
 def _lists(places: Places) -> tuple[str, str]:
-    """The options that take a value, and those of them whose value is a file. The program alone has none."""
+    """The options that have a value, and those of them whose value is a file. The program alone has none."""
     options = [word for path, found in places.items() if path for word in found if word.is_option]
     return _texts(w for w in options if w.takes_value), _texts(w for w in options if w.is_file)
 

@@ -1,4 +1,4 @@
-"""The command line: what can be asked, and which module does it.
+"""The command line: its commands, and the module of each.
 
 Plain argparse, and every command's module is imported only when that command runs: `anabranch standalone` has to serve
 its first publish within a second of being started, and the usual libraries take a good part of that to import.
@@ -14,43 +14,51 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import anabranch
-from anabranch.cli.broker_options import declare_broker
-from anabranch.cli.client_options import declare_consume, declare_produce
-from anabranch.cli.parsing import Parser
-from anabranch.cli.pipeline_options import declare_backtest, declare_load_history, declare_to_parquet
+from anabranch.cli.parsing.broker_options import declare_broker
+from anabranch.cli.parsing.client_options import declare_consume, declare_produce
+from anabranch.cli.parsing.parser import Parser
+from anabranch.cli.parsing.pipeline_options import declare_backtest, declare_load_history, declare_to_parquet
 
-# The module that declares each of these, its function, and what the command is for.
+# The module that declares each of these, its function, and the purpose of the command.
 ADMIN: Final[Mapping[str, tuple[str, str, str]]] = {
     "topics": (
-        "topics_options",
+        "parsing.topics_options",
         "declare_topics",
         "list, make, describe, split, merge, watch and delete topics",
     ),
     "subscriptions": (
-        "subscriptions",
+        "admin.subscriptions",
         "declare_subscriptions",
         "list, make, move, look into and delete subscriptions",
     ),
-    "namespaces": ("namespaces", "declare_namespaces", "namespaces, their policies and permissions"),
+    "namespaces": ("admin.namespaces", "declare_namespaces", "namespaces, their policies and permissions"),
     "topic-policies": (
-        "policy_tables",
+        "admin.policies",
         "declare_topic_policies",
         "policies of single classic topics, over those of their namespace",
     ),
-    "tenants": ("admin_tables", "declare_tenants", "list, make, change and delete tenants"),
-    "clusters": ("admin_tables", "declare_clusters", "list, make, change and delete clusters"),
-    "brokers": ("admin_tables", "declare_brokers", "list brokers, and ask one how it is"),
-    "schemas": ("admin_tables", "declare_schemas", "show, add, check and delete schemas of topics"),
-    "writes": ("writes", "declare_writes", "hidden writes that are not decided, and how to give them up"),
-    "stats": ("stats_options", "declare_stats", "what flows through the busiest topics, live with --watch"),
-    "tokens": ("tokens", "declare", "make keys and tokens, and look into them"),
-    "config": ("config", "declare", "show a broker's settings, and where each comes from"),
+    "tenants": ("admin.tables", "declare_tenants", "list, make, change and delete tenants"),
+    "clusters": ("admin.tables", "declare_clusters", "list, make, change and delete clusters"),
+    "brokers": ("admin.tables", "declare_brokers", "list brokers, and ask one how it is"),
+    "schemas": ("admin.tables", "declare_schemas", "show, add, check and delete schemas of topics"),
+    "writes": (
+        "admin.writes",
+        "declare_writes",
+        "hidden writes that are not decided, and how to give them up",
+    ),
+    "stats": (
+        "parsing.stats_options",
+        "declare_stats",
+        "what flows through the busiest topics, live with --watch",
+    ),
+    "tokens": ("broker.tokens", "declare", "make keys and tokens, and look into them"),
+    "config": ("broker.config", "declare", "show a broker's settings, and where each comes from"),
     "completion": ("completion", "declare", "print a script that completes commands in a shell"),
 }
 
 
 def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> int:
-    """Runs one command; the process's exit code. Errors are one line on standard error.
+    """Runs one command; returns the process's exit code. Errors are one line on standard error.
 
     `ready` is called once the command is imported and about to run.
     """
@@ -73,7 +81,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
 
 
 def told(run: Callable[[], int]) -> int:
-    """The exit code of what `run` does; an error that a user can do something about is one line."""
+    """Calls `run` and returns its exit code; an error that a user can act on is printed as one line."""
     try:
         code = run()
         sys.stdout.flush()
@@ -81,7 +89,7 @@ def told(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        # The reader of our output has closed it. Python would report that once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -94,15 +102,17 @@ def told(run: Callable[[], int]) -> int:
 
 
 def _say_who(arguments: argparse.Namespace) -> None:
-    from anabranch.cli import access, rest
+    from anabranch.cli.admin import rest
+    from anabranch.cli.parsing import access
 
     rest.ask_as(access.security_of(arguments))
 
 
 def build_parser(word: str | None = None, *, is_whole: bool = False) -> argparse.ArgumentParser:
-    """The parser of the command `word`; without one it knows the names of all commands, if `is_whole` all of it.
+    """The parser of the command `word`; without one it has the names of all commands, with `is_whole` all their
+    options.
 
-    Most of a hundred commands would take longer to declare than to run.
+    Declaring all of some hundred commands would take longer than running one.
     """
     parser: argparse.ArgumentParser = Parser(
         prog="anabranch",
@@ -136,7 +146,7 @@ def _standalone(commands: Commands[argparse.ArgumentParser]) -> None:
         epilog="Settings come from the file, then from ANABRANCH_* variables (ANABRANCH_maxMessageSize=…), then from "
         "the command line; later ones win.",
     )
-    parser.set_defaults(module="standalone")
+    parser.set_defaults(module="broker.standalone")
     declare_broker(parser)
 
 
@@ -212,7 +222,7 @@ def _simulate(commands: Commands[argparse.ArgumentParser]) -> None:
         "gets done.",
         epilog="A run depends on its seed and on nothing else.",
     )
-    parser.set_defaults(module="simulate")
+    parser.set_defaults(module="broker.simulate")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed (default: 0)")
     parser.add_argument(
         "--runs", type=int, default=1, metavar="K", help="how many seeds, from N on (default: 1)"
@@ -258,12 +268,12 @@ def _pipeline(commands: Commands[argparse.ArgumentParser]) -> None:
     declare_to_parquet(
         pipelines.add_parser(
             "to-parquet",
-            help="write topics to tables partitioned by day; run again, it goes on where it stopped",
+            help="write topics to tables partitioned by day; run again, it continues where it stopped",
             description="Writes the messages of topics to a table that Spark, pandas, Arrow and DuckDB read, a folder "
             "for each day. Every message gets there exactly once, however often the job is stopped, killed or run "
             "again; late ones go to the folder of their own day. Small files of days that are over are made into "
             "large ones.",
-            epilog="Give the same --output the next time, and the job goes on from where it was.",
+            epilog="Give the same --output the next time, and the job continues from there.",
         )
     )
 

@@ -1,7 +1,7 @@
-"""Where the `anabranch` command starts: before anything large is imported, Ctrl-C is made to end it without a word.
+"""The start of the `anabranch` command: before any large import, Ctrl-C is set to end it silently.
 
-Python answers Ctrl-C with a traceback wherever it is, in the middle of an import too. While the command is being
-imported, and once it has ended, Ctrl-C ends the process as it ends a program that does nothing about it.
+Python answers Ctrl-C with a traceback anywhere, in the middle of an import too. While the command is being imported,
+and once it has ended, Ctrl-C ends the process as it ends a program without a handler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 
 
 def main() -> int:
-    # A signal that whoever started us wants ignored stays so.
+    # If the parent process set the signal to be ignored, it stays ignored.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def answer(handler: signal.Handlers | object) -> None:

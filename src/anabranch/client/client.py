@@ -1,6 +1,6 @@
 """The client: one pool of connections, and the producers and consumers that share it, on any event loop.
 
-Chance and the clock are passed in; time-outs and pauses follow the event loop's clock.
+Randomness and the clock are passed in; time-outs and pauses follow the event loop's clock.
 """
 
 from __future__ import annotations
@@ -9,99 +9,70 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar, Unpack, overload
 
-from anabranch.client.batching import Access, Batching, Compression, access_of, batching_of, compression_of
-from anabranch.client.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
-from anabranch.client.checkpoint import Start, begin_of
-from anabranch.client.checkpoint_consumer import CheckpointConsumer
-from anabranch.client.connections import Backoff, Connections, troubles
-from anabranch.client.consumer import Consumer, From, Setup, Shared, is_earliest
-from anabranch.client.crypto import Encryption
-from anabranch.client.errors import BadArgument, Closed, TimedOut
-from anabranch.client.flow import SEND_TIMEOUT_S, ProducerSettings
-from anabranch.client.inbox import MESSAGES_MAX
-from anabranch.client.lanes import Routing
-from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.namespace_consumer import (
+from anabranch.client.consuming.base import Consumer, Setup, Shared
+from anabranch.client.consuming.checkpoint import CheckpointConsumer
+from anabranch.client.consuming.core.checkpoint import Start, begin_of
+from anabranch.client.consuming.core.redelivery import DeadLetter, NackDelay
+from anabranch.client.consuming.inbox import MESSAGES_MAX
+from anabranch.client.consuming.namespace import (
+    NamespaceConsumer,
     NamespaceQueueConsumer,
     NamespaceSetup,
     NamespaceStreamConsumer,
 )
+from anabranch.client.consuming.options import CheckedOptions, ConsumerOptions, From, QueueOptions, checked
+from anabranch.client.consuming.queue import QueueConsumer
+from anabranch.client.consuming.segment import ValueReading
+from anabranch.client.consuming.stream import StreamConsumer
+from anabranch.client.crypto.encryption import Encryption
+from anabranch.client.errors import BadArgument, Closed, TimedOut
+from anabranch.client.hidden_writes.write import Write
 from anabranch.client.opening import Opening
 from anabranch.client.options import check_seconds, check_service_url
-from anabranch.client.producer import Producer
-from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.redelivery import DeadLetter, NackDelay
-from anabranch.client.schemas import Schema, schema_of
+from anabranch.client.producing.batching import (
+    Access,
+    Batching,
+    Compression,
+    access_of,
+    batching_of,
+    compression_of,
+)
+from anabranch.client.producing.budget import MEMORY_BYTES_MAX, MemoryBudget, WhenFull
+from anabranch.client.producing.core.lanes import Routing
+from anabranch.client.producing.engine import SEND_TIMEOUT_S, ProducerSettings
+from anabranch.client.producing.producer import Producer
+from anabranch.client.schema.schemas import Schema, schema_of
 from anabranch.client.security import NOBODY, Security, Token
-from anabranch.client.segment_consumer import Reading
-from anabranch.client.stream_consumer import StreamConsumer
-from anabranch.client.traced import traced
-from anabranch.client.tracing import OpenTelemetry
-from anabranch.client.writes import Write
-from anabranch.model.names import NamespaceName, TopicName
+from anabranch.client.tracing.spans import OpenTelemetry
+from anabranch.client.tracing.wrapped import traced
+from anabranch.client.transport.attachment import Backoff, troubles
+from anabranch.client.transport.layout_watch import LayoutWatch
+from anabranch.client.transport.pool import Connections
 
 OPERATION_TIMEOUT_S: Final = 30.0
 
 
-class Part(Protocol):
+class ClientPart(Protocol):
     """A producer or consumer of a client."""
 
     async def close(self) -> None: ...
 
 
-class OpenPart(Part, Protocol):
+class OpenPart(ClientPart, Protocol):
     async def open(self) -> None: ...
 
 
 P = TypeVar("P", bound=OpenPart)
 C = TypeVar("C", bound=Consumer)
+N = TypeVar("N", bound=NamespaceConsumer[Any])
 T = TypeVar("T")
 
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Consuming:
-    """What was asked for, checked."""
-
-    is_earliest: bool
-    schema: Schema[Any] | None
-    encryption: Encryption | None
-    receive_queue: int
-
-
-def _consuming(
-    topic: str | None,
-    namespace: str | None,
-    property_filters: Mapping[str, str] | None,
-    subscription: str,
-    start: From,
-    schema: Schema[Any] | type | None,
-    encryption: Encryption | None,
-    receive_queue: int,
-) -> _Consuming:
-    """Refuses what cannot be meant before anything is opened."""
-    if (topic is None) == (namespace is None):
-        raise BadArgument("give a topic or a namespace, one of them" + (", not both" if topic else ""))
-    if topic is not None and property_filters:
-        raise BadArgument("property_filters choose topics of a namespace: give namespace= instead of a topic")
-    if topic is not None:
-        TopicName.parse(topic)
-    if namespace is not None:
-        NamespaceName.parse(namespace)
-    if not subscription:
-        raise BadArgument("subscription is missing: give its name")
-    if receive_queue < 1:
-        raise BadArgument(f"receive_queue={receive_queue}: give a number of messages from 1 on")
-    return _Consuming(
-        is_earliest(start), None if schema is None else schema_of(schema), encryption, receive_queue
-    )
 
 
 def connect(
@@ -120,20 +91,20 @@ def connect(
     tls_allow_insecure: bool = False,
     tls_check_host_name: bool = True,
 ) -> Client:
-    """A client of the brokers at `pulsar://host:port`, or several as `pulsar://one:6650,two:6650`.
+    """A client of the brokers at `pulsar://host:port`, or of several brokers as `pulsar://one:6650,two:6650`.
 
     `pulsar+ssl://host:6651` speaks TLS.
 
-    Nothing is opened yet: a broker that cannot be reached shows when the first producer or consumer is made.
+    Nothing is opened yet: an unreachable broker is noticed when the first producer or consumer is made.
 
-    - `memory_bytes_max`: what messages without a receipt may take, of all producers together.
-    - `when_full`: "wait" for room, or "refuse" a send that goes beyond it with MemoryFull.
-    - `operation_timeout_s`: for opening a producer or consumer.
+    - `memory_bytes_max`: the most memory for messages without a receipt, of all producers together.
+    - `when_full`: "wait" for room, or "refuse" a send that exceeds the limit with MemoryFull.
+    - `operation_timeout_s`: how long opening a producer or consumer may take.
     - `tracing`: `OpenTelemetry()` makes a span for each message sent and received.
-    - `token`: proves who the client is: the token itself, `file://…`, read for each connection, or a function.
-    - `username`, `password`: prove it instead, on brokers that know users.
-    - `tls_trust_certs_file`: the authorities that are trusted, in PEM; else the system's.
-    - `tls_certificate_file`, `tls_key_file`: the client's own certificate, for brokers that want one.
+    - `token`: authenticates the client: the token itself, `file://…`, read for each connection, or a function.
+    - `username`, `password`: authenticate it instead, on brokers that keep users.
+    - `tls_trust_certs_file`: the trusted authorities, in PEM; by default the system's.
+    - `tls_certificate_file`, `tls_key_file`: the client's own certificate, for brokers that require one.
     - `tls_allow_insecure`: trust any broker; `tls_check_host_name`: its certificate must be for the name in the URL.
     """
     security = Security(
@@ -157,7 +128,7 @@ def connect(
 
 
 class Client:
-    """Made by `connect`. Closing it closes all that was made with it."""
+    """Made by `connect`. Closing it closes all producers and consumers made with it."""
 
     def __init__(
         self,
@@ -181,7 +152,7 @@ class Client:
         self._budget = MemoryBudget(memory_bytes_max, when_full)
         self._chance = chance or random.Random()
         self._now_ms = now_ms
-        self._parts: dict[Part, None] = {}  # In the order they were made.
+        self._parts: dict[ClientPart, None] = {}  # In the order of their creation.
         self._is_closed = False
 
     async def __aenter__(self) -> Client:
@@ -193,13 +164,13 @@ class Client:
     async def close(self, *, flush: bool = True) -> None:
         """Closes every consumer and every producer, then the connections.
 
-        Producers wait for their receipts, if asked to. Raises the first error of a flush once all are closed.
+        With `flush`, producers wait for their receipts. Raises the first error of a flush once all are closed.
         """
         self._is_closed = True
         producers = [part for part in self._parts if isinstance(part, Producer)]
         consumers = [part for part in self._parts if not isinstance(part, Producer)]
         try:
-            # Consumers first: the last thing they do may be to send messages elsewhere.
+            # Consumers first: the last thing they do may be to send messages to other topics.
             ends = await asyncio.gather(*(part.close() for part in consumers), return_exceptions=True)
             ends += await asyncio.gather(
                 *(part.close(flush=flush) for part in producers), return_exceptions=True
@@ -211,7 +182,7 @@ class Client:
                 raise end
 
     def crash(self) -> None:
-        """Drops every connection without a word, as a process that dies would. For tests of the other side."""
+        """Drops every connection without closing it properly, like a dying process. For tests of the broker's side."""
         self._is_closed = True
         self._connections.abort()
 
@@ -247,7 +218,7 @@ class Client:
             raise
         return part
 
-    def _forget(self, part: Part) -> None:
+    def _forget(self, part: ClientPart) -> None:
         self._parts.pop(part, None)
 
     def _kind(self, cls: type[T]) -> type[T]:
@@ -275,17 +246,17 @@ class Client:
         properties: Mapping[str, str] | None = None,
         write: Write | None = None,
     ) -> Opening[Producer]:
-        """With a name, sequence ids go on behind what the topic holds of it, and nothing of that is stored again.
+        """With a name, sequence ids continue after those that the topic holds of it, and those are not stored again.
 
-        - `compression`: of whole batches.
-        - `access`: "shared" with others; "exclusive" fails if there are others; "wait" waits until they have left;
-          "fencing" sends them away.
-        - `chunking`: messages larger than the broker takes are sent in parts.
-        - `send_timeout_s`: a message without a receipt for so long fails with TimedOut, and so do all behind it, to
+        - `compression`: the codec for whole batches.
+        - `access`: "shared" with others; "exclusive" fails if there are other producers; "wait" waits until they have
+          left; "fencing" disconnects them.
+        - `chunking`: messages larger than the broker accepts are sent in chunks.
+        - `send_timeout_s`: a message without a receipt for so long fails with TimedOut, and so do all later ones, to
           keep the order. None waits for ever.
         - `routing`: `Routing.LOW` for topics shared with producers of Pulsar 5.0.0-M1.
-        - `properties`: of the producer, shown in the topic's stats.
-        - `write`: what it sends is hidden from readers until that write is decided; see `anabranch.client.writes`.
+        - `properties`: properties of the producer, shown in the topic's stats.
+        - `write`: readers do not see its messages until that write is decided (`anabranch.client.hidden_writes`).
         """
         check_seconds("send_timeout_s", send_timeout_s)
         if write is not None and name is not None:
@@ -320,7 +291,7 @@ class Client:
                 budget=self._budget,
                 closed=self._forget,
             )
-            # Others may hold the topic for as long as they like.
+            # Other producers may hold the topic for as long as they like.
             return await self._opened(producer, in_time=access != "wait")
 
         return Opening(open_)
@@ -329,7 +300,7 @@ class Client:
         self,
         watch: LayoutWatch,
         consumer_name: str,
-        how: _Consuming,
+        how: CheckedOptions,
         shared: Shared | None = None,
     ) -> Setup:
         return Setup(
@@ -337,7 +308,7 @@ class Client:
             watch=watch,
             consumer_name=consumer_name,
             chance=self._chance,
-            reading=Reading(None if how.schema is None else how.schema.for_topic(), how.encryption),
+            reading=ValueReading(None if how.schema is None else how.schema.for_topic(), how.encryption),
             receive_queue=how.receive_queue,
             closed=self._forget,
             shared=shared,
@@ -345,19 +316,20 @@ class Client:
 
     def _namespace_setup(
         self,
-        namespace: str,
+        namespace: str | None,
         property_filters: Mapping[str, str] | None,
         subscription: str,
         consumer_name: str,
-        how: _Consuming,
+        how: CheckedOptions,
         make: Callable[[Setup], C],
     ) -> NamespaceSetup[C]:
+        assert namespace is not None  # `checked` ensures it.
         if self._is_closed:
             raise Closed("the client is closed: make another with connect()")
 
         async def open_one(topic: str, shared: Shared) -> C:
             watch = LayoutWatch(self._connections, topic, Backoff(self._chance))
-            # A topic that was deleted meanwhile is not made again.
+            # A topic that was deleted meanwhile is not created again.
             await watch.open(create=False)
             consumer = make(self._setup(watch, consumer_name, how, shared))
             shared.made(consumer)
@@ -380,18 +352,37 @@ class Client:
             closed=self._forget,
         )
 
+    def _opening(
+        self,
+        topic: str | None,
+        create: bool,
+        consumer_name: str,
+        how: CheckedOptions,
+        make: Callable[[Setup], C],
+        make_all: Callable[[], N],
+    ) -> Opening[C] | Opening[N]:
+        """Opens the consumer of a topic, or that of a namespace."""
+
+        async def open_all() -> N:
+            return await self._opened(make_all())
+
+        if topic is None:
+            return Opening(open_all)
+
+        async def open_() -> C:
+            watch = await self._watch(topic, create=create)
+            return await self._opened(make(self._setup(watch, consumer_name, how)))
+
+        return Opening(open_)
+
     @overload
     def stream_consumer(
         self,
         topic: str,
         subscription: str,
         *,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
         create: bool = True,
+        **options: Unpack[ConsumerOptions],
     ) -> Opening[StreamConsumer]: ...
 
     @overload
@@ -401,11 +392,7 @@ class Client:
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
+        **options: Unpack[ConsumerOptions],
     ) -> Opening[NamespaceStreamConsumer]: ...
 
     def stream_consumer(
@@ -422,15 +409,15 @@ class Client:
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[StreamConsumer] | Opening[NamespaceStreamConsumer]:
-        """In order, acknowledged cumulatively; several of one subscription share its segments.
+        """Reads in order and acknowledges cumulatively; several consumers of one subscription share its segments.
 
         - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
-          `property_filters` is read, and topics join and leave as they are made, changed and deleted.
+          `property_filters` is read, and topics join and leave as they are created, changed and deleted.
         - `start` is where a new subscription begins.
         - `receive_queue` messages are fetched ahead.
-        - `create` makes a missing topic. Topics of a namespace are never made.
+        - `create` creates a missing topic. Topics of a namespace are never created.
         """
-        how = _consuming(
+        how = checked(
             topic, namespace, property_filters, subscription, start, schema, encryption, receive_queue
         )
         name = consumer_name or self._name("stream")
@@ -439,20 +426,11 @@ class Client:
         def make(setup: Setup) -> StreamConsumer:
             return kind(setup, subscription, earliest=how.is_earliest)
 
-        if topic is None:
-            assert namespace is not None
+        def make_all() -> NamespaceStreamConsumer:
+            setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
+            return self._kind(NamespaceStreamConsumer)(setup)
 
-            async def open_all() -> NamespaceStreamConsumer:
-                setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
-                return await self._opened(self._kind(NamespaceStreamConsumer)(setup))
-
-            return Opening(open_all)
-
-        async def open_() -> StreamConsumer:
-            watch = await self._watch(topic, create=create)
-            return await self._opened(make(self._setup(watch, name, how)))
-
-        return Opening(open_)
+        return self._opening(topic, create, name, how, make, make_all)
 
     @overload
     def queue_consumer(
@@ -460,15 +438,8 @@ class Client:
         topic: str,
         subscription: str,
         *,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
-        processing_timeout_s: float | None = None,
-        negative_ack: NackDelay | None = None,
-        dead_letter: DeadLetter | None = None,
         create: bool = True,
+        **options: Unpack[QueueOptions],
     ) -> Opening[QueueConsumer]: ...
 
     @overload
@@ -478,14 +449,7 @@ class Client:
         subscription: str,
         namespace: str,
         property_filters: Mapping[str, str] | None = None,
-        consumer_name: str | None = None,
-        start: From = "latest",
-        schema: Schema[Any] | type | None = None,
-        encryption: Encryption | None = None,
-        receive_queue: int = MESSAGES_MAX,
-        processing_timeout_s: float | None = None,
-        negative_ack: NackDelay | None = None,
-        dead_letter: DeadLetter | None = None,
+        **options: Unpack[QueueOptions],
     ) -> Opening[NamespaceQueueConsumer]: ...
 
     def queue_consumer(
@@ -505,18 +469,18 @@ class Client:
         dead_letter: DeadLetter | None = None,
         create: bool = True,
     ) -> Opening[QueueConsumer] | Opening[NamespaceQueueConsumer]:
-        """Without order, acknowledged one by one; several of one subscription share every segment.
+        """Reads without order and acknowledges one by one; several consumers of one subscription share every segment.
 
         - `topic`, or a `namespace` such as "public/default": then every scalable topic there that has all of
-          `property_filters` is read, and topics join and leave as they are made, changed and deleted.
+          `property_filters` is read, and topics join and leave as they are created, changed and deleted.
         - `start` is where a new subscription begins.
         - `receive_queue` messages are fetched ahead.
-        - `processing_timeout_s`: a message that is not settled within it comes again.
-        - `negative_ack`: how long a message that was handed back waits before it comes again, 1 to 60 s by default.
-        - `dead_letter`: after how often it is sent elsewhere instead.
-        - `create` makes a missing topic. Topics of a namespace are never made.
+        - `processing_timeout_s`: a message that is not settled within this time is delivered again.
+        - `negative_ack`: how long a message that was handed back waits for redelivery, 1 to 60 s by default.
+        - `dead_letter`: after how many deliveries a message is sent to another topic instead.
+        - `create` creates a missing topic. Topics of a namespace are never created.
         """
-        how = _consuming(
+        how = checked(
             topic, namespace, property_filters, subscription, start, schema, encryption, receive_queue
         )
         name = consumer_name or self._name("queue")
@@ -530,24 +494,15 @@ class Client:
                 processing_timeout_s=processing_timeout_s,
                 negative_ack=negative_ack,
                 dead_letter=dead_letter,
-                # What came in parts cannot leave as a whole.
+                # A message that came in chunks is too large to be sent whole.
                 make_sender=partial(self.producer, chunking=True),
             )
 
-        if topic is None:
-            assert namespace is not None
+        def make_all() -> NamespaceQueueConsumer:
+            setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
+            return self._kind(NamespaceQueueConsumer)(setup)
 
-            async def open_all() -> NamespaceQueueConsumer:
-                setup = self._namespace_setup(namespace, property_filters, subscription, name, how, make)
-                return await self._opened(self._kind(NamespaceQueueConsumer)(setup))
-
-            return Opening(open_all)
-
-        async def open_() -> QueueConsumer:
-            watch = await self._watch(topic, create=create)
-            return await self._opened(make(self._setup(watch, name, how)))
-
-        return Opening(open_)
+        return self._opening(topic, create, name, how, make, make_all)
 
     def checkpoint_consumer(
         self,
@@ -561,16 +516,16 @@ class Client:
         receive_queue: int = MESSAGES_MAX,
         create: bool = True,
     ) -> Opening[CheckpointConsumer]:
-        """In order, without a cursor at the broker: `checkpoint()` gives bytes to go on from.
+        """Reads in order, without a cursor at the broker: `checkpoint()` returns bytes to resume from.
 
         - `start`: "earliest", "latest", the bytes of a checkpoint, or a `datetime` with a time zone: messages published
-          then or later. DataLost if messages behind a checkpoint are gone.
+          then or later. Raises DataLost if messages behind a checkpoint are gone.
         - `group`: shares the segments among all consumers of that name. Give every member the same `start`, and start a
-          group anew, from `merge_checkpoints`, only once no member of it is left, or under another name.
+          group again, from `merge_checkpoints`, only once it has no members left, or under another name.
         """
         begin = begin_of(start)
         subscription = "reader" if group is None else group
-        how = _consuming(topic, None, None, subscription, "latest", schema, encryption, receive_queue)
+        how = checked(topic, None, None, subscription, "latest", schema, encryption, receive_queue)
         name = consumer_name or self._name("checkpoint")
 
         async def open_() -> CheckpointConsumer:

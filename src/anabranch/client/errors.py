@@ -1,4 +1,4 @@
-"""What can go wrong for an application, and what it can do about it.
+"""The errors that an application may get, and what it can do about them.
 
     AnabranchError             anything below; `retryable` says whether the same call may succeed later
     ├── ConnectionLost         the broker went away, or could not be reached           retryable
@@ -6,28 +6,27 @@
     ├── TimedOut               something took longer than its time-out allows          retryable
     ├── MemoryFull             the client's memory budget is used up (`when_full="refuse"`)  retryable
     ├── RequestRefused         the broker's answer is an error; `error` is its number
-    │   ├── WriteDecided       a hidden write is decided: what it is to have is written
+    │   ├── WriteDecided       a hidden write is decided: its data is already written
     │   └── AttemptDropped     this attempt of a hidden write was given up: start another      retryable
-    ├── AttemptInDoubt         what was stored of this attempt of a hidden write is not known  retryable
+    ├── AttemptInDoubt         it is unknown what this attempt of a hidden write has stored      retryable
     ├── TopicDeleted           the topic is gone
     ├── Closed                 the client, producer or consumer was closed
     ├── Unsupported            the broker, or this installation, cannot do that
-    ├── BadArgument            a call that cannot be meant
+    ├── BadArgument            a call with invalid arguments
     ├── BadCheckpoint          these bytes are no checkpoint, or one of a later release or another topic
-    │   └── TopicMadeAgain     the topic of this checkpoint was deleted, and its name is that of another now
+    │   └── TopicMadeAgain     the topic of this checkpoint was deleted, and another topic has its name now
     ├── DataLost               messages that were to be read next are gone; names the gap
-    ├── SchemaMismatch         a value or a message that does not fit the schema
-    ├── MessageIncomplete      a large message whose parts did not all come
-    └── CryptoFailed           a message that cannot be encrypted or decrypted
+    ├── SchemaMismatch         a value or a message does not fit the schema
+    ├── MessageIncomplete      a large message of which not all chunks came
+    └── CryptoFailed           a message cannot be encrypted or decrypted
 
-Each message says what to do. Connections come back by themselves: the first two reach an application only when a
-time-out passes.
+Each error's text says what to do. Connections are restored automatically: the first two reach an application only when
+a time-out passes.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
+from anabranch.client.transport.core.refusals import PASSING
 from anabranch.errors import AnabranchError
 from anabranch.model.cut import BadCheckpoint as BadCheckpoint
 from anabranch.model.cut import TopicMadeAgain as TopicMadeAgain
@@ -49,41 +48,26 @@ class AccessFailed(ConnectionLost):
 
 
 class TimedOut(AnabranchError, TimeoutError):
-    """The time allowed for a call has passed. What was asked may still happen."""
+    """The time allowed for a call has passed. The request may still be carried out."""
 
     retryable = True
 
 
 class MemoryFull(AnabranchError):
-    """The client holds as many bytes as it may. Receipts make room: wait for some, or allow more."""
+    """The client's memory limit is reached. Receipts free memory: wait for some, or allow more."""
 
     retryable = True
-
-
-# Answers that a later try may change.
-_PASSING: Final = frozenset(
-    {
-        pb.ServiceNotReady,
-        pb.MetadataError,
-        pb.PersistenceError,
-        pb.TooManyRequests,
-        pb.ProducerBusy,
-        pb.ConsumerBusy,
-        pb.ProducerBlockedQuotaExceededError,
-        pb.ProducerBlockedQuotaExceededException,
-    }
-)
 
 
 class RequestRefused(AnabranchError):
     """The broker's error answer; `error` is the protocol's number for it."""
 
     def __init__(self, error: int, message: str) -> None:
-        # Some refusals begin with it already, for clients that drop the number.
+        # Some refusals already begin with the name, for clients that drop the number.
         name = f"{pb.ServerError.Name(error)}: "
         super().__init__(name + message.removeprefix(name))
         self.error = error
-        self.retryable = error in _PASSING  # type: ignore[misc]  # Of the answer, not of the class.
+        self.retryable = error in PASSING  # type: ignore[misc]  # It depends on the answer.
 
 
 class WriteDecided(RequestRefused):
@@ -91,21 +75,22 @@ class WriteDecided(RequestRefused):
 
 
 class AttemptDropped(RequestRefused):
-    """The attempt of a hidden write was given up, since nothing was heard of it: start another one."""
+    """This attempt of a hidden write was given up, by its writer or because it was silent: start another one."""
 
     def __init__(self, error: int, message: str) -> None:
         super().__init__(error, message)
-        self.retryable = True  # type: ignore[misc]  # By another attempt, whatever the number says.
+        self.retryable = True  # type: ignore[misc]  # Another attempt may succeed, whatever the number.
 
 
 class AttemptInDoubt(AnabranchError):
-    """The connection of a hidden producer was lost with sends unanswered: send all of it again in another attempt."""
+    """The connection of a hidden producer was lost with sends unanswered: send all messages again in another
+    attempt."""
 
     retryable = True
 
 
 def refusal(error: int, message: str) -> RequestRefused:
-    """The broker's error answer, as the kind of error that it is."""
+    """The broker's error answer, as the matching kind of error."""
     if message.startswith(WRITE_DECIDED):
         return WriteDecided(error, message)
     if message.startswith(ATTEMPT_DROPPED):
@@ -115,7 +100,7 @@ def refusal(error: int, message: str) -> RequestRefused:
 
 
 class TopicDeleted(AnabranchError):
-    """The topic is gone. One of the same name, made later, is another topic."""
+    """The topic is gone. A later topic of the same name is another topic."""
 
     code = 11  # TopicNotFound
 
@@ -129,20 +114,20 @@ class Unsupported(AnabranchError):
 
 
 class BadArgument(AnabranchError, ValueError):
-    """A call that cannot be meant, refused before anything is sent."""
+    """A call with invalid arguments, refused before anything is sent."""
 
 
 class SchemaMismatch(AnabranchError):
-    """A value, or a message, that does not fit the schema."""
+    """A value, or a message, does not fit the schema."""
 
 
 class SchemaRefused(RequestRefused, SchemaMismatch):
-    """The topic's schema and this one do not go together, the broker says."""
+    """The broker says that the topic's schema and this one are incompatible."""
 
 
 class CryptoFailed(AnabranchError):
-    """A message that cannot be encrypted or decrypted; the message says which key is missing."""
+    """A message cannot be encrypted or decrypted; the text says which key is missing."""
 
 
 class MessageIncomplete(AnabranchError):
-    """A message that was sent in parts, and cannot be put together."""
+    """A message that was sent in chunks cannot be joined."""

@@ -1,8 +1,8 @@
-"""Data plane. A received message, the entry it came in, and how an entry is taken apart into its messages.
+"""Data plane. A received message, the entry it came in, and how an entry is split into its messages.
 
 An entry is kept as it arrived until the application gets to it, and a message is little more than a place in its entry:
-payload, key and properties are read when they are asked for. Splitting a batch reads of each message only its two
-sizes, by hand (0.5 µs a message, where building protobuf objects and a dataclass took 4 µs).
+payload, key and properties are read on access. Splitting a batch reads only the two sizes of each message, by hand (0.5
+µs a message, where building protobuf objects and a dataclass took 4 µs).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire import varint
-from anabranch.wire.batch import UNPACKED_BYTES_MAX, decompress
+from anabranch.wire.batch import decompress
 from anabranch.wire.entry import metadata_span
 from anabranch.wire.frames import MAGIC_CHECKSUM, strip_broker_metadata, verify
+from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
-# The sizes of a message in a batch: that of its metadata, and the metadata's first three bytes.
+# The head of a message in a batch: the size of its metadata, and the metadata's first three bytes.
 _HEAD: Final = Struct(">IBBB").unpack_from
 _ENTRY_HEAD: Final = Struct(">HII").unpack_from
 _PAYLOAD_SIZE: Final = 0x18
@@ -34,14 +35,14 @@ _parse_metadata = pb.MessageMetadata.FromString
 _parse_single = pb.SingleMessageMetadata.FromString
 
 
-class Schema(Protocol):
-    """How payloads become values."""
+class PayloadSchema(Protocol):
+    """Decodes payloads to values."""
 
     def decode(self, payload: bytes, version: bytes) -> Any: ...
 
 
 class Decryption(Protocol):
-    """How encrypted payloads are read; `on_failure` is "fail", "skip" or "deliver"."""
+    """Decrypts payloads; `on_failure` is "fail", "skip" or "deliver"."""
 
     @property
     def on_failure(self) -> str: ...
@@ -49,8 +50,8 @@ class Decryption(Protocol):
     def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes: ...
 
 
-class Origin:
-    """Where entries come from and how they are read: what those of one segment share."""
+class EntryOrigin:
+    """Where entries come from and how they are read: shared by the entries of one segment."""
 
     __slots__ = ("decryption", "partition", "schema", "segment", "topic")
 
@@ -60,7 +61,7 @@ class Origin:
         *,
         segment: int = -1,
         partition: int = -1,
-        schema: Schema | None = None,
+        schema: PayloadSchema | None = None,
         decryption: Decryption | None = None,
     ) -> None:
         self.topic = topic
@@ -70,10 +71,10 @@ class Origin:
         self.decryption = decryption
 
 
-class Entry:
-    """What a broker sent in one piece: a message, a batch, or the chunks of a large message put together.
+class ReceivedEntry:
+    """What a broker sent in one piece: a message, a batch, or the joined chunks of a large message.
 
-    `wanted` has a bit for each message of a batch to be given to the application; -1 is all of them. `owner`, `life`
+    `wanted` has a bit for each message of a batch to be given to the application; -1 means all of them. `owner`, `life`
     and `batch` are the receiver's own notes.
     """
 
@@ -100,7 +101,7 @@ class Entry:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: EntryOrigin,
         ledger: int,
         entry: int,
         metadata: pb.MessageMetadata,
@@ -114,7 +115,7 @@ class Entry:
         self.ledger = ledger
         self.entry = entry
         self.metadata = metadata
-        # The payload is what comes from `start` on in `data`, which is the entry as it came, `raw`, until unpacked.
+        # The payload is `data` from `start` on; `data` is `raw`, the entry as it came, until it is unpacked.
         self.data = self.raw = data
         self.start = start
         self.redeliveries = redeliveries
@@ -122,28 +123,28 @@ class Entry:
         self.life = life
         self.in_batch = in_batch = metadata.HasField("num_messages_in_batch")
         self.count = metadata.num_messages_in_batch if in_batch else 1
-        # Never made from the count, which is only a claim until the batch is split.
+        # Never made from the count, which is unverified until the batch is split.
         self.wanted = -1
         self.batch: Any = None
-        self.fault: Exception | None = None  # Why it cannot be read.
-        self.number = 0  # Of its first message, in the order in which the consumer gives them out.
-        self.chunks: tuple[tuple[int, int], ...] = ()  # Where the chunks lie; empty for one that was not cut.
-        # Where the first chunk lies that belonged to no whole message when this came: whoever wants those that are
-        # incomplete too must go on there.
+        self.fault: Exception | None = None  # Why the entry cannot be read.
+        self.number = 0  # The number of its first message, in the order of giving out.
+        self.chunks: tuple[tuple[int, int], ...] = ()  # The places of its chunks, if it was chunked.
+        # The place of the first chunk that belonged to no whole message when this entry came: a reader that also wants
+        # the incomplete messages must resume there.
         self.resume: tuple[int, int] | None = None
 
     def want(self, bits: int) -> None:
-        """Leaves out messages whose bit is not set."""
+        """Removes messages whose bit is not set."""
         self.wanted &= bits
 
     @property
     def waiting(self) -> int:
-        """How many messages there are in it for the application."""
+        """How many of its messages are for the application."""
         return self.count if self.wanted < 0 else self.wanted.bit_count()
 
     @property
     def unpacked_size(self) -> int:
-        """How many bytes its payload has once it is unpacked, or as it came: as many as unpacking will give at most."""
+        """The size of its payload once unpacked, or as it came: an upper bound of what unpacking returns."""
         metadata = self.metadata
         if metadata.compression:
             return min(metadata.uncompressed_size, UNPACKED_BYTES_MAX)
@@ -172,7 +173,7 @@ class Entry:
         return found
 
     def decrypted(self) -> bytes:
-        """Its bytes as they were before they were encrypted; CryptoFailed if there is no key for them."""
+        """Its bytes before encryption; raises CryptoFailed if there is no key for them."""
         metadata = self.metadata
         if self.fault is not None:
             raise self.fault
@@ -192,7 +193,7 @@ class Entry:
         return self._payload()
 
     def unpacked(self, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
-        """Its bytes as they were before they were compressed and encrypted; OversizePayload beyond `bytes_max`."""
+        """Its bytes before compression and encryption; raises OversizePayload beyond `bytes_max`."""
         data, metadata = self.decrypted(), self.metadata
         if metadata.compression:
             size = metadata.uncompressed_size
@@ -206,19 +207,19 @@ class Entry:
 
     @property
     def skips_failures(self) -> bool:
-        """Whether an entry that cannot be decrypted is passed over."""
+        """Whether an entry that cannot be decrypted is skipped."""
         decryption = self.origin.decryption
         return decryption is not None and decryption.on_failure == "skip"
 
     def _decrypt(self) -> bool:
-        """Whether the payload is readable now; not with `on_failure="deliver"` and no key for it."""
+        """Whether the payload is readable now; it is not with `on_failure="deliver"` and no key for it."""
         try:
             self.decrypted()
         except CryptoFailed:
             decryption = self.origin.decryption
             if decryption is None or decryption.on_failure != "deliver":
                 raise
-            # As its producer made it: one message, however many there are inside.
+            # As its producer made it: one message, however many it contains.
             self.in_batch = False
             self.wanted = -1
             self.count = 1
@@ -254,11 +255,11 @@ class Entry:
                 add(Message(self, index, head, body, at, None))
         except (StructError, IndexError, ValueError):
             at = len(data) + 1
-        # Reading ahead may fail at a small message that is the last.
+        # Reading ahead may fail at the last message if it is small.
         return found if at <= len(data) else self._split_with_care()
 
     def _split_with_care(self) -> list[Message]:
-        """By protobuf: metadata in any order of its fields, and every byte accounted for."""
+        """Splits with protobuf: accepts metadata with its fields in any order, and checks every byte."""
         data = self.data
         found: list[Message] = []
         at = self.start
@@ -283,13 +284,15 @@ class Message:
 
     __slots__ = ("_about", "_at", "_end", "_head", "container", "index")
 
-    def __init__(self, container: Entry, index: int, head: int, at: int, end: int, about: Any) -> None:
+    def __init__(
+        self, container: ReceivedEntry, index: int, head: int, at: int, end: int, about: Any
+    ) -> None:
         self.container = container
         self.index = index
         self._head = head
         self._at = at
         self._end = end
-        # Its own metadata: outside of a batch the entry's, which has the same fields; in one, read when needed.
+        # Its own metadata: outside a batch the entry's, which has the same fields; in a batch, read when needed.
         self._about = about
 
     def __repr__(self) -> str:
@@ -302,7 +305,7 @@ class Message:
 
     @property
     def value(self) -> Any:
-        """What the consumer's schema makes of the payload: the bytes themselves without one, None for a null."""
+        """The payload decoded by the consumer's schema: the bytes themselves without a schema, None for a null."""
         if self.about.null_value:
             return None
         container = self.container
@@ -322,7 +325,7 @@ class Message:
                 raise MalformedFrame(f"metadata of message {self.id} cannot be read: {error}") from error
         return found  # type: ignore[no-any-return]
 
-    # -- what the producer said
+    # -- set by the producer
 
     @property
     def key(self) -> str | None:
@@ -331,9 +334,9 @@ class Message:
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key's bytes; of a key that was sent as bytes, what the base64 in `key` stands for.
+        """The key's bytes; for a key that was sent as bytes, the decoded base64 of `key`.
 
-        Its text, if that is no base64 after all."""
+        If `key` is not base64 after all, its text."""
         about = self.about
         if not about.HasField("partition_key"):
             return None
@@ -357,7 +360,7 @@ class Message:
 
     @property
     def event_time_ms(self) -> int:
-        """Milliseconds since 1970 as the application gave them, 0 if it did not."""
+        """The application's milliseconds since 1970, 0 if it gave none."""
         return self.about.event_time
 
     @property
@@ -418,7 +421,7 @@ class Message:
 
     @property
     def redeliveries(self) -> int:
-        """How often the broker has sent it before."""
+        """How often the broker has delivered the message before."""
         return self.container.redeliveries
 
     @property
@@ -433,9 +436,9 @@ class Message:
 
 
 def read_entry(
-    origin: Origin, body: pb.CommandMessage, payload: memoryview, owner: Any = None, life: Any = None
-) -> Entry:
-    """An entry as a broker sent it. What is wrong with it shows when its messages are asked for.
+    origin: EntryOrigin, body: pb.CommandMessage, payload: memoryview, owner: Any = None, life: Any = None
+) -> ReceivedEntry:
+    """An entry as a broker sent it. Its faults are raised when its messages are read.
 
     `payload` may be reused afterwards.
     """
@@ -446,7 +449,7 @@ def read_entry(
         magic, crc, size = _ENTRY_HEAD(raw)
         start, end = 10, 10 + size
         if magic != MAGIC_CHECKSUM:
-            # As a broker hands it on that puts metadata of its own in front, or as an old producer made it.
+            # A broker has put its own metadata in front, or an old producer made the entry without a checksum.
             raw = bytes(strip_broker_metadata(memoryview(raw)))
             start, end = metadata_span(raw)
             is_whole = verify(raw)
@@ -459,16 +462,19 @@ def read_entry(
         metadata, end = pb.MessageMetadata(), len(raw)
         fault = error if isinstance(error, AnabranchError) else None
         fault = fault or MalformedFrame(f"entry {at.ledgerId}:{at.entryId} cannot be read: {error}")
-    entry = Entry(origin, at.ledgerId, at.entryId, metadata, raw, body.redelivery_count, owner, life, end)
+    entry = ReceivedEntry(
+        origin, at.ledgerId, at.entryId, metadata, raw, body.redelivery_count, owner, life, end
+    )
     entry.fault = fault
     return entry
 
 
 def signed(number: int) -> int:
-    """A ledger or entry id as meant: what lies before everything, and repetitions, carry -1 in unsigned fields."""
+    """A ledger or entry id with its sign: unsigned fields carry -1 for the place before everything, and for
+    repetitions."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _text(found: str | bytes) -> str:
-    """Protobuf hands a string that is not UTF-8 over as bytes, and any producer may send one."""
+    """Protobuf returns a string that is not UTF-8 as bytes, and any producer may send one."""
     return found if isinstance(found, str) else found.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What is known of messages that are stored: the segment and the place there, and of whole tables how many."""
+"""The identity of stored messages: the segment and the place there, and for whole tables their number."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 
 class MessageId(NamedTuple):
-    """Orderable within a segment. `index` is the place in a batch, -1 outside of one.
+    """Orderable within a segment. `index` is the place in a batch, -1 outside a batch.
 
-    Ledger and entry are -1 if the segment had the message already and no longer tells where.
+    Ledger and entry are -1 if the segment already had the message and no longer knows where.
     """
 
     segment: int
     ledger: int
     entry: int
-    index: int = -1  # type: ignore[assignment]  # A tuple's own `index` is of no use here.
+    index: int = -1  # type: ignore[assignment]  # Nothing here uses a tuple's own `index`.
 
     def __str__(self) -> str:
         return f"{self.segment}:{self.ledger}:{self.entry}:{self.index}"
 
 
 class BatchReceipt(NamedTuple):
-    """A table that is stored: so many messages, and the sequence ids they were given."""
+    """The receipt of a stored table: the number of messages, and their sequence ids."""
 
     messages: int
     first_sequence_id: int

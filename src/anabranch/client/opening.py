@@ -1,4 +1,4 @@
-"""What `client.producer(…)` and its kin give: opened by `await`, or by `async with`, and then closed too."""
+"""The result of `client.producer(…)` and similar calls: opened by `await`, or opened and closed by `async with`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Closable(Protocol):
+class OpenedPart(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 
-T = TypeVar("T", bound=Closable)
+T = TypeVar("T", bound=OpenedPart)
 
 
 class Opening(Generic[T]):

@@ -1,4 +1,4 @@
-"""Options of `connect` that cannot be meant, refused before anything is opened."""
+"""Checks of the options of `connect`, before anything is opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anabranch.client.errors import BadArgument
 
 
 def check_service_url(service_url: str) -> None:
-    """`pulsar://host:port`, or several hosts behind commas."""
+    """Accepts `pulsar://host:port`, or several hosts separated by commas."""
     if not isinstance(service_url, str):
         raise BadArgument(f"service_url={service_url!r}: give text such as 'pulsar://localhost:6650'")
     scheme, _, hosts = service_url.partition("://")
@@ -26,11 +26,11 @@ def _is_host(host: str) -> bool:
     try:
         url = urlsplit(f"pulsar://{host}")
         return bool(url.hostname) and (url.port is None or url.port > 0) and not url.path
-    except ValueError:  # A port that is no number, an address in brackets that is none.
+    except ValueError:  # A port that is no number, or an invalid address in brackets.
         return False
 
 
 def check_seconds(name: str, value: float | None) -> None:
-    """A time-out must be able to pass, and must not have passed already."""
+    """A time-out must be a positive number of seconds."""
     if value is not None and not (isinstance(value, (int, float)) and value > 0):
         raise BadArgument(f"{name}={value!r}: give a number of seconds above 0")

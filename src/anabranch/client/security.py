@@ -1,9 +1,9 @@
-"""How a client proves who it is, and which brokers it trusts. Values that can be pickled; the shells are elsewhere.
+"""How a client authenticates, and which brokers it trusts. The values can be pickled; other modules open connections.
 
-Security(token="eyJhbGciOi…")                       # or "file:///run/secrets/token", read anew for each connection
+Security(token="eyJhbGciOi…")                       # or "file:///run/secrets/token", read for each connection
 Security(tls_trust_certs_file="ca.pem")             # for pulsar+ssl:// addresses; without it the system's authorities
 Security(username="ann", password="…")
-Security(tls_certificate_file="me.pem", tls_key_file="me.key")      # proves who it is by certificate
+Security(tls_certificate_file="me.pem", tls_key_file="me.key")      # authenticates by certificate
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Token = str | Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    # The token, "token:…", "file://…", or what is called for one. Not shown: it is a secret.
+    # The token, "token:…", "file://…", or a function that returns it. Not shown: it is a secret.
     token: Token | None = field(default=None, repr=False)
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls_trust_certs_file: str | None = None
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
-    # Trusts any broker: for tries only.
+    # Trusts any broker: for experiments only.
     tls_allow_insecure: bool = False
-    # Whether the broker's certificate must be for the name it was reached by.
+    # Whether the broker's certificate must be for the host name of its address.
     tls_check_host_name: bool = True
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Security:
 
     @property
     def method(self) -> str:
-        """Its name on the wire."""
+        """The name of the authentication method on the wire."""
         if self.token is not None:
             return "token"
         if self.username is not None:
@@ -56,10 +56,10 @@ class Security:
         return "tls" if self.tls_certificate_file is not None else "none"
 
     def proof(self) -> bytes:
-        """What is sent with CONNECT, and when a broker asks again.
+        """The data that is sent with CONNECT, and when a broker asks again.
 
-        AccessFailed if a file cannot be read, or the application's function does not tell a token: those who connect
-        again go on trying after that, and after nothing else."""
+        Raises AccessFailed if a file cannot be read, or the application's function returns no token: reconnecting code
+        retries after this error, and after no other."""
         if self.username is not None:
             return f"{self.username}:{self.password}".encode()
         if self.token is None:
@@ -72,7 +72,7 @@ class Security:
         except AccessFailed:
             raise
         except Exception as error:
-            raise AccessFailed(f"token: the function that is to tell it has failed: {error!r}") from error
+            raise AccessFailed(f"token: the function that returns it has failed: {error!r}") from error
 
     def headers(self) -> dict[str, str]:
         """The same for the admin REST."""
@@ -81,7 +81,7 @@ class Security:
         return {} if self.token is None else {"Authorization": f"Bearer {self.proof().decode()}"}
 
     def tls(self) -> ssl.SSLContext:
-        """AccessFailed if a file is missing or holds something else."""
+        """The TLS context. Raises AccessFailed if a file is missing or holds something else."""
         try:
             context = ssl.create_default_context(cafile=self.tls_trust_certs_file)
             if self.tls_certificate_file is not None:

@@ -1,4 +1,4 @@
-"""Times as applications give them, in milliseconds since 1970 as messages carry them."""
+"""Converts applications' times to milliseconds since 1970, the form in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anabranch.client.errors import BadArgument
 
 
 def to_ms(moment: datetime | int | None) -> int | None:
-    """A datetime without a zone is local time, as `datetime.timestamp` has it."""
+    """A datetime without a zone is local time, as for `datetime.timestamp`."""
     if moment is None:
         return None
     ms = round(moment.timestamp() * 1000) if isinstance(moment, datetime) else moment

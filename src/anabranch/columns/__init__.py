@@ -22,7 +22,7 @@ A consumer:
     decoded.batch, decoded.counts, decoded.bad
 
 Each module's docstring has the details. The first call of a kernel compiles it, later processes load it from disk;
-`warm_up()` does that at a moment of the caller's choosing, in any thread. Kernels let other threads run.
+`warm_up()` does that at a moment that the caller chooses, in any thread. Kernels let other threads run.
 """
 
 from anabranch.columns.decode import SCHEMA, SCHEMA_VERSION, Decoded, Entry, decode

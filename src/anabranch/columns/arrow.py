@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 Column = Any  # pa.Array or pa.ChunkedArray; pyarrow ships no types.
 
 
-class View(NamedTuple):
+class ColumnView(NamedTuple):
     """A column of byte strings. All numbers, so that a kernel takes it as it is; `Held` keeps the memory alive.
 
     `valid` is the address of the validity bits or 0 if no row is null, `shift` the first row's bit in them. `offsets`
@@ -30,15 +30,15 @@ class View(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A view, and the array whose memory it is. Keep both until the kernel returns."""
+    """A view, and the array that owns its memory. Keep both until the kernel returns."""
 
-    view: View
+    view: ColumnView
     array: Column
     is_text: bool
     data_bytes: int
 
 
-NOTHING = View(0, 0, 0, 0, 0, 0, 0)
+NOTHING = ColumnView(0, 0, 0, 0, 0, 0, 0)
 
 
 def strings(column: Column, name: str = "column") -> Held:
@@ -65,12 +65,12 @@ def strings(column: Column, name: str = "column") -> Held:
     bounds = np.frombuffer(offsets, np.int64 if wide else np.int32)
     used = int(bounds[array.offset + rows]) - int(bounds[array.offset])
     start, size = (data.address, data.size) if data is not None else (0, 0)
-    view = View(rows, first, int(wide), start, start + size, *validity(array))
+    view = ColumnView(rows, first, int(wide), start, start + size, *validity(array))
     return Held(view, array, is_text, used)
 
 
 def validity(array: Column) -> tuple[int, int]:
-    """Address of an array's validity bits, 0 if no row is null, and the first row's place in them."""
+    """The address of an array's validity bits, 0 if no row is null, and the first row's place in them."""
     bits = array.buffers()[0]
     return (bits.address, array.offset) if bits is not None and array.null_count else (0, 0)
 
@@ -80,7 +80,7 @@ def milliseconds(column: Column, name: str = "event_time") -> Column:
     array = _one_array(column)
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        # Times before a millisecond ends belong to it, so finer units are cut off without complaint.
+        # A time within a millisecond belongs to that millisecond, so finer units are cut off without an error.
         array = array.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     elif pa.types.is_integer(kind) or pa.types.is_null(kind):
         array = array.cast(pa.int64())
@@ -114,7 +114,7 @@ def pairs(column: Column) -> Column:
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
-    """Where a NumPy array's elements lie."""
+    """The address of a NumPy array's elements."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -125,7 +125,7 @@ def _one_array(column: Column) -> Column:
     if column.num_chunks == 1:
         return column.chunk(0)
     kind = column.type
-    # Joined columns may pass the two gigabytes that offsets of 32 bits reach.
+    # Joined columns may exceed the two gigabytes that 32-bit offsets can address.
     if column.nbytes >= 1 << 31 and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         column = column.cast(pa.large_string() if pa.types.is_string(kind) else pa.large_binary())
     joined = column.combine_chunks()

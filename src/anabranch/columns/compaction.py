@@ -1,5 +1,5 @@
-"""Data plane. What keyed compaction does to messages, by the million: finds their keys, remembers the latest of each,
-takes the others out of their batches.
+"""Data plane. Keyed compaction of many messages at once: finds their keys, remembers the latest message of each,
+removes the others from their batches.
 
     table = KeyTable(secret, slots_max)
     groups(entries)                              # which of them may be opened together
@@ -8,9 +8,9 @@ takes the others out of their batches.
     table.put(key, slot, is_deleted)             # one that Python had to look at
     table.latest()                               # the slots of the latest messages, sorted
 
-A key is known by 128 bits of SipHash-2-4 under a secret: nobody can make two collide on purpose, and by chance they do
-not. The table has 24 bytes a slot and is at most three quarters full. When it may not grow any more, the upper half of
-the range of hashes is dropped from it, to be looked at in another pass.
+A key is identified by 128 bits of SipHash-2-4 under a secret: collisions can neither be provoked nor expected by
+chance. The table has 24 bytes a slot and is at most three quarters full. When it must not grow any more, the upper half
+of the range of hashes is dropped from it and left to another pass.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from anabranch.wire.frames import Buffer
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
 
-# Hashes are ordered by 62 of their bits: all that is compared stays positive in 64.
+# Hashes are ordered by 62 of their bits, so that all compared numbers stay positive in 64.
 RANGE_END: Final = 1 << 62
 _SLOTS_MIN: Final = 1 << 12
 _EMPTY: Final = -1
 _DELETED: Final = -2
-# What entries that are opened together may unpack to, but for the first: packed, a megabyte of them may say terabytes.
+# The most bytes that entries opened together may unpack to, but for the first: a packed megabyte may claim terabytes.
 UNPACKED_BYTES_MAX: Final = 64 << 20
 
 
@@ -83,7 +83,7 @@ def _mixed(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
 
 @inline
 def _hashed(at: int, size: int, secret: Longs) -> tuple[int, int]:
-    """SipHash-2-4 of 128 bits, the first half cut to what ranges are made of."""
+    """SipHash-2-4 of 128 bits; the first half is cut to the bits that order ranges."""
     a, b = secret[0] ^ 0x736F6D6570736575, secret[1] ^ 0x646F72616E646F6D ^ 0xEE
     c, d = secret[0] ^ 0x6C7967656E657261, secret[1] ^ 0x7465646279746573
     end = at + (size & ~7)
@@ -137,7 +137,7 @@ def _put_one(keys: Longs, values: Longs, secret: Longs, span: Longs, at: int, si
 
 @kernel
 def _rebuild(keys: Longs, values: Longs, into: Longs, values_into: Longs, high: int) -> int:
-    """Copies what is neither deleted nor beyond the range; how much that is."""
+    """Copies all keys that are neither deleted nor beyond the range; returns their number."""
     used = 0
     for place in range(len(values)):
         if values[place] >= 0 and keys[place, 0] < high:
@@ -147,7 +147,7 @@ def _rebuild(keys: Longs, values: Longs, into: Longs, values_into: Longs, high: 
 
 @kernel
 def _check_batches(facts: scan.Facts) -> None:
-    """Marks batches that cannot be read: they are looked at as a whole or not at all."""
+    """Marks batches that cannot be read: a batch is read as a whole or not at all."""
     for entry in range(len(facts)):
         row = facts[entry]
         at, end = row[PAYLOAD], row[PAYLOAD_END]
@@ -171,7 +171,7 @@ def _check_batches(facts: scan.Facts) -> None:
 def _note(
     facts: scan.Facts, plain: Flags, starts: Longs, secret: Longs, span: Longs, keys: Longs, values: Longs
 ) -> int:
-    """Remembers the messages of plain entries that have keys; how many keys are new."""
+    """Remembers the messages of plain entries that have keys; returns the number of new keys."""
     used = 0
     for entry in range(len(facts)):
         if plain[entry] == 0:
@@ -201,7 +201,7 @@ def _note(
 
 @kernel
 def _mark(facts: scan.Facts, plain: Flags, starts: Longs, flags: Flags, keyless: int) -> None:
-    """Sets the flags of messages without a key, and clears those of messages that are compacted out already."""
+    """Sets the flags of messages without a key, and clears those of messages that were compacted out before."""
     for entry in range(len(facts)):
         if plain[entry] == 0:
             continue
@@ -225,7 +225,7 @@ def _mark(facts: scan.Facts, plain: Flags, starts: Longs, flags: Flags, keyless:
 
 @kernel
 def _take_out(row: Longs, flags: Flags, out: int, nothing: int, nothing_size: int, nothing_end: int) -> int:
-    """Writes the batch with `nothing` in place of each message whose flag is not set; its size."""
+    """Writes the batch with `nothing` in place of each message whose flag is not set; returns its size."""
     at = row[PAYLOAD]
     to = out
     for index in range(row[COUNT]):
@@ -242,9 +242,9 @@ def _take_out(row: Longs, flags: Flags, out: int, nothing: int, nothing_size: in
 
 class OpenedEntries(NamedTuple):
     facts: scan.Facts
-    # 1 for those that kernels can read: not encrypted, no piece of a message, not malformed.
+    # 1 for entries that kernels can read: not encrypted, no chunk of a message, not malformed.
     plain: Flags
-    # How many slots each has, and the first of each, counted from 0.
+    # How many slots each entry has, and its first slot, counted from 0.
     slots: Longs
     starts: Longs
     held: list[Any]
@@ -259,7 +259,7 @@ class OpenedEntries(NamedTuple):
 
 
 def groups(entries: Sequence[Buffer], bytes_max: int = UNPACKED_BYTES_MAX) -> list[tuple[int, int]]:
-    """Those from i to before j each time are to be opened together: they unpack to no more than that, or are one."""
+    """Ranges (i, j) of entries to be opened together: each unpacks to no more than that, or is a single entry."""
     facts, _ = _scanned(entries)
     is_unpacked = (facts[:, scan.COMPRESSION] != 0) & (facts[:, COUNT] >= 0)
     ends = np.cumsum(np.where(is_unpacked, np.minimum(facts[:, scan.UNPACKED], LOOK_INTO_BYTES_MAX), 0))
@@ -282,19 +282,20 @@ def _scanned(entries: Sequence[Buffer]) -> tuple[scan.Facts, list[Any]]:
 
 
 def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
-    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed."""
+    """Reads and unpacks the entries. Raises UnsupportedCompression if the codec of a batch is not installed."""
     facts, held = _scanned(entries)
     plain = facts[:, FLAGS] & (BAD | ENCRYPTED | CHUNK) == 0
     for place in np.flatnonzero(plain & (facts[:, scan.COMPRESSION] != 0)).tolist():
         row = facts[place]
         if row[COUNT] < 0:
-            # Only whether it is empty matters, and that it says itself.
+            # Only whether the payload is empty matters, and the metadata says that.
             row[PAYLOAD_END] = row[PAYLOAD] + row[scan.UNPACKED]
             continue
         packed = memoryview(held[place])[int(row[PAYLOAD]) - held[place].address :]
         kind, unpacked = int(row[scan.COMPRESSION]), int(row[scan.UNPACKED])
         if kind not in CODECS or row[COUNT] > LOOK_INTO_MESSAGES_MAX:
-            # A number that nobody knows, which Protobuf leaves out; or more messages than anybody sends in a batch.
+            # A codec number unknown to Protobuf, which then omits it; or more messages than any client sends in a
+            # batch.
             row[FLAGS] |= BAD
             continue
         try:
@@ -308,7 +309,7 @@ def open_entries(entries: Sequence[Buffer]) -> OpenedEntries:
     _check_batches(readable)
     facts[plain] = readable
     plain &= facts[:, FLAGS] & BAD == 0
-    # An empty batch has one slot that nothing is in.
+    # An empty batch has one empty slot.
     slots = np.where(plain & (facts[:, COUNT] > 0), facts[:, COUNT], 1)
     starts = np.cumsum(slots) - slots
     return OpenedEntries(facts, plain.astype(np.uint8), slots, starts, held)
@@ -341,7 +342,7 @@ class KeyTable:
         self._used = 0
 
     def note(self, opened: OpenedEntries, first_slot: int) -> None:
-        """All messages of the plain entries; slots are counted on from `first_slot`."""
+        """Remembers all messages of the plain entries; slots are counted on from `first_slot`."""
         self._make_room(opened.total)
         self._used += _note(
             opened.facts,
@@ -362,7 +363,7 @@ class KeyTable:
         )
 
     def _make_room(self, count: int) -> None:
-        """For that many more keys, if need be at the cost of the upper half of the range."""
+        """Makes room for that many more keys, if need be by dropping the upper half of the range."""
         while (self._used + count) * 4 > len(self._values) * 3:
             slots = len(self._values)
             if slots < self._slots_max or count * 4 > slots * 3:
@@ -374,7 +375,7 @@ class KeyTable:
             self._keys, self._values = keys, values
 
     def end_pass(self) -> tuple[Longs, bool]:
-        """The slots of the latest messages in the range looked at, sorted; and whether that was the last range."""
+        """The slots of the latest messages in the present range, sorted; and whether that was the last range."""
         latest = np.sort(self._values[self._values >= 0])
         low, high = self.span.tolist()
         self.span[:] = high, min(RANGE_END, high + high - low)

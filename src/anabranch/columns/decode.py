@@ -10,8 +10,8 @@
 messages alike, and compressed payloads are unpacked. Chunks and encrypted entries need their client: give the joined,
 decrypted and unpacked bytes as `payload`, with any chunk's entry as `data` for the metadata.
 
-Left out are messages that compaction emptied and, where there is an `ack_set`, those whose bit in it is not set. What
-is handed out is never written over: its memory goes back to the pool when the last column of it is gone.
+Messages that compaction emptied are left out and, where there is an `ack_set`, those whose bit in it is not set.
+Returned memory is never overwritten: it goes back to the pool when its last column is gone.
 
 A key sent as base64 comes as the bytes it stands for (its text, if it is not base64 after all). A message without a
 sequence id of its own has its entry's.
@@ -44,8 +44,9 @@ from anabranch.columns.decode_rows import (
 from anabranch.columns.memory import SLACK
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError, ChecksumMismatch, MalformedFrame
-from anabranch.wire.batch import UNPACKED_BYTES_MAX, decompress
+from anabranch.wire.batch import decompress
 from anabranch.wire.frames import Buffer
+from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 TIME: Final = pa.timestamp("ms", "UTC")
@@ -62,11 +63,11 @@ SCHEMA: Final = pa.schema(
         pa.field("batch_index", pa.int32(), nullable=False),  # -1 outside of a batch.
     ]
 )
-# A column that is there where it is asked for.
+# The name of an optional column.
 SCHEMA_VERSION: Final = "schema_version"
-# What offsets of 32 bits reach.
+# The most that 32-bit offsets can address.
 BYTES_MAX: Final = (1 << 31) - 1
-# A guess at the size of keys, which are stored apart from the values. Longer ones cost a second look.
+# An estimate of the size of keys, which are stored apart from the values. Longer keys cost a second pass.
 _KEY_BYTES: Final = 32
 # Bytes per row of the columns in `Out`, from `value_offsets` to `batch_index`.
 _WIDTHS: Final = (4, 4, 8, 8, 8, 8, 8, 4)
@@ -108,7 +109,7 @@ def decode(
     return decode_opened(pool, _open(entries, verify, unpacked_bytes_max), strict=strict)
 
 
-def decode_opened(pool: Pool, opened: Opened, *, strict: bool) -> Decoded:
+def decode_opened(pool: Pool, opened: OpenedMessages, *, strict: bool) -> Decoded:
     """The rest of `decode`, for entries whose payloads are in memory, unpacked."""
     facts = opened.facts
     counts = np.zeros(len(facts), np.int64)
@@ -134,7 +135,7 @@ def decode_opened(pool: Pool, opened: Opened, *, strict: bool) -> Decoded:
     )
 
 
-class Opened(NamedTuple):
+class OpenedMessages(NamedTuple):
     facts: scan.Facts
     ids: npt.NDArray[np.int64]
     words: npt.NDArray[np.int64]
@@ -143,7 +144,7 @@ class Opened(NamedTuple):
     held: list[Any]  # The memory that the facts' addresses lie in.
 
 
-def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> Opened:
+def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> OpenedMessages:
     """Reads the metadata of all entries, checks their sums and unpacks their payloads."""
     count = len(entries)
     held: list[Any] = [pa.py_buffer(entry.data) for entry in entries]
@@ -156,7 +157,7 @@ def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> Op
     word_bounds = np.zeros(count + 1, np.int64)
     if words:
         np.cumsum([len(entry.ack_set) for entry in entries], out=word_bounds[1:])
-    opened = Opened(facts, ids, np.array(words, np.int64), word_bounds, [], held)
+    opened = OpenedMessages(facts, ids, np.array(words, np.int64), word_bounds, [], held)
     odd = odd_entries(facts)
     odd |= np.fromiter((entry.payload is not None for entry in entries), np.bool_, count)
     damaged = _damaged(entries, facts, addresses) if verify else set()
@@ -174,7 +175,7 @@ def _open(entries: Sequence[Entry], verify: bool, unpacked_bytes_max: int) -> Op
 
 
 def _damaged(entries: Sequence[Entry], facts: scan.Facts, addresses: npt.NDArray[np.int64]) -> set[int]:
-    """The places of entries whose bytes changed on their way."""
+    """The places of entries whose bytes changed in transit."""
     sums = facts[:, scan.CRC].tolist()
     starts = (facts[:, scan.SUMMED] - addresses).tolist()
     return {
@@ -185,14 +186,16 @@ def _damaged(entries: Sequence[Entry], facts: scan.Facts, addresses: npt.NDArray
 
 
 def odd_entries(facts: scan.Facts) -> npt.NDArray[np.bool_]:
-    """Which entries need a second look. Most do not, and what it costs counts where each holds one message."""
+    """Which entries need a further check. Most do not, and its cost matters where each entry holds one message."""
     payload_bytes = facts[:, scan.PAYLOAD_END] - facts[:, scan.PAYLOAD]
     odd: npt.NDArray[np.bool_] = (facts[:, scan.FLAGS] & _ODD != 0) | (facts[:, scan.COMPRESSION] != 0)
     return odd | (facts[:, scan.COUNT] > payload_bytes >> 2)
 
 
-def open_payload(opened: Opened, place: int, data: Any, payload: Buffer | None, bytes_max: int) -> None:
-    """Unpacks the payload of an entry, whose bytes are the Arrow buffer `data`, and says what is wrong with it."""
+def open_payload(
+    opened: OpenedMessages, place: int, data: Any, payload: Buffer | None, bytes_max: int
+) -> None:
+    """Unpacks the payload of an entry, whose bytes are the Arrow buffer `data`, and records what is wrong with it."""
     facts = opened.facts[place]
     flags, compression, unpacked = facts[[scan.FLAGS, scan.COMPRESSION, scan.UNPACKED]].tolist()
     if flags & scan.BAD:
@@ -210,25 +213,25 @@ def open_payload(opened: Opened, place: int, data: Any, payload: Buffer | None, 
         facts[scan.PAYLOAD] = memory.address
         facts[scan.PAYLOAD_END] = memory.address + memory.size
     count, size = int(facts[scan.COUNT]), int(facts[scan.PAYLOAD_END] - facts[scan.PAYLOAD])
-    # Each message has a size of four bytes before it; more than fit cannot have come, and would take their memory.
+    # Each message has a size of four bytes before it; a larger count must be false, and would allocate its memory.
     if count > size >> 2:
         raise MalformedFrame(f"{_name(opened, place)}: {count} messages in {size} bytes")
 
 
-def leave_out(opened: Opened, place: int, error: AnabranchError) -> None:
-    """No row comes of that entry."""
+def leave_out(opened: OpenedMessages, place: int, error: AnabranchError) -> None:
+    """Excludes that entry from the rows."""
     opened.bad.append((place, error))
     row = opened.facts[place]
     row[:] = 0
     row[scan.KEY_SIZE] = -1
 
 
-def _name(opened: Opened, place: int) -> str:
+def _name(opened: OpenedMessages, place: int) -> str:
     ledger_id, entry_id = opened.ids[place].tolist()
     return f"entry {ledger_id}:{entry_id}"
 
 
-def _fault(opened: Opened, place: int, fault: int) -> MalformedFrame:
+def _fault(opened: OpenedMessages, place: int, fault: int) -> MalformedFrame:
     index, kind = fault >> 8, fault & 0xFF
     what = "its metadata cannot be read" if kind == MALFORMED else "the batch ends within it"
     count = int(opened.facts[place, scan.COUNT])
@@ -248,7 +251,7 @@ class _Output:
         base = self._rest.address
         keys, *columns = (base + place for place in self._places)
         self.out = Out(self._values.address, keys, key_room, *columns)
-        # Keys and values are there and event times are not, until the kernel finds otherwise.
+        # Keys and values are assumed present and event times absent, until the kernel finds otherwise.
         at, _, none, stop = self._places[-4:]
         memory = self._rest.array(total)
         memory[at:none] = 0xFF

@@ -1,7 +1,7 @@
 """Data plane. The kernels behind `decode`: one walk over all messages that fills the columns, one more for properties.
 
-The walk trusts no byte of a batch. When a message cannot be read, its whole entry is taken back out, the fault is noted
-and the walk goes on with the next entry.
+The walk trusts no byte of a batch. When a message cannot be read, all rows of its entry are removed, the fault is noted
+and the walk continues with the next entry.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CUT_SHORT: Final = 2
 
 
 class Out(NamedTuple):
-    """Where the columns are written: addresses, but for `key_room`, the bytes there are for keys."""
+    """Where the columns are written: addresses, but for `key_room`, the number of bytes available for keys."""
 
     values: int
     keys: int
@@ -140,7 +140,7 @@ def get_single(at: int, end: int, sequence: int) -> Single:
 
 @inline
 def _is_wanted(words: Longs, first: int, last: int, index: int) -> bool:
-    """Whether the message's bit is set, where there are any bits at all."""
+    """Whether the message's bit is set, or there are no bits at all."""
     if first == last:
         return True
     word = first + (index >> 6)
@@ -151,7 +151,8 @@ def _is_wanted(words: Longs, first: int, last: int, index: int) -> bool:
 def _put_row(
     out: Out, found: Longs, one: Single, index: int, head: int, key_end: int, payload: int, payload_end: int
 ) -> None:
-    """Writes one row; its key has room. Key and payload lie in memory that ends at `key_end` and `payload_end`."""
+    """Writes one row; there is room for its key. Key and payload lie in memory that ends at `key_end` and
+    `payload_end`."""
     row = found[ROWS]
     if one.key_size >= 0 and one.flags & NULL_KEY == 0:
         at = out.keys + found[KEY_BYTES]

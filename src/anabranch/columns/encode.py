@@ -24,8 +24,8 @@ import numpy as np
 from anabranch.columns.arrow import (
     NOTHING,
     Column,
+    ColumnView,
     Held,
-    View,
     address_of,
     milliseconds,
     pairs,
@@ -49,7 +49,7 @@ from anabranch.columns.pool import Lease, Pool
 from anabranch.columns.routing import Bounds, Rows
 from anabranch.columns.singles import Singles
 
-# What a message takes at most besides key, properties and payload: the size before it, and tags and numbers.
+# The most bytes that a message takes besides key, properties and payload: the size before it, and tags and numbers.
 _OVERHEAD: Final = 4 + 6 + 6 + 11 + 2 + 11 + 2
 # The same for a pair of properties: three tags and lengths.
 _PAIR_OVERHEAD: Final = 18
@@ -110,7 +110,7 @@ def encode(
         named,
         first_sequence_id,
     )
-    del named_memory  # It had to live until here.
+    del named_memory  # Its memory had to stay alive until here.
     if order is None:
         sequence_ids = np.arange(first_sequence_id, first_sequence_id + rows, dtype=np.int64)
     else:
@@ -143,7 +143,7 @@ def _times(array: Column | None, rows: int) -> _Times:
     return _Times(array.buffers()[1].address + array.offset * 8, *validity(array))
 
 
-def _encode_pairs(pool: Pool, array: Column, rows: int) -> tuple[View, object]:
+def _encode_pairs(pool: Pool, array: Column, rows: int) -> tuple[ColumnView, object]:
     """Each row's properties as its metadata holds them, as a column of byte strings, and its memory."""
     if len(array) != rows:
         raise ValueError(
@@ -158,7 +158,7 @@ def _encode_pairs(pool: Pool, array: Column, rows: int) -> tuple[View, object]:
     first = array.buffers()[1].address + array.offset * 4
     valid, shift = validity(array)
     size = _write_pairs(lease.address, address_of(offsets), rows, first, valid, shift, names.view, items.view)
-    view = View(rows, address_of(offsets), 1, lease.address, lease.address + size, 0, 0)
+    view = ColumnView(rows, address_of(offsets), 1, lease.address, lease.address + size, 0, 0)
     return view, (lease, offsets, array)
 
 
@@ -213,11 +213,11 @@ def _encode_rows(
     offsets: int,
     count: int,
     order: int,
-    values: View,
-    keys: View,
+    values: ColumnView,
+    keys: ColumnView,
     is_base64: bool,
     times: _Times,
-    named: View,
+    named: ColumnView,
     first_sequence_id: int,
 ) -> int:
     at = out
@@ -270,7 +270,14 @@ def _encode_rows(
 
 @kernel
 def _write_pairs(
-    out: int, offsets: int, rows: int, bounds: int, valid: int, shift: int, names: View, items: View
+    out: int,
+    offsets: int,
+    rows: int,
+    bounds: int,
+    valid: int,
+    shift: int,
+    names: ColumnView,
+    items: ColumnView,
 ) -> int:
     at = out
     for row in range(rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.columns.arrow import Column, View, address_of, strings
+from anabranch.columns.arrow import Column, ColumnView, address_of, strings
 from anabranch.columns.jit import inline, kernel
 from anabranch.columns.memory import is_set, load_i32, load_i64, load_u8, load_u32, store_32
 
@@ -28,7 +28,7 @@ def hash_keys(column: Column) -> Hashes:
 
 
 @inline
-def offset_of(view: View, row: int) -> int:
+def offset_of(view: ColumnView, row: int) -> int:
     if view.wide != 0:
         return load_i64(view.offsets + row * 8)  # type: ignore[no-any-return]
     return load_i32(view.offsets + row * 4)  # type: ignore[no-any-return]
@@ -69,7 +69,7 @@ def murmur3(at: int, size: int, end: int) -> int:
 
 
 @kernel
-def _hash_rows(view: View, out: int) -> None:
+def _hash_rows(view: ColumnView, out: int) -> None:
     start = offset_of(view, 0)
     for row in range(view.rows):
         stop = offset_of(view, row + 1)

@@ -4,8 +4,8 @@ A kernel is compiled at its first call (a second or so each) and loaded from dis
 kept in the first of these places that can be written: `$NUMBA_CACHE_DIR`, `__pycache__` beside this file, the user's
 cache folder, a folder of the user's own among the temporary files. Where none can be, each process compiles for itself.
 
-Numba looks only at the file a kernel stands in to see whether its code is stale, not at the kernels it calls from other
-files. So the place holds one folder per state of this package's sources, and a change anywhere starts a new one.
+To see whether a kernel's code is stale, Numba checks only the kernel's own file, not the kernels that it calls from
+other files. So there is one folder per state of this package's sources, and a change anywhere starts a new one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def places() -> Iterator[Path]:
         yield Path(home) / "anabranch"
     elif os.path.isabs(home := os.path.expanduser("~")):
         yield Path(home) / ".cache" / "anabranch"
-    # By user, as what lies there is run: nobody else may be able to put anything into it.
+    # One folder per user, because its contents are executed: no other user may be able to write to it.
     yield Path(tempfile.gettempdir()) / f"anabranch-{os.getuid() if hasattr(os, 'getuid') else 'kernels'}"
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether code can be written to the folder, and nobody but us (or root) could have put code there."""
+    """Whether the folder is writable, and no user but us (or root) could have put code there."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -62,13 +62,13 @@ def _is_ours(place: Path) -> bool:
 
 
 def find_cache(candidates: Iterator[Path], fingerprint: str) -> Path | None:
-    """The folder for this state of the sources in the first place that can be used; long unused ones are removed."""
+    """The folder for this state of the sources in the first usable place; folders unused for long are removed."""
     for place in candidates:
         cache = place / (_PREFIX + fingerprint)
         if _is_ours(place) and _is_ours(cache):
             newest = cache.stat().st_mtime
             for old in place.glob(_PREFIX + "*"):
-                # A process that runs older sources may still be writing to its own.
+                # A process with older sources may still be writing to its own folder.
                 if newest - old.stat().st_mtime > _KEPT_SECONDS:
                     shutil.rmtree(old, ignore_errors=True)
             return cache
@@ -82,12 +82,12 @@ except OSError:  # Sources that cannot be read, as in a zip file.
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's own, but where the disk fails or its data is damaged, code is compiled again and the call succeeds."""
+    """Numba's own cache; but if the disk fails or its data is damaged, code is compiled again and the call succeeds."""
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         try:
             return super().load_overload(signature, target)
-        except Exception:  # Whatever damaged data does to unpickling.
+        except Exception:  # Damaged data makes unpickling raise anything.
             with contextlib.suppress(OSError):
                 self.flush()
             return None
@@ -101,7 +101,7 @@ def kernel(function: F) -> F:
     """Compiles `function` when it is first called, and lets other threads run meanwhile."""
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
     if CACHE is not None:
-        # Numba reads its setting when a cache is made, and other users of Numba keep theirs.
+        # Numba reads its setting when a cache is made; other users of Numba keep theirs.
         before, config.CACHE_DIR = config.CACHE_DIR, str(CACHE)
         try:
             with contextlib.suppress(RuntimeError):  # No place for this file's code after all.
@@ -112,10 +112,10 @@ def kernel(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """A part of kernels that is called: rare or long work, which need not be compiled again wherever it is used."""
+    """A function that kernels call: rare or long work, compiled once instead of into each caller."""
     return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
 
 
 def inline(function: F) -> F:
-    """A part of kernels, compiled into each one that calls it."""
+    """A function that is compiled into each kernel that calls it."""
     return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Data plane. What kernels read and write memory with: addresses, bytes, words, variable-length numbers.
+"""Data plane. Functions by which kernels read and write memory: addresses, bytes, words, variable-length numbers.
 
 Kernels take addresses (int64) instead of arrays: Arrow buffers, received entries and NumPy arrays then need one
 compiled version, not one for each kind, and an entry need not be copied to where others lie. Kernels check bounds,
-these parts do not. All numbers are int64, as Numba turns a mix of signed and unsigned ones into floats.
+these functions do not. All numbers are int64, as Numba turns a mix of signed and unsigned ones into floats.
 
 `put_*` returns the address behind what it wrote. `copy` may write up to `SLACK` bytes more than it was asked to, so
 every output buffer has that much room at its end; it reads no byte at or after `source_end`.
@@ -145,7 +145,7 @@ def get_varint(at: int, end: int) -> tuple[int, int]:
 
 @inline
 def is_set(bits: int, index: int) -> bool:
-    """Whether the bit is set in an Arrow bitmap; all are if there is none (address 0)."""
+    """Whether the bit is set in an Arrow bitmap; true if there is no bitmap (address 0)."""
     return bits == 0 or load_u8(bits + (index >> 3)) >> (index & 7) & 1 != 0
 
 

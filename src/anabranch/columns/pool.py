@@ -1,8 +1,8 @@
 """Data plane. Memory that is used again: the first touch of fresh memory costs more than what a kernel does in it.
 
-A `Pool` leases memory to NumPy arrays and Arrow buffers. Nobody gives it back by hand: when the last array, buffer,
-view or slice that refers to a lease is gone, wherever the user kept it, the memory is free for the next one. What users
-hold is therefore never written over.
+A `Pool` leases memory to NumPy arrays and Arrow buffers. No call gives it back: when the last array, buffer, view or
+slice that refers to a lease is gone, wherever the user kept it, the memory is free for the next lease. So memory that
+users hold is never overwritten.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pool:
 
     @property
     def idle_bytes(self) -> int:
-        """About how much is kept for later."""
+        """About how many bytes are kept for later leases."""
         return self._idle
 
     def lease(self, size: int) -> Lease:
@@ -73,7 +73,7 @@ class Pool:
         return Lease(self, memory, size)
 
     def clear(self) -> None:
-        """Lets go of what is not in use."""
+        """Frees the memory that is not in use."""
         self._free = {}
         self._idle = 0
 
@@ -85,6 +85,7 @@ class Pool:
 
 
 def _rounded(size: int) -> int:
-    """Up to the next of eight steps between two powers of two, so that leases of about one size share memory."""
+    """The size rounded up to the next of eight steps between two powers of two, so that leases of similar sizes share
+    memory."""
     step = max(64, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step

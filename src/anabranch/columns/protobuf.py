@@ -1,7 +1,7 @@
-"""Data plane. Parts of kernels that read protobuf from bytes nobody vouches for, never at or past their `end`.
+"""Data plane. Parts of kernels that read protobuf from untrusted bytes, never at or past their `end`.
 
-Addresses that come back as 0 mean that the bytes are malformed. A known field with the wrong wire type is an unknown
-field and skipped, as protobuf has it; groups, which none of Pulsar's messages ever had, count as malformed.
+Addresses that come back as 0 mean that the bytes are malformed. A known field with the wrong wire type is skipped as an
+unknown field, as protobuf does; groups, which none of Pulsar's messages ever had, count as malformed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.columns.memory import get_varint, load_u8, store_8
 
 @inline
 def get_tag(at: int, end: int) -> tuple[int, int]:
-    """The next field's tag and what is behind it."""
+    """The next field's tag and the address behind it."""
     tag = load_u8(at)
     if tag < 0x80:
         at += 1

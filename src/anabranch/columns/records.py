@@ -7,9 +7,9 @@
     for i, j in located.cut(len(located), bytes_max, rows_max):
         located.decode(pool, i, j).batch                  # as `decode` gives it
 
-A record says its ledger, its number, its length and a CRC32C over all of it (docs/decisions/0003-log-format.md). The
-walk believes none of it before it is checked, and stops at the first that is not what the run promised. The checksum of
-the entry itself is not looked at: the record's covers the same bytes, and the broker checked the entry before.
+A record holds its ledger, its number, its length and a CRC32C over all of it (docs/decisions/0003-log-format.md). The
+walk trusts none of these before checking them, and stops at the first record that does not match its run. The checksum
+of the entry itself is not verified: the record's covers the same bytes, and the broker verified the entry before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.columns import scan
 from anabranch.columns.decode import (
     BYTES_MAX,
     Decoded,
-    Opened,
+    OpenedMessages,
     decode_opened,
     leave_out,
     odd_entries,
@@ -38,7 +38,7 @@ from anabranch.columns.jit import inline, kernel
 from anabranch.columns.memory import load_i64, load_u8, load_u32
 from anabranch.columns.pool import Pool
 from anabranch.errors import AnabranchError
-from anabranch.wire.batch import UNPACKED_BYTES_MAX
+from anabranch.wire.sizes import UNPACKED_BYTES_MAX
 
 Longs = npt.NDArray[np.int64]
 
@@ -62,17 +62,17 @@ _SEGMENTS_MAX: Final = 1024
 
 _HEADER: Final = 32
 _ENTRY: Final = 1
-# Records below this are summed by the kernel, where a call would cost more; the library sums several lanes at once.
+# The kernel sums shorter records itself, where a call would cost more; the library sums several lanes at once.
 _LIBRARY_BYTES_MIN: Final = 2048
 
 # How a walk ended.
-MORE: Final = 0  # All runs of this file's bytes are done, or the next record is not all here.
+MORE: Final = 0  # All runs of this file's bytes are done, or the next record is incomplete.
 BAD: Final = 1
 
 
 def _has_crc_instruction() -> bool:
     if config.CPU_NAME or config.CPU_FEATURES:
-        return False  # Kernels are compiled for some other machine than this one.
+        return False  # Kernels are compiled for another machine than this one.
     if not binding.get_process_triple().startswith("x86_64"):
         return False
     return bool(binding.get_host_cpu_features().get("sse4.2"))
@@ -128,7 +128,7 @@ else:
 def _walk(
     runs: Longs, cursor: Longs, segments: Longs, memory: int, below: int, found: Longs
 ) -> tuple[int, int]:
-    """Finds whole records from the cursor on; how many, and how it ended.
+    """Finds whole records from the cursor on; returns their number, and how the walk ended.
 
     `segments` are (file, first byte, byte behind), and lie in memory one behind the other.
     """
@@ -167,7 +167,7 @@ def _walk(
             break
         behind = at + _HEADER + size
         if entry + 1 == row[END] and behind != row[STOP]:
-            # What is left of the run would be a record that nobody promised: the plan and the file disagree.
+            # The rest of the run would be a record that the plan does not have: plan and file disagree.
             status = BAD
             break
         one = found[count]
@@ -190,7 +190,8 @@ def _walk(
 
 @kernel
 def _find_segments(runs: Longs, run: int, at: int, room: int, gap_max: int, segments: Longs) -> int:
-    """What to read next, from `at` in that run on; how many segments. Runs that lie close together share one."""
+    """Finds what to read next, from `at` in that run on; returns the number of segments. Runs that lie close together
+    share one."""
     count = 0
     while run < len(runs) and room > 0:
         file, stop = runs[run, FILE], runs[run, STOP]
@@ -250,14 +251,15 @@ class Walk:
 
     @property
     def at(self) -> tuple[int, int, int, int]:
-        """Ledger and number of the next entry, its file, and the byte where its record begins. Not once it is done."""
+        """Ledger and number of the next entry, its file, and the byte where its record begins. Not to be called at the
+        end."""
         run, entry, offset = self._cursor.tolist()
         file, ledger = self._runs[run, [FILE, LEDGER]].tolist()
         return ledger, entry, file, offset
 
     @property
     def run_stop(self) -> int:
-        """The byte behind the run that the walk is in: no record of it goes further."""
+        """The byte behind the present run: no record of it goes further."""
         return int(self._runs[self._cursor[0], STOP])
 
     def segments(self, room: int, gap_max: int) -> list[tuple[int, int, int]]:
@@ -268,8 +270,8 @@ class Walk:
         return [(file, start, stop) for file, start, stop in self._segments.tolist()]
 
     def records(self, memory: memoryview) -> tuple[Located, bool]:
-        """The entries of the whole records in memory, which holds the segments, and whether the next record is bad. A
-        record that is not all there is neither found nor bad: ask for segments again."""
+        """The entries of the whole records in memory, which holds the segments, and whether the next record is bad. An
+        incomplete record is neither found nor bad: ask for segments again."""
         held = pa.py_buffer(memory)
         count, status = _walk(
             self._runs, self._cursor, self._segments, held.address, SUMMED_BELOW, self._found
@@ -280,14 +282,14 @@ class Walk:
             start = address - held.address - _HEADER
             expected = int.from_bytes(memory[start : start + 4], "little")
             if crc32c(memory[start + 4 : start + _HEADER + size]) != expected:
-                # Back to that one: what came behind it is not handed out.
+                # Back to that record: those behind it are not returned.
                 self._cursor[:] = found[place, [_RUN, 3, _OFFSET]]
                 return Located(held, found[:place].copy()), True
         return Located(held, found.copy()), bool(status == BAD)
 
 
 class Located:
-    """Entries where they lie in memory, which must stay as it is until they are decoded."""
+    """Entries in memory, which must not change until they are decoded."""
 
     def __init__(self, held: Any, found: Longs) -> None:
         self._held = held
@@ -304,18 +306,18 @@ class Located:
 
     @property
     def unaided(self) -> int:
-        """How many entries there are before the first that needs a client: one that is encrypted, or a chunk."""
+        """How many entries come before the first one that needs a client: an encrypted one, or a chunk."""
         kinds = self.facts[:, scan.FLAGS] & (scan.ENCRYPTED | scan.CHUNK) != 0
         return int(np.argmax(kinds)) if kinds.any() else len(kinds)
 
     @property
     def whole(self) -> int:
-        """How many entries there are before the first that is a piece of a message."""
+        """How many entries come before the first chunk of a message."""
         pieces = self.facts[:, scan.FLAGS] & scan.CHUNK != 0
         return int(np.argmax(pieces)) if pieces.any() else len(pieces)
 
     def told(self, end: int) -> tuple[list[tuple[int, int]], list[int], list[int], list[int]]:
-        """Of the first `end` entries: their positions, how many messages and bytes they have, and when they came."""
+        """For the first `end` entries: their positions, numbers of messages and bytes, and publish times."""
         counts = self.facts[:end, scan.COUNT]
         return (
             [(ledger, entry) for ledger, entry in self._found[:end, _IDS].tolist()],
@@ -334,7 +336,7 @@ class Located:
         sizes = np.where(
             packed, np.minimum(facts[:, scan.UNPACKED], UNPACKED_BYTES_MAX), self._found[:end, _SIZE]
         )
-        # What a batch says of itself may be anything; its bytes are what it is.
+        # A batch may claim any count; its bytes bound it.
         counts = np.clip(facts[:, scan.COUNT], 1, np.maximum(sizes >> 2, 1))
         size_ends, row_ends = np.cumsum(sizes), np.cumsum(counts)
         groups = []
@@ -356,8 +358,8 @@ class Located:
             raise ValueError(f"more than {BYTES_MAX} bytes of entries at once: cut them smaller")
         none = np.zeros(0, np.int64)
         bounds = np.zeros(j - i + 1, np.int64)
-        # The facts are changed on the way.
-        opened = Opened(self.facts[i:j].copy(), found[:, _IDS].copy(), none, bounds, [], [self._held])
+        # Copied, because decoding changes the facts.
+        opened = OpenedMessages(self.facts[i:j].copy(), found[:, _IDS].copy(), none, bounds, [], [self._held])
         for place in np.flatnonzero(odd_entries(opened.facts)).tolist():
             address, size = found[place, :2].tolist()
             data = self._held.slice(address - self._held.address, size)

@@ -1,4 +1,4 @@
-"""Data plane. Messages that a sealed segment refused, grouped anew for the segments that follow it.
+"""Data plane. Regroups messages that a sealed segment refused, for the segments that follow it.
 
 Nothing is encoded again: a message's bytes do not depend on the batch or the segment it goes to.
 """

@@ -4,7 +4,8 @@
     index = router.route(hashes)                 # int32: the place of each row's segment in that list
     order, bounds = partition(index, len(router))   # rows of segment i: order[bounds[i]:bounds[i + 1]], oldest first
 
-A router answers for columns as the client does for single messages, keys or none; make one for each layout.
+A router chooses for columns the segments that the client chooses for single messages, with keys or without; make one
+for each layout.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.columns.arrow import Column, View, strings
+from anabranch.columns.arrow import Column, ColumnView, strings
 from anabranch.columns.hashing import Hashes
 from anabranch.columns.jit import kernel
 from anabranch.columns.memory import is_set
@@ -24,7 +25,7 @@ Rows = npt.NDArray[np.int32]
 Bounds = npt.NDArray[np.int64]
 
 _SLOTS = 1 << 16
-# Spreads what has no key over a segment's hashes; odd, so that it meets each of them.
+# Spreads rows without a key over a segment's hashes; odd, so that it reaches each of them.
 _STRIDE = 40503
 
 
@@ -63,7 +64,7 @@ class Router:
         return index
 
     def keyless(self, rows: int, turn: int, *, run: int = 1) -> Hashes:
-        """Hashes for rows without a key: segments take turns from `turn` on, each for `run` rows in a row.
+        """Hashes for rows without a key: segments take turns from `turn` on, each for `run` consecutive rows.
 
         Longer runs make fuller batches. A row keeps its hash, so it goes to a child of a segment that refused it.
         """
@@ -76,7 +77,7 @@ class Router:
         return (spread << self._shift).astype(np.uint32)
 
     def fill_keyless(self, hashes: Hashes, keys: Column, turn: int, *, run: int = 1) -> int:
-        """Gives rows whose key is null hashes of `keyless`. Returns how many rows there were."""
+        """Gives rows with a null key the hashes of `keyless`. Returns the number of such rows."""
         held = strings(keys, "key")
         missing = held.array.null_count
         if missing:
@@ -144,7 +145,7 @@ def _partition(index: Rows, order: Rows, bounds: Bounds, next_place: Bounds) -> 
 
 
 @kernel
-def _fill(hashes: Hashes, view: View, spread: Hashes) -> None:
+def _fill(hashes: Hashes, view: ColumnView, spread: Hashes) -> None:
     used = 0
     for row in range(view.rows):
         if not is_set(view.valid, view.shift + row):

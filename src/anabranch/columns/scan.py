@@ -34,10 +34,10 @@ META: Final = 13
 META_END: Final = 14
 PAIRS: Final = 15
 PAIR_BYTES: Final = 16
-VERSION: Final = 17  # Of the schema; -1 if none is named.
+VERSION: Final = 17  # The version of the schema; -1 if none is named.
 WIDTH: Final = 18
 
-# Flags. Those of a message are used of singles too.
+# Flags. Those of a message are used for singles too.
 BAD: Final = 1
 ENCRYPTED: Final = 2
 CHUNK: Final = 4
@@ -53,7 +53,7 @@ def scan_entries(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
     """Fills in the facts of each entry; one that cannot be read gets the flag `BAD`."""
     for entry in range(len(addresses)):
         row = facts[entry]
-        for fact in range(WIDTH):  # Whole slices are assigned with checks that take a second to compile.
+        for fact in range(WIDTH):  # Assigning whole slices adds checks that take a second to compile.
             row[fact] = 0
         row[COUNT] = row[KEY_SIZE] = row[CRC] = row[VERSION] = -1
         at = addresses[entry]
@@ -133,6 +133,6 @@ def _read_metadata(row: npt.NDArray[np.int64]) -> bool:
 
 @part
 def is_pair(at: int, end: int) -> bool:
-    """Whether it can be read as a pair of texts."""
+    """Whether the bytes can be read as a pair of texts."""
     name, name_size, item, item_size, is_good = get_pair(at, end)
     return is_good and is_utf8(name, name_size) and is_utf8(item, item_size)

@@ -16,7 +16,7 @@ from anabranch.wire.batch import build_entry
 
 
 def warm_up(*, encoding: bool = True, decoding: bool = True) -> None:
-    """Takes about ten seconds once on a machine, and a fraction of one ever after."""
+    """Takes about ten seconds once per machine, and a fraction of a second after that."""
     pool = Pool(0)
     keys = pa.array(["a", None, "b"])
     properties = pa.array([[("a", "b")], [], []], pa.map_(pa.string(), pa.string()))

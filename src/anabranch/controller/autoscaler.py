@@ -1,11 +1,11 @@
-"""Splits and merges the scalable topics that this broker leads, by itself: the shell around `autoscale.decide`.
+"""Splits and merges the scalable topics that this broker leads automatically: the shell around `autoscale.decide`.
 
-A topic is looked at every interval, at once when a consumer joins or leaves (for the consumer rule alone), and again at
-the moment that a verdict names, such as a cooldown's end. One look at a time for each topic, and none while an
-operation is under way: it comes when that is over. What is known of loads comes from one watch for all topics, and a
-topic's records are read together, once something changed. Idle topics cost a look every interval and nothing between.
+A topic is evaluated every interval, at once when a consumer joins or leaves (for the consumer rule alone), and again at
+the moment that a verdict names, such as a cooldown's end. Each topic has one evaluation at a time, and none while an
+operation is under way: the evaluation follows it. Loads come from one watch for all topics; a topic's load records are
+read together, after one of them changed. An idle topic costs one evaluation every interval and nothing between.
 
-Times are the store's. Cooldowns lie in the layout, so a new leader keeps those of the one before.
+Times are the store's. Cooldowns are stored in the layout, so a new leader keeps those of its predecessor.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from anabranch.autoscale.decide import (
     Stay,
     Verdict,
 )
-from anabranch.autoscale.decisions import Decision, Kind
+from anabranch.autoscale.decisions import Decision, DecisionKind
 from anabranch.autoscale.load import Load, LoadReport
 from anabranch.autoscale.policy import InvalidPolicy, Resolved, problems, resolve
 from anabranch.controller.decision_log import DecisionLog
-from anabranch.controller.feed import Part
+from anabranch.controller.feed import StalePart
 from anabranch.controller.scaling import (
+    DecisionListener,
     Explanation,
     Figures,
-    Listener,
-    Policies,
+    ScalePolicySource,
     consumers_of,
     judged,
     named,
@@ -61,15 +61,15 @@ from anabranch.model.scalable import (
 )
 from anabranch.model.segments import SegmentId
 
-__all__ = ["AutoScaler", "Explanation", "Figures", "Policies"]
+__all__ = ["AutoScaler", "Explanation", "Figures", "ScalePolicySource"]
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
-# A tick gives way after so many topics, so that ten thousand of them delay no publish.
+# A tick yields to the loop after this many topics, so that ten thousand topics delay no publish.
 TOPICS_PER_TURN: Final = 20
 TURN_PAUSE_S: Final = 0.002
-# The store's clock and the loop's are not the same: never look again sooner than this.
+# The store's clock and the loop's differ: the next evaluation is never sooner than this.
 LOOK_AGAIN_LEAST_S: Final = 0.01
 SAVED_AT_ONCE: Final = 50
 
@@ -83,16 +83,16 @@ class _Led:
     load: dict[SegmentId, LoadReport] = field(default_factory=dict)
     is_load_stale: bool = True
     consumers: Mapping[str, int] = field(default_factory=dict)
-    # What was asked for since the last look: nothing, the consumer rule, everything.
+    # What was requested since the last evaluation: nothing, the consumer rule, everything.
     wants_look: bool = False
     wants_all: bool = False
     is_looking: bool = False
     timer: asyncio.TimerHandle | None = None
-    # Automatic operations, and those that a cap alone has stopped.
+    # Automatic operations, and those that only a cap has stopped.
     done: Counter[str] = field(default_factory=Counter)
     suppressed: Counter[str] = field(default_factory=Counter)
     problems: tuple[str, ...] = ()
-    # What a look at everything was about that found nothing to do, as long as that stays the same; and its verdict.
+    # The facts of the last full evaluation that found nothing to do, kept while they stay the same; and its verdict.
     facts: tuple[object, ...] | None = None
     stays: Stay | None = None
 
@@ -110,18 +110,20 @@ async def _always(topic: TopicName) -> bool:
 
 
 class AutoScaler:
-    """`start` after the topics' service, `close` before it."""
+    """Evaluates the topics that this broker leads. Call `start` after the topics' service starts, `close` before it
+    closes."""
 
     def __init__(
         self,
         topics: ScalableTopics,
-        policies: Policies,
+        policies: ScalePolicySource,
         *,
         interval_s: float = INTERVAL_S,
         has_owner: Callable[[TopicName], Awaitable[bool]] = _always,
-        listener: Listener | None = None,
+        listener: DecisionListener | None = None,
     ) -> None:
-        """`has_owner` says of a `segment://` topic whether somebody measures it: what nobody does is no evidence."""
+        """`has_owner` says whether a broker owns, and so measures, a `segment://` topic: the load of any other is no
+        evidence."""
         self.interval_s = interval_s
         self._topics = topics
         self._metadata = topics.metadata
@@ -129,9 +131,9 @@ class AutoScaler:
         self._has_owner = has_owner
         self._listener = listener
         self._led: dict[TopicName, _Led] = {}
-        # Most topics share one policy: the last one looked at, and what is wrong with it.
+        # Most topics share one policy: the last checked policy, and its problems.
         self._checked: tuple[Resolved | None, tuple[str, ...]] = (None, ())
-        # What came of looking, by namespace, counted by operation and reason, such as ("no_split", "cooldown").
+        # The results of evaluations, by namespace, counted by operation and reason, such as ("no_split", "cooldown").
         self.reasons: dict[NamespaceName, Counter[tuple[str, str]]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
@@ -141,7 +143,7 @@ class AutoScaler:
 
     def start(self) -> None:
         self._topics.scaling = self
-        self._stop_listening = self._topics.feed.listen_everywhere(self._load_changed, Part.LOAD)
+        self._stop_listening = self._topics.feed.listen_everywhere(self._load_changed, StalePart.LOAD)
         self._spawn(self._tick_always())
 
     async def close(self) -> None:
@@ -158,7 +160,7 @@ class AutoScaler:
             self._drop(led)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        # Held in `_tasks`, cancelled by `close`.
+        # The task is held in `_tasks` and cancelled by `close`.
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -166,7 +168,7 @@ class AutoScaler:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("automatic scaling: %r", error, exc_info=error)
+            log.error("autoscaler: a task failed: %r", error, exc_info=error)
 
     def _drop(self, led: _Led) -> None:
         if led.timer is not None:
@@ -176,7 +178,7 @@ class AutoScaler:
         if self._led.get(led.topic) is led:
             del self._led[led.topic]
 
-    # -- what gives a reason to look
+    # -- what causes an evaluation
 
     def _load_changed(self, topic: TopicName | None) -> None:
         for led in list(self._led.values()) if topic is None else [self._led.get(topic)]:
@@ -184,7 +186,7 @@ class AutoScaler:
                 led.is_load_stale = True
 
     def settled(self, controller: TopicController) -> None:
-        """A leader has begun, or an operation is over: what came up meanwhile is looked at now."""
+        """A leader has begun, or an operation is over: requests that came meanwhile are evaluated now."""
         led = self._led.get(controller.topic)
         if led is None:
             led = self._led_by(controller)
@@ -206,7 +208,7 @@ class AutoScaler:
         led = self._led_by(controller)
         if led is None:
             return
-        # One that came back within its grace period was counted all the time.
+        # A consumer that came back within its grace period was counted all the time.
         consumers = consumers_of(controller)
         if consumers != led.consumers:
             led.consumers = consumers
@@ -227,7 +229,7 @@ class AutoScaler:
         return led
 
     def _made(self, controller: TopicController) -> _Led:
-        # Nothing is written below a topic that is going: it would not be empty when its record is removed.
+        # Nothing is written below a topic being deleted: its folder must be empty when its record is removed.
         decisions = DecisionLog(
             self._metadata,
             controller.topic,
@@ -254,14 +256,12 @@ class AutoScaler:
             try:
                 await self.tick()
             except MetadataError as error:
-                log.warning("topics not looked at, again in %s s: %s", self.interval_s, error)
+                log.warning("autoscaler: evaluation failed, retrying in %s s: %s", self.interval_s, error)
             except Exception:
-                log.exception(
-                    "looking at all topics failed; they are looked at again in %s s", self.interval_s
-                )
+                log.exception("autoscaler: evaluation failed, retrying in %s s", self.interval_s)
 
     async def tick(self) -> None:
-        """Looks at every topic led here. What there is to do is begun, and not waited for."""
+        """Evaluates every topic led here. Operations that are due are started, not awaited."""
         now_ms = 0
         for number, controller in enumerate(list(self._topics.controllers.values())):
             if number % TOPICS_PER_TURN == 0:
@@ -273,7 +273,7 @@ class AutoScaler:
                 continue
             led.want(everything=True)
             if led.is_looking or controller.is_busy:
-                continue  # Looked at when that is over.
+                continue  # Evaluated when the operation is over.
             led.is_looking = True
             verdict = await self._look_safely(led, now_ms)
             if isinstance(verdict, Split | Merge):
@@ -281,10 +281,10 @@ class AutoScaler:
             else:
                 led.is_looking = False
 
-    # -- looking
+    # -- evaluation
 
     async def _work(self, led: _Led, verdict: Verdict | None = None) -> None:
-        """Looks, and does what there is to do, until nothing more is asked for. `is_looking` is ours."""
+        """Evaluates, and performs what is due, until nothing more is requested. The caller has set `is_looking`."""
         try:
             while self._is_led(led):
                 if verdict is None:
@@ -301,13 +301,13 @@ class AutoScaler:
         return self._led.get(led.topic) is led
 
     async def _look_safely(self, led: _Led, now_ms: int | None = None) -> Verdict | None:
-        """A failure to look is no reason to do anything; the next tick looks again."""
+        """Evaluates the topic. A failure causes no action; the next tick evaluates again."""
         try:
             return await self._look(led, now_ms)
         except AnabranchError as error:
-            log.info("%s: not looked at: %s", led.topic, error)
+            log.info("%s: autoscaler: evaluation failed, retrying at the next tick: %s", led.topic, error)
         except Exception:
-            log.exception("%s: looking at it failed", led.topic)
+            log.exception("%s: autoscaler: evaluation failed, retrying at the next tick", led.topic)
         return None
 
     async def _look(self, led: _Led, now_ms: int | None) -> Verdict | None:
@@ -354,13 +354,13 @@ class AutoScaler:
     def _tell_problems(self, led: _Led, found: tuple[str, ...]) -> None:
         if found != led.problems:
             if found:
-                log.error("%s does not split or merge by itself: %s", led.topic, "; ".join(found))
+                log.error("%s: automatic splits and merges stop: %s", led.topic, "; ".join(found))
             else:
-                log.warning("%s splits and merges by itself again", led.topic)
+                log.warning("%s: automatic splits and merges resume", led.topic)
             led.problems = found
 
     async def _read_load(self, led: _Led) -> None:
-        # First the mark, then the records: what changes while they are read is read again.
+        # The mark is cleared before the records are read: a change during the reading causes another read.
         led.is_load_stale = False
         try:
             stored = await self._metadata.scan(loads_path(led.topic))
@@ -374,10 +374,10 @@ class AutoScaler:
                 try:
                     led.load[number] = LoadReport(Load.decode(found.value), found.modified_ms)
                 except BadRecord as error:
-                    log.error("%s: %s", path, error)
+                    log.error("record %s is unreadable: %s", path, error)
 
     async def _owned(self, led: _Led, record: ScalableTopic) -> dict[SegmentId, LoadReport]:
-        """The reports that are evidence: of active segments that somebody measures."""
+        """The reports that are evidence: those of active segments that have an owner."""
         found = {}
         for segment in record.layout.active:
             report = led.load.get(segment.id)
@@ -385,7 +385,7 @@ class AutoScaler:
                 found[segment.id] = report
         return found
 
-    # -- what came of it
+    # -- results
 
     def _note(self, led: _Led, verdict: Verdict, now_ms: int, *, everything: bool) -> None:
         if everything and led.timer is not None:
@@ -414,7 +414,7 @@ class AutoScaler:
                 return
             led.timer.cancel()
             led.timer = None
-        if delay_s < self.interval_s:  # Else a tick comes first, and finds out the same.
+        if delay_s < self.interval_s:  # Otherwise a tick comes first and finds the same.
             led.timer = self._loop.call_later(delay_s, self._look_again, led)
 
     def _look_again(self, led: _Led) -> None:
@@ -429,22 +429,22 @@ class AutoScaler:
             now_ms = await self._metadata.now_ms()
             await led.controller.request(lambda ticket: request_for(ticket, verdict, now_ms))
         except AnabranchError as error:
-            # No cooldown follows. The next tick decides anew, on what there is then.
-            log.info("%s: an automatic %s was not done: %s", led.topic, operation, error)
+            # No cooldown follows. The next tick decides again, on the facts of that time.
+            log.info("%s: an automatic %s failed: %s", led.topic, operation, error)
             self._count(led, f"failed_{operation}", reason)
             if now_ms and self._is_led(led):
                 because = f"{verdict.because}, but the {operation} failed: {error}"
-                led.decisions.note(Kind.FAILED, because, now_ms, segments_of(verdict), reason)
+                led.decisions.note(DecisionKind.FAILED, because, now_ms, segments_of(verdict), reason)
             return
-        log.info("%s: %s of %s: %s", led.topic, operation, segments_of(verdict), verdict.because)
+        log.info("%s: automatic %s of %s: %s", led.topic, operation, segments_of(verdict), verdict.because)
         led.done[operation] += 1
         self._count(led, operation, reason)
         led.decisions.add(verdict, now_ms)
-        # There may be more to do once the cooldown is over: the next look finds out when.
+        # More may be due once the cooldown is over: the next evaluation finds out when.
         led.want(everything=True)
 
     def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
-        """An operator has split or merged those segments. Noted, and not counted as automatic."""
+        """An operator has split or merged those segments. This is noted, and not counted as automatic."""
         led = self._led_by(controller)
         if led is not None:
             self._spawn(self._note_manual(led, kind, segments))
@@ -454,16 +454,17 @@ class AutoScaler:
             await led.decisions.read()
             now_ms = await self._metadata.now_ms()
         except AnabranchError as error:
-            log.info("%s: a %s by hand was not noted: %s", led.topic, kind.value, error)
+            log.info("%s: noting a manual %s failed: %s", led.topic, kind.value, error)
             return
         because = f"An operator asked for the {kind.value}"
         numbers = tuple(SegmentId(number) for number in segments)
-        led.decisions.note(Kind(kind.value), because, now_ms, numbers, "manual")
+        led.decisions.note(DecisionKind(kind.value), because, now_ms, numbers, "manual")
 
-    # -- asked from outside
+    # -- questions from outside
 
     async def explain(self, topic: TopicName) -> Explanation:
-        """NotLeader if another broker leads the topic: that one knows. Nothing is changed or counted."""
+        """Explains the present verdict. NotLeader if another broker leads the topic: that one knows. Nothing is changed
+        or counted."""
         controller = await self._topics.leading(scalable_name(topic))
         led = self._led_by(controller)
         record = record_of(controller)
@@ -491,7 +492,8 @@ class AutoScaler:
                 yield led.topic, led.consumers
 
     def figures(self) -> Iterator[Figures]:
-        """Of every topic that this broker leads. None while it cannot know: another may lead them already."""
+        """The figures of every topic that this broker leads; none while the session is not connected: another may lead
+        them already."""
         if self._metadata.session.state is not SessionState.CONNECTED:
             return
         for controller in list(self._topics.controllers.values()):

@@ -1,62 +1,72 @@
-"""Sealed segments that nobody needs any more: found by the topic's leader, which then has them removed.
+"""Finds the sealed segments that are not needed any more, so that the topic's leader has them removed.
 
-One goes when retention has passed or has left nothing in it, it hides nothing that readers may yet be shown, every
-subscription has read it to its end, and no producer can be in doubt any more about what it sent there: after a lost
-connection producers ask a sealed segment which of their messages it holds, and one that is gone can only be taken to
-hold none.
+A segment may go when its retention has passed or has left nothing in it, it has no hidden entries that may yet be shown
+to readers, every subscription has read it to its end, and no producer can be in doubt any more about its messages
+there: after a lost connection producers ask a sealed segment which of their messages it holds, and a missing segment
+can only be taken to hold none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
-from weakref import WeakKeyDictionary
 
-from anabranch.controller.coordinator import is_drained
-from anabranch.controller.ports import SegmentGone, Segments, SegmentStatus
+from anabranch.controller.core import events as e
+from anabranch.controller.core.errors import SegmentGone
+from anabranch.controller.core.operations import ControlledTopic
+from anabranch.controller.ports import Segments, SegmentStatus
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
-from anabranch.controller.topic_controller import TopicController
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import Segment, SegmentId
 
-# How long producers have, at most, to ask; with a shorter retention, that long.
+# The most time that producers have to ask; with a shorter retention, that time.
 DOUBT_MS: Final = 60_000
 
 Expired = Mapping[SegmentId, tuple[int, int] | None]
 
 
 class Collection:
+    """The sealed segments of one topic, checked by the controller that leads it."""
+
     def __init__(
         self,
+        topic: TopicName,
         segments: Segments,
         records: Records,
         settings: ControllerSettings,
         now_ms: Callable[[], Awaitable[int]],
     ) -> None:
+        self._topic = topic
         self._segments = segments
         self._records = records
         self._settings = settings
         self._now_ms = now_ms
-        self._seen_ms: WeakKeyDictionary[TopicController, Mapping[SegmentId, int]] = WeakKeyDictionary()
+        self._seen_ms: Mapping[SegmentId, int] = {}
 
-    async def unneeded(self, controller: TopicController) -> Expired:
-        """Those of a topic led here that can go now, and where they end as far as that is known."""
-        state = controller.state
-        if state is None or not state.topic.layout.sealed:
+    async def still_unneeded(self, state: ControlledTopic | None, numbers: Sequence[SegmentId]) -> e.Unneeded:
+        """Checks again when the removal has its turn: a seek that was answered before then keeps its segments."""
+        found = {} if state is None else await self.unneeded(state)
+        ends = {number: end for number, end in found.items() if number in numbers}
+        known = tuple((number, end) for number, end in ends.items() if end is not None)
+        return e.Unneeded(tuple(ends), known)
+
+    async def unneeded(self, state: ControlledTopic) -> Expired:
+        """The segments that can be removed now, and their ends as far as known."""
+        if not state.topic.layout.sealed:
             return {}
         layout = state.topic.layout
-        # The store's time, as that of the layouts: the clocks of brokers differ.
+        # The store's time, which the layouts use too: the clocks of brokers differ.
         now_ms = await self._now_ms()
-        seen_ms = self._seen_sealed(controller, layout, now_ms)
-        records = await self._records.subscriptions(controller.topic, state.topic.generation)
+        seen_ms = self._seen_sealed(layout, now_ms)
+        records = await self._records.subscriptions(self._topic, state.topic.generation)
         found: dict[SegmentId, tuple[int, int] | None] = {}
-        for segment in layout.sealed:  # By id: parents first. Only roots go, so that lineage never has holes.
+        for segment in layout.sealed:  # By id: parents first. Only roots go, so lineage never has holes.
             if segment.is_deleting:
                 continue
-            keep_ms = await self._settings.retention_ms(segment.topic(controller.topic))
+            keep_ms = await self._settings.retention_ms(segment.topic(self._topic))
             emptied_ms = keep_ms if self._settings.emptied_ms is None else self._settings.emptied_ms
             if emptied_ms is None:
                 continue
@@ -66,7 +76,7 @@ class Collection:
             if seen_ms[segment.id] + min(least_ms, DOUBT_MS) > now_ms:
                 continue
             if all(parent in found for parent in segment.parents):
-                status = await self._status(controller.topic, segment)
+                status = await self._status(segment)
                 is_over = keep_ms is not None and segment.sealed_ms + keep_ms <= now_ms
                 if status is not None and status.storage_bytes > 0 and not is_over:
                     continue
@@ -74,21 +84,17 @@ class Collection:
                     found[segment.id] = None if status is None else status.end
         return found
 
-    def _seen_sealed(
-        self, controller: TopicController, layout: SegmentLayout, now_ms: int
-    ) -> Mapping[SegmentId, int]:
-        """When this leader first found each sealed segment to be one.
+    def _seen_sealed(self, layout: SegmentLayout, now_ms: int) -> Mapping[SegmentId, int]:
+        """The moment at which this leader first found each segment sealed.
 
         The layout's own times are those of the plans, and a plan may wait long for its seal: all brokers may be down.
         """
-        known = self._seen_ms.get(controller, {})
-        seen = {segment.id: known.get(segment.id, now_ms) for segment in layout.sealed}
-        self._seen_ms[controller] = seen
-        return seen
+        self._seen_ms = {segment.id: self._seen_ms.get(segment.id, now_ms) for segment in layout.sealed}
+        return self._seen_ms
 
-    async def _status(self, topic: TopicName, segment: Segment) -> SegmentStatus | None:
+    async def _status(self, segment: Segment) -> SegmentStatus | None:
         try:
-            return await self._segments.status(topic, segment)
+            return await self._segments.status(self._topic, segment)
         except SegmentGone:
             return None
 
@@ -99,8 +105,8 @@ def _is_unneeded(status: SegmentStatus, segment: Segment, records: Sequence[Subs
     for record in records:
         if record.kind is SubscriptionKind.CHECKPOINT or record.is_deleting:
             continue
-        # A subscription that never said where it begins was promised nothing of what it has no cursor in.
+        # A subscription without an initial position was promised nothing from segments where it has no cursor.
         promised = record.initial is not None or record.name in status.subscriptions
-        if promised and not is_drained(record, status, segment.id):
+        if promised and not status.is_drained_by(record, segment.id):
             return False
     return True

@@ -1,12 +1,12 @@
-"""One subscription's consumers, at the broker that leads the topic: performs what `core.sessions` decides.
+"""The consumers of one subscription, at the broker that leads the topic: performs what `core.sessions` decides.
 
-Events wait in one queue and are worked off one at a time by a task that exists only while there are any, so an idle
-subscription costs nothing. Grace timers and the asking for drained segments are the only things that go on by
-themselves, and `close` ends both.
+Events wait in one queue and are performed one at a time by a task that exists only while there are any, so an idle
+subscription costs nothing. Only grace timers and the polling for drained segments run by themselves, and `close` ends
+both.
 
-A leader may have been deposed without having heard of it. It finds out when it stores a session: each record is changed
-only at the version that this leader knows, and a conflict makes it look who leads. What it can still store, over what
-its successor has not touched, is what it decided while it led; the successor's owners know what is drained.
+A leader may have been deposed without knowing it. It finds out when it stores a session: each record is changed only at
+the version that this leader knows, and a conflict makes the leader check who leads. Where its successor has changed
+nothing, it can still store what it decided while it led; the successor asks the owners which segments are drained.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, assert_never
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, assert_never
 
 from anabranch.controller.core import sessions as s
-from anabranch.controller.errors import OperationRefused
-from anabranch.controller.ports import Assignment, AssignmentLink, NotLeader, SegmentGone, SegmentStatus
+from anabranch.controller.core.errors import NotLeader, OperationRefused, SegmentGone
+from anabranch.controller.ports import Assignment, AssignmentLink, Segments
+from anabranch.controller.records import Records
+from anabranch.controller.settings import ControllerSettings
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.model.layout import SegmentLayout
-from anabranch.model.scalable import (
-    ConsumerRecord,
-    InitialPosition,
-    SubscriptionKind,
-    SubscriptionRecord,
-)
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import ConsumerRecord, SubscriptionKind, SubscriptionRecord
 from anabranch.model.segments import SegmentId
-
-if TYPE_CHECKING:
-    from anabranch.controller.topic_controller import TopicController
 
 log = logging.getLogger(__name__)
 
@@ -40,28 +35,57 @@ STORE_RETRY_FIRST_S = 0.05
 STORE_RETRY_MAX_S = 2.0
 
 
-class Coordinator:
-    """Made by the leader's `TopicController`, closed when it no longer leads."""
+class LedTopic(Protocol):
+    """What a coordinator needs from the controller that leads its topic."""
 
-    def __init__(
-        self, controller: TopicController, record: SubscriptionRecord, layout: SegmentLayout
-    ) -> None:
+    topic: TopicName
+    records: Records
+    segments: Segments
+    settings: ControllerSettings
+
+    def is_seeking(self, subscription: str) -> bool:
+        """Whether the subscription's cursors are being moved."""
+        ...
+
+    def consumers_changed(self) -> None:
+        """A consumer joined or left."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs the work in the background, until the controller closes."""
+        ...
+
+    def depose(self, reason: str) -> None:
+        """Another broker leads the topic: the controller drops all that only a leader may know."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The coordinator met an impossible state: the controller gives the topic up."""
+        ...
+
+
+class Coordinator:
+    """Performs the decisions of one subscription. The leader's `TopicController` makes it, and closes it when it is
+    deposed."""
+
+    def __init__(self, leader: LedTopic, record: SubscriptionRecord, layout: SegmentLayout) -> None:
         self.record = record
-        self._controller = controller
+        self._leader = leader
         self._loop = asyncio.get_running_loop()
         kind = None if record.kind is SubscriptionKind.QUEUE else record.kind
-        self.group = s.Group(layout, kind)
+        self.group = s.ConsumerGroup(layout, kind)
         self._events: deque[tuple[s.Event, asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        # The joins that wait, and who waits for each: a name may join again before its first join is answered.
+        # The waiting joins, each with the future of its caller: a name may join again before its first join is
+        # answered.
         self._joins: dict[asyncio.Future[None], tuple[str, asyncio.Future[Assignment]]] = {}
-        self._done: asyncio.Future[None] | None = None  # Of the event that is worked off.
+        self._done: asyncio.Future[None] | None = None  # The future of the event being performed.
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._asking: asyncio.TimerHandle | None = None
         self._ask_delay_s = 0.0
-        # Raised when cursors have been moved: what was learned before about drained segments counts for nothing.
+        # Raised when cursors have been moved: earlier answers about drained segments are then void.
         self._moves = 0
-        # Of the sessions' records, as far as known.
+        # The versions of the sessions' records, as far as known.
         self._versions: dict[str, int] = {}
         self._is_closed = False
 
@@ -77,7 +101,7 @@ class Coordinator:
             timer.cancel()
         self._graces.clear()
         self._stop_asking()
-        error = NotLeader(self._controller.topic, "")
+        error = NotLeader(self._leader.topic, "")
         for _, done in self._events:
             _fail(done, error)
         self._events.clear()
@@ -85,11 +109,11 @@ class Coordinator:
             _fail(join, error)
         self._joins.clear()
 
-    # -- what happens
+    # -- events
 
     async def restore(self) -> None:
-        """Takes over the sessions that the leader before us stored."""
-        found = await self._controller.records.consumers(self._controller.topic, self.record.name)
+        """Takes over the sessions that the previous leader stored."""
+        found = await self._leader.records.consumers(self._leader.topic, self.record.name)
         self._versions = {record.name: version for record, version in found}
         numbers = self.group.unknown if found else ()
         said = await asyncio.gather(*(self._is_drained(number) for number in numbers))
@@ -122,7 +146,7 @@ class Coordinator:
         await self._put(s.Left(name, link))
 
     def connection_lost(self, name: str, link: AssignmentLink) -> None:
-        self._put(s.ConnectionLost(name, link))
+        self._put(s.MemberLost(name, link))
 
     async def finished(self, name: str, segments: frozenset[SegmentId]) -> None:
         await self._put(s.Finished(name, segments))
@@ -131,7 +155,7 @@ class Coordinator:
         self._put(s.LayoutChanged(layout))
 
     async def withdraw_descendants(self) -> None:
-        """Every sealed segment may have something to read again."""
+        """Withdraws the descendants of sealed segments: each sealed segment may have something to read again."""
         await self._put(s.Undrained(frozenset(self.group.layout.segments)))
 
     async def drop(self) -> None:
@@ -141,13 +165,13 @@ class Coordinator:
         self._moves += 1
 
     async def check_drained(self) -> None:
-        """Looks at every sealed segment that is not known to be drained, once cursors have been moved."""
+        """Checks every sealed segment that is not known to be drained, after cursors have been moved."""
         drained = await self._ask(self.group.unknown, is_seeking=True)
         if drained:
             await self._put(s.Drained(drained))
 
     def progressed(self, number: SegmentId) -> None:
-        """The owner of a segment says that something was drained: ask now instead of later."""
+        """The owner of a segment reports that a subscription has drained it: ask now instead of later."""
         if number in self.group.watched:
             self._ask_after(0.0)
 
@@ -155,14 +179,14 @@ class Coordinator:
 
     def _put(self, event: s.Event) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
-        # Whoever does not wait for it does not care whether it failed.
+        # A caller that does not await the future does not need its failure.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
         if self._is_closed:
-            _fail(done, NotLeader(self._controller.topic, ""))
+            _fail(done, NotLeader(self._leader.topic, ""))
             return done
         self._events.append((event, done))
         if self._pump is None:
-            # Held in `_pump`, cancelled by `close`.
+            # The task is held in `_pump` and cancelled by `close`.
             self._pump = self._loop.create_task(self._run())
         return done
 
@@ -178,35 +202,37 @@ class Coordinator:
                     if not done.done():
                         done.set_result(None)
                 finally:
-                    # Cut short, nobody knows how much of it took place.
-                    _fail(done, NotLeader(self._controller.topic, ""))
+                    # The event was interrupted: how much of it took place is unknown.
+                    _fail(done, NotLeader(self._leader.topic, ""))
         except asyncio.CancelledError:
             raise
         except NotLeader:
-            return  # Deposed, and closed by now.
+            return  # The coordinator was deposed, and is closed by now.
         except Exception as error:
-            log.exception("%s: subscription %s stops", self._controller.topic, self.record.name)
+            log.exception(
+                "%s, subscription %s: the coordinator failed and stops", self._leader.topic, self.record.name
+            )
             self._pump = None
-            self._controller.failed(error)
+            self._leader.failed(error)
             return
         self._pump = None
 
     async def _perform(self, effect: s.Effect) -> None:
-        controller = self._controller
+        leader = self._leader
         match effect:
             case s.StoreSession(record):
                 await self._store_session(record)
             case s.RemoveSession(consumer):
                 await self._remove_session(consumer)
-                controller.consumers_changed()
+                leader.consumers_changed()
             case s.Push(link, consumer_id, epoch, numbers):
                 assert hasattr(link, "send_assignment")
-                link.send_assignment(controller.topic, consumer_id, self._assignment(epoch, numbers))
-            case s.Answer(_, epoch, numbers):
+                link.send_assignment(leader.topic, consumer_id, self._assignment(epoch, numbers))
+            case s.JoinAnswer(_, epoch, numbers):
                 joining = self._joining()
                 if joining is not None and not joining.done():
                     joining.set_result(self._assignment(epoch, numbers))
-                controller.consumers_changed()
+                leader.consumers_changed()
             case s.RefuseJoin(_, reason):
                 joining = self._joining()
                 if joining is not None:
@@ -214,21 +240,21 @@ class Coordinator:
             case s.StartGrace(consumer, timer):
                 self._cancel_grace(consumer)
                 self._graces[consumer] = self._loop.call_later(
-                    controller.settings.session_grace_s, self._grace_over, consumer, timer
+                    leader.settings.session_grace_s, self._grace_over, consumer, timer
                 )
             case s.CancelGrace(consumer):
                 self._cancel_grace(consumer)
             case s.WatchDrain(numbers):
                 self._stop_asking()
                 if numbers:
-                    self._ask_delay_s = controller.settings.drain_poll_first_s
-                    # At once: a segment may have been sealed empty.
+                    self._ask_delay_s = leader.settings.drain_poll_first_s
+                    # Ask at once: a segment may have been sealed empty.
                     self._ask_after(0.0)
             case _:
                 assert_never(effect)
 
     def _joining(self) -> asyncio.Future[Assignment] | None:
-        """Whoever waits for the join that is worked off."""
+        """The future of the caller whose join is being performed."""
         found = None if self._done is None else self._joins.get(self._done)
         return None if found is None else found[1]
 
@@ -237,32 +263,33 @@ class Coordinator:
         return Assignment(epoch, tuple(segments[n] for n in numbers if n in segments))
 
     async def _store_session(self, record: ConsumerRecord) -> None:
-        controller, name = self._controller, record.name
+        leader, name = self._leader, record.name
 
         async def store() -> None:
             known = self._versions.get(name)
             if known is None:
                 await (
                     self._check_leads()
-                )  # Nothing else would tell: there is no record to be in conflict with.
-            self._versions[name] = await controller.records.store_consumer(
-                controller.topic, self.record.name, record, known
+                )  # No record can conflict here, so only this check finds a deposition.
+            self._versions[name] = await leader.records.store_consumer(
+                leader.topic, self.record.name, record, known
             )
 
         await self._insist(name, store)
 
     async def _remove_session(self, name: str) -> None:
-        controller = self._controller
+        leader = self._leader
 
         async def remove() -> None:
             known = self._versions.get(name)
-            await controller.records.remove_consumer(controller.topic, self.record.name, name, known)
+            await leader.records.remove_consumer(leader.topic, self.record.name, name, known)
 
         await self._insist(name, remove)
         self._versions.pop(name, None)
 
     async def _insist(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
-        """Tries until it is stored: nothing that depends on it may be told before. Leadership's end cancels it."""
+        """Tries until the record is stored: nothing that depends on it may be sent before. The end of leadership
+        cancels this."""
         delay = STORE_RETRY_FIRST_S
         is_known = True
         while True:
@@ -273,7 +300,7 @@ class Coordinator:
                 await write()
                 return
             except VersionConflict:
-                # Another leader's, or our own write whose answer was lost.
+                # Another leader's version, or that of our own write whose answer was lost.
                 is_known = False
             except MetadataError as error:
                 if not error.retryable:
@@ -282,20 +309,20 @@ class Coordinator:
                 delay = min(2 * delay, STORE_RETRY_MAX_S)
 
     async def _look_again(self, name: str) -> None:
-        """The record is not what we stored: whoever leads now has the last word."""
+        """The record is not what this leader stored: the present leader decides."""
         await self._check_leads()
-        records = self._controller.records
-        found = await records.consumer_version(self._controller.topic, self.record.name, name)
+        records = self._leader.records
+        found = await records.consumer_version(self._leader.topic, self.record.name, name)
         if found is None:
             self._versions.pop(name, None)
         else:
             self._versions[name] = found
 
     async def _check_leads(self) -> None:
-        """NotLeader, and the end of all of the leader's work, if another broker was elected."""
-        if not await self._controller.records.is_led_here(self._controller.topic):
-            self._controller.depose("another broker was elected")
-            raise NotLeader(self._controller.topic, "")
+        """Raises NotLeader, after ending all of the leader's work, if another broker was elected."""
+        if not await self._leader.records.is_led_here(self._leader.topic):
+            self._leader.depose("another broker was elected")
+            raise NotLeader(self._leader.topic, "")
 
     def _cancel_grace(self, consumer: str) -> None:
         timer = self._graces.pop(consumer, None)
@@ -320,7 +347,7 @@ class Coordinator:
 
     def _ask_now(self) -> None:
         self._asking = None
-        self._controller.spawn(self._ask_watched())
+        self._leader.spawn(self._ask_watched())
 
     async def _ask_watched(self) -> None:
         watched = self.group.watched
@@ -330,53 +357,38 @@ class Coordinator:
         if self._is_closed:
             return
         if drained:
-            self._ask_delay_s = self._controller.settings.drain_poll_first_s
+            self._ask_delay_s = self._leader.settings.drain_poll_first_s
             await self._put(s.Drained(drained))
         if self._asking is None:
             self._ask_after(self._ask_delay_s)
-            self._ask_delay_s = min(2 * self._ask_delay_s, self._controller.settings.drain_poll_max_s)
+            self._ask_delay_s = min(2 * self._ask_delay_s, self._leader.settings.drain_poll_max_s)
 
     async def _ask(self, numbers: tuple[SegmentId, ...], *, is_seeking: bool = False) -> frozenset[SegmentId]:
-        """Which of those segments this subscription has drained, as far as their owners can be asked."""
+        """The segments among these that this subscription has drained, as far as their owners can be asked."""
         moves = self._moves
         found = await asyncio.gather(*(self._is_drained(number) for number in numbers))
-        # While a seek is under way, an owner may still say where the cursor was.
-        if moves != self._moves or (self._controller.is_seeking(self.record.name) and not is_seeking):
+        # While a seek is under way, an owner may still report the old cursor.
+        if moves != self._moves or (self._leader.is_seeking(self.record.name) and not is_seeking):
             return frozenset()
         return frozenset(number for number, drained in zip(numbers, found, strict=True) if drained)
 
     async def _is_drained(self, number: SegmentId) -> bool | None:
-        """None if its owner cannot be asked."""
+        """Whether the segment is drained; None if its owner cannot be asked."""
         segment = self.group.layout.segments.get(number)
         if segment is None or segment.is_deleting:
             return True
         try:
-            status = await self._controller.segments.status(self._controller.topic, segment)
+            status = await self._leader.segments.status(self._leader.topic, segment)
         except SegmentGone:
-            # Named by the layout and without storage: it was collected, and the pruning is on its way.
+            # The layout names the segment, but it has no storage: it was collected, and the pruning follows.
             return segment.is_sealed
         except AnabranchError as error:
-            log.debug("%s: cannot ask about segment %s: %s", self._controller.topic, number, error)
+            log.debug("%s: asking about segment %s failed: %s", self._leader.topic, number, error)
             return None
-        return is_drained(self.record, status, number, self.group)
-
-
-def is_drained(
-    record: SubscriptionRecord, status: SegmentStatus, number: SegmentId, group: s.Group | None = None
-) -> bool:
-    """Whether the subscription has read that segment to its end."""
-    if not status.is_sealed or status.is_hiding:
-        return False
-    if record.kind is SubscriptionKind.CHECKPOINT:
-        names = () if group is None else group.sessions
-        return any(f"{name}-seg-{number}" in status.finished_readers for name in names)
-    cursor = status.subscriptions.get(record.name)
-    if cursor is None:
-        return record.initial is InitialPosition.LATEST
-    return cursor.is_drained
+        return status.is_drained_by(self.record, number, self.group.sessions)
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # Whoever waited may have been told already, in another way.
+        future.exception()  # The waiting caller may have its answer already, in another way.

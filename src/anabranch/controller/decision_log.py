@@ -1,7 +1,7 @@
-"""What a leader decided about one topic of late, stored with the topic for the next leader and for whoever asks why.
+"""A leader's recent decisions about one topic, stored with the topic for the next leader and for explanations.
 
-Written down some time after it has changed, so that many changes are one write. The first word about a topic that stays
-as it is is not worth one: the next leader would find the same.
+A change is stored after a delay, so that many changes are one write. The first decision about a topic that stays as it
+is is not stored: the next leader would decide the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from anabranch.autoscale.decide import Stay, Verdict
-from anabranch.autoscale.decisions import Decision, History, Kind
+from anabranch.autoscale.decisions import Decision, DecisionHistory, DecisionKind
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
@@ -21,13 +21,13 @@ from anabranch.model.segments import SegmentId
 
 log = logging.getLogger(__name__)
 
-# After something was done, and after nothing was done for another reason than before.
+# The delay after an action, and after a change of the reason for no action.
 SAVE_SOON_S: Final = 1.0
 SAVE_LATER_S: Final = 30.0
 
 
 class DecisionLog:
-    """`read` or `load` before anything is added: what was stored comes first."""
+    """The stored and the latest decisions. Call `read` or `load` before adding any: stored decisions come first."""
 
     def __init__(
         self,
@@ -37,40 +37,42 @@ class DecisionLog:
         may_write: Callable[[], bool],
         told: Callable[[Decision, Verdict | None], None] | None = None,
     ) -> None:
-        """`told` hears of every answer that is not the one before, but for a first one to stay."""
+        """`told` is called for every answer that differs from the one before, except a first answer to stay."""
         self._told = told
         self.is_unsaved = False
         self._metadata = metadata
         self._topic = topic
         self._spawn = spawn
         self._may_write = may_write
-        self._history: History | None = None  # Once read.
-        self._saved = History()
-        # The latest answer, if it is to stay; how often it was given again, and when last. That is added to the history
-        # once somebody asks: topics at rest are looked at for ever.
+        self._history: DecisionHistory | None = None  # None until it is read.
+        self._saved = DecisionHistory()
+        # The latest answer, if it is to stay; how often it was given again, and when last. These are added to the
+        # history only when a caller reads it: idle topics are evaluated for ever.
         self._latest: Stay | None = None
         self._again = 0
         self._again_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def read(self) -> History:
+    async def read(self) -> DecisionHistory:
         await self.load()
         return self._up_to_date()
 
     async def load(self) -> None:
-        """Reads it without looking at it."""
+        """Loads the stored history without returning it."""
         if self._history is None:
             found = await self._metadata.get(decisions_path(self._topic))
             if self._history is None:
                 self._history = self._saved = self._decoded(b"" if found is None else found.value)
 
-    def _decoded(self, value: bytes) -> History:
+    def _decoded(self, value: bytes) -> DecisionHistory:
         try:
-            return History.decode(value) if value else History()
+            return DecisionHistory.decode(value) if value else DecisionHistory()
         except BadRecord as error:
-            log.error("%s: %s", self._topic, error)
-            return History()
+            log.error(
+                "%s: the stored decisions are unreadable, starting without them: %s", self._topic, error
+            )
+            return DecisionHistory()
 
     def add(self, verdict: Verdict, now_ms: int) -> None:
         if verdict is self._latest and not self.is_unsaved:
@@ -79,33 +81,35 @@ class DecisionLog:
         self._became(self._up_to_date().add(verdict, now_ms), verdict)
         self._latest = verdict if isinstance(verdict, Stay) else None
 
-    def note(self, kind: Kind, because: str, now_ms: int, segments: Iterable[SegmentId], rule: str) -> None:
+    def note(
+        self, kind: DecisionKind, because: str, now_ms: int, segments: Iterable[SegmentId], rule: str
+    ) -> None:
         self._became(self._up_to_date().note(kind, because, now_ms, segments, rule))
         self._latest = None
 
-    def _up_to_date(self) -> History:
+    def _up_to_date(self) -> DecisionHistory:
         assert self._history is not None
         if self._again:
             self._history = self._history.given_again(self._again, self._again_ms)
             self._again = 0
         return self._history
 
-    def _became(self, history: History, verdict: Verdict | None = None) -> None:
+    def _became(self, history: DecisionHistory, verdict: Verdict | None = None) -> None:
         before, self._history = self._history, history
         latest = history.latest
         assert latest is not None
         assert before is not None
-        # Every idle topic has a first word, and nobody misses it.
-        is_first_word = len(history.decisions) == 1 and latest.kind is Kind.STAY
+        # Every idle topic has a first answer to stay, and its loss does no harm.
+        is_first_word = len(history.decisions) == 1 and latest.kind is DecisionKind.STAY
         if self._told is not None and history.is_news_after(before) and not is_first_word:
             self._told(latest, verdict)
-        if latest.kind in (Kind.SPLIT, Kind.MERGE):
+        if latest.kind in (DecisionKind.SPLIT, DecisionKind.MERGE):
             self._save_after(SAVE_SOON_S)
         elif history.is_news_after(self._saved) and len(history.decisions) > 1:
             self._save_after(SAVE_LATER_S)
 
     def close(self) -> None:
-        """Nothing is written any more: another leader may be writing."""
+        """Stops all writing: another leader may be writing."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -132,7 +136,7 @@ class DecisionLog:
         try:
             await self.save()
         except AnabranchError as error:
-            log.info("%s: decisions not stored: %s", self._topic, error)
+            log.info("%s: storing decisions failed: %s", self._topic, error)
             if self._may_write():
                 self._save_after(SAVE_LATER_S)
 

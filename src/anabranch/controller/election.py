@@ -1,7 +1,7 @@
-"""Who controls a topic: the broker whose ephemeral record stands at `…/controller`.
+"""The election of a topic's controller: the broker whose ephemeral record stands at `…/controller`.
 
-Leadership is an economy, not a safeguard: it keeps brokers from doing each other's work twice. Two may believe they
-lead for a while, and what keeps that harmless is the topic's record and the check of every segment's owner.
+Leadership is an economy, not a safeguard: it keeps brokers from doing the same work twice. Two brokers may believe they
+lead for a while; the topic's record and the check of every segment's owner keep that harmless.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from anabranch.model.scalable import controller_path
 
 
 async def stand(metadata: MetadataStore, topic: TopicName, service_url: str) -> str:
-    """Runs for election. The leader's service URL: our own if we won or led already, "" if it is not clear yet."""
+    """Runs for election. Returns the leader's service URL: our own if we won or led already, "" if it is not clear
+    yet."""
     path = controller_path(topic)
     try:
         await metadata.create(path, service_url.encode(), ephemeral=True)
@@ -24,7 +25,7 @@ async def stand(metadata: MetadataStore, topic: TopicName, service_url: str) -> 
         return ""
     if found.owner == metadata.session.id:
         return service_url
-    # A record with our URL and another session is of our own past: it ends with that session.
+    # A record with our URL and another session is from our own past: it ends with that session.
     return "" if found.value == service_url.encode() else found.value.decode()
 
 
@@ -39,7 +40,7 @@ async def is_leader(metadata: MetadataStore, topic: TopicName) -> bool:
 
 
 async def resign(metadata: MetadataStore, topic: TopicName) -> None:
-    """Gives the topic up, if it is ours to give."""
+    """Gives up the leadership of the topic, if this broker has it."""
     found = await metadata.get(controller_path(topic))
     if found is not None and found.owner == metadata.session.id:
         await metadata.delete(controller_path(topic))

@@ -1,8 +1,8 @@
-"""One watch on every scalable topic's records, shared by all who follow one of them.
+"""One watch on every scalable topic's records, shared by all listeners.
 
-Ten thousand topics need one watch, not ten thousand. A listener is told which part of its topic to read again; it may
-be told more often than anything changed, and after trouble with the store it is told everything. What is stored
-elsewhere about topics is followed by one more watch for each such folder.
+Ten thousand topics need one watch, not ten thousand. A listener is notified of the part of its topic to read again; it
+may be notified without a change, and after trouble with the store it is notified of all parts. Records about topics
+that are stored elsewhere are followed by one more watch for each such folder.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ from anabranch.model.scalable import (
 log = logging.getLogger(__name__)
 
 
-class Part(Flag):
-    """What to read again."""
+class StalePart(Flag):
+    """The parts of a topic to read again."""
 
     RECORD = auto()
     CONTROLLER = auto()
     SUBSCRIPTIONS = auto()
-    # The load of its segments. Only those hear of it who listen everywhere: it changes often, and few care.
+    # The load of its segments. Only listeners to all topics are notified of it: it changes often, and few need it.
     LOAD = auto()
-    # How many partitions the classic topic of that name has.
+    # The number of partitions of the classic topic of that name.
     PARTITIONS = auto()
     ALL = RECORD | CONTROLLER | SUBSCRIPTIONS
 
 
-Listener = Callable[[Part], None]
+Listener = Callable[[StalePart], None]
 TopicAt = Callable[[str], TopicName | None]
 
 
 class TopicFeed:
-    """`start`, then `listen`. Listeners run on the event loop and must not wait."""
+    """Notifies listeners of changes. Call `start`, then `listen`. Listeners run on the event loop and must not wait."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._listeners: dict[str, list[Listener]] = {}
-        self._everywhere: list[tuple[Part, Callable[[TopicName | None], None]]] = []
-        self._folders: list[tuple[str, TopicAt, Part]] = []
+        self._everywhere: list[tuple[StalePart, Callable[[TopicName | None], None]]] = []
+        self._folders: list[tuple[str, TopicAt, StalePart]] = []
         self._following: dict[asyncio.Task[None], Watch] = {}
 
     @property
     def listeners(self) -> int:
         return sum(map(len, self._listeners.values()))
 
-    def follow(self, folder: str, topic_at: TopicAt, part: Part) -> None:
-        """Before `start`: whatever changes below that folder is that part of the topic which `topic_at` names."""
+    def follow(self, folder: str, topic_at: TopicAt, part: StalePart) -> None:
+        """Call before `start`: a change below that folder is a change of that part of the topic that `topic_at`
+        names."""
         self._folders.append((folder, topic_at, part))
 
     def start(self) -> None:
@@ -75,7 +76,8 @@ class TopicFeed:
         await asyncio.gather(*self._following)
 
     def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of every change to that topic from now on; the result ends it. Listen first, then read."""
+        """Notifies `listener` of every change to that topic from now on; the result ends that. Listen first, then
+        read."""
         path = topic_path(topic)
         self._listeners.setdefault(path, []).append(listener)
 
@@ -89,9 +91,9 @@ class TopicFeed:
         return stop
 
     def listen_everywhere(
-        self, listener: Callable[[TopicName | None], None], part: Part = Part.RECORD
+        self, listener: Callable[[TopicName | None], None], part: StalePart = StalePart.RECORD
     ) -> Callable[[], None]:
-        """Tell `listener` the name of every topic of which that part changed; None for "any of them"."""
+        """Notifies `listener` of the name of every topic whose part changed; None means any of them."""
         entry = (part, listener)
         self._everywhere.append(entry)
         return lambda: self._everywhere.remove(entry) if entry in self._everywhere else None
@@ -100,40 +102,40 @@ class TopicFeed:
         async for changes in watch:
             if changes.everything:
                 for path in list(self._listeners):
-                    self._tell(path, Part.ALL)
-                self._tell_everywhere(None, Part.ALL | Part.LOAD)
+                    self._tell(path, StalePart.ALL)
+                self._tell_everywhere(None, StalePart.ALL | StalePart.LOAD)
                 continue
-            parts: dict[str, Part] = {}
-            for changed in sorted(changes.paths):  # The same order everywhere, whatever a set makes of it.
+            parts: dict[str, StalePart] = {}
+            for changed in sorted(changes.paths):  # The same order everywhere, since a set has none.
                 topic = topic_of_path(changed)
                 if topic is None:
                     continue
                 path = topic_path(topic)
                 part = (
-                    Part.LOAD
+                    StalePart.LOAD
                     if segment_of_load_path(changed) is not None
                     else _part(changed[len(path) + 1 :])
                 )
-                if part is not Part.LOAD:
-                    parts[path] = parts.get(path, Part(0)) | part
+                if part is not StalePart.LOAD:
+                    parts[path] = parts.get(path, StalePart(0)) | part
                 self._tell_everywhere(topic, part)
             for path, part in parts.items():
                 self._tell(path, part)
 
-    async def _follow_folder(self, watch: Watch, topic_at: TopicAt, part: Part) -> None:
+    async def _follow_folder(self, watch: Watch, topic_at: TopicAt, part: StalePart) -> None:
         async for changes in watch:
             named = {topic_path(topic) for path in changes.paths if (topic := topic_at(path)) is not None}
             for path in list(self._listeners) if changes.everything else sorted(named):
                 self._tell(path, part)
 
-    def _tell(self, path: str, part: Part) -> None:
+    def _tell(self, path: str, part: StalePart) -> None:
         for listener in list(self._listeners.get(path, ())):
             try:
                 listener(part)
             except Exception:
                 log.exception("a listener of %s failed", path)
 
-    def _tell_everywhere(self, topic: TopicName | None, part: Part) -> None:
+    def _tell_everywhere(self, topic: TopicName | None, part: StalePart) -> None:
         for wanted, listener in list(self._everywhere):
             if not wanted & part:
                 continue
@@ -143,11 +145,11 @@ class TopicFeed:
                 log.exception("a listener of all topics failed at %s", topic)
 
 
-def _part(rest: str) -> Part:
+def _part(rest: str) -> StalePart:
     if rest == "":
-        return Part.RECORD
+        return StalePart.RECORD
     if rest == CONTROLLER:
-        return Part.CONTROLLER
+        return StalePart.CONTROLLER
     folder, _, name = rest.partition("/")
-    # The sessions below a subscription are the leader's own writing: nobody else needs to hear of them.
-    return Part.SUBSCRIPTIONS if folder == SUBSCRIPTIONS and name and "/" not in name else Part(0)
+    # The leader itself writes the sessions below a subscription: no other broker needs to know of them.
+    return StalePart.SUBSCRIPTIONS if folder == SUBSCRIPTIONS and name and "/" not in name else StalePart(0)

@@ -1,7 +1,7 @@
-"""Reading and writing what is stored about scalable topics. No decisions: only the store's habits, in one place.
+"""Reading and writing the records of scalable topics. No decisions: only the store's habits, in one place.
 
-A node with an empty value is a folder that some child's creation made, and counts as absent. A subscription's record of
-another generation is a leftover of a deleted topic of the same name, and counts as absent too.
+A node with an empty value is a folder that the creation of a child made, and counts as absent. A subscription's record
+of another generation is a leftover of a deleted topic of the same name, and counts as absent too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from anabranch.controller.core.errors import TooBusy, TopicExists, TopicMissing
 from anabranch.controller.election import is_leader, resign
-from anabranch.controller.errors import TooBusy, TopicExists, TopicMissing
 from anabranch.metadata.errors import AlreadyExists, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName, decode_local
@@ -32,15 +32,15 @@ from anabranch.model.scalable import (
 )
 
 GENERATIONS = "/counters/scalable-topic"
-# A record is read afresh at every lookup of a segment and before every effect, and is mostly the same bytes: a hundred
-# segments take 4 ms to decode and 20 us to compare.
+# A record is read again at every lookup of a segment and before every effect, and its bytes are mostly the same: a
+# hundred segments take 4 ms to decode and 20 us to compare.
 DECODED_MAX: Final = 128
 _decoded: OrderedDict[bytes, ScalableTopic] = OrderedDict()
 Versioned = tuple[ScalableTopic, int]
 
 
 def new_topic_id() -> str:
-    """For a topic that is being made: no other one, of whatever name and in whatever store, has it."""
+    """An id for a topic that is being made: no other topic, of any name and in any store, has it."""
     return secrets.token_hex(16)
 
 
@@ -53,7 +53,7 @@ def _decode(value: bytes) -> ScalableTopic:
 
 
 def _note_decoded(value: bytes, record: ScalableTopic) -> None:
-    """Whoever reads these bytes need not decode them: also what was just written, which is about to be read."""
+    """Remembers the decoded record of these bytes, for later reads; called after writes too, which are read soon."""
     _decoded[value] = record
     _decoded.move_to_end(value)
     if len(_decoded) > DECODED_MAX:
@@ -71,7 +71,7 @@ class Records:
         return await self._metadata.next_id(GENERATIONS) + 1
 
     async def topic(self, topic: TopicName) -> Versioned | None:
-        """The record and its version, read afresh. Any form of the topic's name will do."""
+        """The record and its version, read again from the store. Any form of the topic's name will do."""
         found = await self._metadata.get(topic_path(topic))
         return None if found is None or not found.value else (_decode(found.value), found.version)
 
@@ -80,7 +80,7 @@ class Records:
         return None if found is None else found[0]
 
     async def create_topic(self, topic: TopicName, record: ScalableTopic) -> int:
-        """Its version. TopicExists if the name is taken."""
+        """Creates the record and returns its version. TopicExists if the name is taken."""
         path, value = topic_path(topic), record.encode()
         try:
             return (await self._metadata.create(path, value)).version
@@ -88,7 +88,7 @@ class Records:
             found = await self._metadata.get(path)
         if found is not None and found.value:
             if ScalableTopic.decode(found.value).generation == record.generation:
-                return found.version  # Ours: the answer to an earlier attempt was lost.
+                return found.version  # The record is ours: the answer to an earlier attempt was lost.
             raise TopicExists(f"{topic} exists already")
         try:
             written = await self._metadata.put(
@@ -99,7 +99,7 @@ class Records:
         return written.version
 
     async def store_topic(self, topic: TopicName, record: ScalableTopic, if_version: int) -> int:
-        """The new version; VersionConflict if the record is another by now."""
+        """Stores the record and returns the new version; VersionConflict if the stored record has changed."""
         found = await self.topic(topic)
         # A topic deleted and made again starts over with its versions, and one may be the same by chance.
         if found is None or found[0].generation != record.generation:
@@ -112,7 +112,7 @@ class Records:
     async def update_topic(
         self, topic: TopicName, change: Callable[[ScalableTopic], ScalableTopic]
     ) -> ScalableTopic:
-        """Stores what `change` makes of the record, as often as others get in between."""
+        """Stores the record changed by `change`; tries again after every conflict."""
         while True:
             found = await self.topic(topic)
             if found is None:
@@ -128,7 +128,7 @@ class Records:
             return changed
 
     async def topics(self, namespace: NamespaceName, properties: Mapping[str, str]) -> list[TopicName]:
-        """Those with all these properties, sorted; topics being deleted are not among them."""
+        """The topics with all these properties, sorted, without topics being deleted."""
         found = []
         folder = namespace_path(namespace)
         for child in await self._metadata.children(folder):
@@ -141,12 +141,12 @@ class Records:
         return sorted(found)
 
     async def remove_topic(self, topic: TopicName) -> None:
-        """Everything below the record first, so that a half-done removal is still marked as such."""
+        """Removes everything below the record first, so that a half-done removal is still marked as such."""
         path = topic_path(topic)
         for child in await self._metadata.children(path):
             if child != CONTROLLER:
                 await self._remove_tree(f"{path}/{child}")
-        # Ours last: as long as it stands, no other broker takes the same work up.
+        # The leadership record goes last: as long as it exists, no other broker starts the same work.
         await resign(self._metadata, topic)
         try:
             await self._metadata.delete(path)
@@ -154,7 +154,7 @@ class Records:
             raise TooBusy(f"something was written below {topic} while it was removed") from None
 
     async def remove_classic(self, topic: TopicName) -> None:
-        """What consumers of a classic topic have left behind, once it is deleted: one made later starts with nobody.
+        """Removes the leftovers of a deleted classic topic's consumers: a topic made later starts without consumers.
 
         Nothing is removed of a scalable topic of that name, nor what a migration has stored for the topic to come.
         """
@@ -190,7 +190,7 @@ class Records:
         return record if record.generation == generation else None
 
     async def has_subscription(self, topic: TopicName, name: str) -> bool:
-        """Of whatever generation."""
+        """Whether a subscription of any generation has this name."""
         found = await self._metadata.get(subscription_path(topic, name))
         return found is not None and bool(found.value)
 
@@ -206,11 +206,11 @@ class Records:
         return tuple(sorted(records, key=lambda r: r.name))
 
     async def register_subscription(self, topic: TopicName, record: SubscriptionRecord) -> SubscriptionRecord:
-        """The stored record: this one, or the one that is there already, with the initial position filled in."""
+        """The stored record: this one, or the existing one, with the initial position filled in."""
         return (await self.register(topic, record))[0]
 
     async def register(self, topic: TopicName, record: SubscriptionRecord) -> tuple[SubscriptionRecord, bool]:
-        """The same, and whether this call stored the record or its initial position."""
+        """As `register_subscription`, and whether this call stored the record or its initial position."""
         path = subscription_path(topic, record.name)
         while True:
             found = await self._metadata.get(path)
@@ -233,7 +233,8 @@ class Records:
         await self._metadata.put(subscription_path(topic, record.name), record.encode())
 
     async def change_subscription(self, topic: TopicName, record: SubscriptionRecord) -> None:
-        """Stores it over the subscription of the same topic. One that is gone meanwhile does not come back."""
+        """Stores the record over the subscription of the same topic. A subscription deleted meanwhile is not stored
+        again."""
         path = subscription_path(topic, record.name)
         while True:
             found = await self._metadata.get(path)
@@ -248,7 +249,7 @@ class Records:
                 continue
 
     async def remove_subscription(self, topic: TopicName, name: str) -> None:
-        """Removes what is marked as deleting, with its sessions. One that was made again since stays."""
+        """Removes a subscription that is marked as deleting, with its sessions. One that was made again since stays."""
         path = subscription_path(topic, name)
         found = await self._metadata.get(path)
         if found is None or (found.value and not SubscriptionRecord.decode(found.value).is_deleting):
@@ -261,7 +262,7 @@ class Records:
     # -- sessions
 
     async def consumers(self, topic: TopicName, subscription: str) -> tuple[tuple[ConsumerRecord, int], ...]:
-        """Each with its version."""
+        """The stored consumers, each with its version."""
         folder = f"{subscription_path(topic, subscription)}/{CONSUMERS}"
         records = []
         for child in await self._metadata.children(folder):
@@ -271,14 +272,15 @@ class Records:
         return tuple(records)
 
     async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
-        """The version of what is stored of that consumer; None if nothing is."""
+        """The version of that consumer's stored record; None if there is none."""
         found = await self._metadata.get(consumer_path(topic, subscription, name))
         return None if found is None else found.version
 
     async def store_consumer(
         self, topic: TopicName, subscription: str, record: ConsumerRecord, if_version: int | None
     ) -> int:
-        """Its new version. VersionConflict unless it is at that version, or absent if that is None."""
+        """Stores the record and returns its new version. VersionConflict unless it is at that version, or absent if
+        that is None."""
         path = consumer_path(topic, subscription, record.name)
         if if_version is not None:
             return (await self._metadata.put(path, record.encode(), if_version=if_version)).version
@@ -290,9 +292,9 @@ class Records:
     async def remove_consumer(
         self, topic: TopicName, subscription: str, name: str, if_version: int | None
     ) -> None:
-        """VersionConflict if it is at another version."""
+        """Removes the record. VersionConflict if it is at another version."""
         await self._metadata.delete(consumer_path(topic, subscription, name), if_version=if_version)
 
     async def is_led_here(self, topic: TopicName) -> bool:
-        """As the store has it, read afresh."""
+        """Whether this broker leads the topic, read again from the store."""
         return await is_leader(self._metadata, topic)

@@ -1,4 +1,5 @@
-"""What the automatic scaler asks, answers and works out of what a leader knows: values and small functions, no I/O."""
+"""The values and small functions of the automatic scaler: its ports, its answers, what it derives from a leader. No
+I/O."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anabranch.autoscale.decide import Merge, NoMerge, NoSplit, Observation, Split, Stay, Verdict, decide
-from anabranch.autoscale.decisions import Decision, History
+from anabranch.autoscale.decisions import Decision, DecisionHistory
 from anabranch.autoscale.load import LoadReport
-from anabranch.autoscale.policy import Policy, Resolved, problems
+from anabranch.autoscale.policy import Resolved, ScalePolicy, problems
 from anabranch.controller.core import events as e
 from anabranch.controller.topic_controller import TopicController
 from anabranch.model.layout import SegmentLayout
@@ -18,48 +19,48 @@ from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 from anabranch.model.segments import SegmentId
 
 
-class Policies(Protocol):
-    """What topics are to obey."""
+class ScalePolicySource(Protocol):
+    """The policies that apply to topics."""
 
     @property
-    def broker(self) -> Policy:
-        """Where nothing else is set."""
+    def broker(self) -> ScalePolicy:
+        """The broker's policy, which applies where nothing else is set."""
         ...
 
     async def resolved(self, topic: TopicName, override: Mapping[str, Any] | None) -> Resolved:
-        """With `override` as the topic's own. InvalidPolicy if what is stored cannot be read as a policy."""
+        """The policy in force with `override` as the topic's own. InvalidPolicy if a stored policy cannot be read."""
         ...
 
 
-class Listener(Protocol):
-    """Whoever keeps what is decided, and on what. It must be quick, and raise nothing."""
+class DecisionListener(Protocol):
+    """Keeps decisions and the facts behind them. It must be quick, and raise nothing."""
 
     def decided(
         self, topic: TopicName, decision: Decision, verdict: Verdict | None, layout: SegmentLayout | None
     ) -> None:
-        """An answer that is not the one before; without a verdict it was done by hand, or failed."""
+        """An answer differs from the one before; without a verdict, an operation was manual or failed."""
         ...
 
     def consumers_changed(self, topic: TopicName, consumers: Mapping[str, int]) -> None:
-        """The ordered consumers of each subscription that has any."""
+        """The ordered consumers of each subscription that has any have changed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a topic is as it is."""
+    """The reasons for a topic's present state."""
 
     resolved: Resolved
-    decisions: History
+    decisions: DecisionHistory
     load: Mapping[SegmentId, LoadReport]
-    problems: tuple[str, ...]  # Of the policy. With any, the topic is left alone.
-    verdict: Verdict  # What would be decided now.
+    problems: tuple[str, ...]  # The policy's problems. With any, the topic is left alone.
+    verdict: Verdict  # The decision that would be made now.
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one topic, since this broker leads it."""
+    """Counters of one topic, since this broker leads it."""
 
     topic: TopicName
     active_segments: int
@@ -92,8 +93,10 @@ def wants_more(controller: TopicController, consumers: Mapping[str, int]) -> boo
     return record is not None and max(consumers.values(), default=0) > len(record.layout.active)
 
 
-def judged(seen: Observation, policy: Policy, found: tuple[str, ...], *, everything: bool = True) -> Verdict:
-    """`found` are the problems of the policy, also those of one that could not be read."""
+def judged(
+    seen: Observation, policy: ScalePolicy, found: tuple[str, ...], *, everything: bool = True
+) -> Verdict:
+    """The verdict. `found` are the problems of the policy, including those of one that could not be read."""
     if found and not problems(policy):
         off = "Automatic split and merge is off, as the policy cannot be read"
         return Stay(f"{off}: {'; '.join(found)}.", no_split=NoSplit.OFF, no_merge=NoMerge.OFF)

@@ -1,8 +1,7 @@
-"""All scalable topics at one broker: makes, finds and deletes them, and leads those that nobody else leads.
+"""All scalable topics at one broker: creates, finds and deletes them, and leads those that no other broker leads.
 
-Reading, creating and listing are done by any broker. Everything that changes a topic's layout, subscriptions or
-sessions is done by its leader; a broker asked for it stands for election if the topic has none, and names the leader
-otherwise.
+Any broker reads, creates and lists topics. Only a topic's leader changes its layout, subscriptions or sessions; a
+broker asked for such a change stands for election if the topic has no leader, and names the leader otherwise.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anabranch.controller import election
-from anabranch.controller.collection import Collection
 from anabranch.controller.core import events as e
-from anabranch.controller.errors import ControllerError, OperationRefused, TopicExists, TopicMissing
-from anabranch.controller.feed import TopicFeed
-from anabranch.controller.ports import (
-    Assignment,
-    AssignmentLink,
+from anabranch.controller.core.errors import (
+    ControllerError,
     NotLeader,
-    Segments,
-    SegmentStatus,
+    OperationRefused,
+    TopicExists,
+    TopicMissing,
 )
+from anabranch.controller.feed import TopicFeed
+from anabranch.controller.ports import Assignment, AssignmentLink, Segments, SegmentStatus
 from anabranch.controller.records import Records, new_topic_id
 from anabranch.controller.settings import SEGMENTS_MAX, Classic, ControllerSettings, NoClassic
-from anabranch.controller.topic_controller import TopicController
+from anabranch.controller.topic_controller import ControllerParts, TopicController
 from anabranch.controller.unfinished import unfinished
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore, SessionState
@@ -35,8 +33,8 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.scalable import (
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -46,7 +44,7 @@ from anabranch.model.segments import Segment, SegmentId
 
 log = logging.getLogger(__name__)
 
-# How long a caller waits for a topic between leaders to have one.
+# How long a caller waits for a topic between two leaders.
 LEADERLESS_MAX_S = 5.0
 LEADERLESS_RETRY_S = 0.05
 CREATED_AT_ONCE = 64
@@ -75,15 +73,15 @@ class TopicStats:
     subscriptions: Mapping[str, SubscriptionStats] = field(default_factory=dict)
 
 
-class Scaling(Protocol):
-    """Whoever splits and merges topics by itself, told of what may give it a reason. Neither call may wait."""
+class ScalingPort(Protocol):
+    """The automatic scaler, notified of events that may cause a split or a merge. No call may wait."""
 
     def consumers_changed(self, controller: TopicController) -> None:
-        """A consumer registered, also one that came back, or left for good."""
+        """A consumer registered (new, or back again), or left for good."""
         ...
 
     def settled(self, controller: TopicController) -> None:
-        """A leader has begun, or has worked off everything that waited."""
+        """A leader has begun, or has finished all waiting work."""
         ...
 
     def deposed(self, controller: TopicController) -> None:
@@ -91,7 +89,7 @@ class Scaling(Protocol):
         ...
 
     def reshaped(self, controller: TopicController, kind: PlanKind, segments: tuple[int, ...]) -> None:
-        """Those segments have been split or merged because somebody asked for it."""
+        """Those segments have been split or merged on request."""
         ...
 
 
@@ -112,11 +110,13 @@ class ScalableTopics:
         self.records = Records(metadata)
         self.feed = TopicFeed(metadata)
         self._classic = classic or NoClassic()
-        self._collection = Collection(segments, self.records, self.settings, metadata.now_ms)
+        self._parts = ControllerParts(
+            metadata, self.records, self.feed, segments, self.settings, service_url, self.view
+        )
         self._controllers: dict[TopicName, TopicController] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_watching_session: Callable[[], None] = lambda: None
-        self.scaling: Scaling | None = None
+        self.scaling: ScalingPort | None = None
         self._is_closed = False
 
     # -- life
@@ -137,12 +137,12 @@ class ScalableTopics:
             try:
                 await controller.close(resign=True)
             except AnabranchError as error:
-                log.info("%s: not resigned: %s", controller.topic, error)
+                log.info("%s: resigning failed: %s", controller.topic, error)
         self._controllers.clear()
         await self.feed.close()
 
     def _spawn(self, work: Awaitable[None]) -> None:
-        # Held in `_tasks`, cancelled by `close`.
+        # The task is held in `_tasks` and cancelled by `close`.
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
@@ -153,14 +153,15 @@ class ScalableTopics:
                 topics = await unfinished(self.metadata)
                 break
             except AnabranchError as error:
-                log.warning("unfinished work is looked for again in a moment: %s", error)
+                log.warning("reading unfinished plans failed, trying again: %s", error)
                 await asyncio.sleep(self.settings.retry_max_s)
         # One after the other: there may be thousands, and clients come first.
         for topic in topics:
             await _quietly(self._controller(topic).lead())
 
     def _session_changed(self, state: SessionState) -> None:
-        # In doubt we go on serving: the store refuses what is stale. Once the session is lost, so is our leadership.
+        # While the session is in doubt this broker keeps serving: the store refuses stale writes. A lost session ends
+        # its leadership.
         if state is SessionState.LOST:
             for controller in list(self._controllers.values()):
                 controller.depose("the metadata session is lost")
@@ -178,19 +179,19 @@ class ScalableTopics:
     async def create(
         self, topic: TopicName, segments: int = 1, properties: Mapping[str, str] | None = None
     ) -> ScalableTopic:
-        """TopicExists if the name is taken. Once this returns the topic can be used."""
+        """Creates a topic. TopicExists if the name is taken. Once this returns the topic can be used."""
         topic = scalable_name(topic)
         if not 1 <= segments <= SEGMENTS_MAX:
             raise OperationRefused(f"{segments} segments: a topic starts with 1 to {SEGMENTS_MAX}")
         if await self._classic.topics(topic):
             raise TopicExists(
-                f"a regular topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
+                f"a classic topic persistent://{topic.namespace}/{topic.local} exists; migrate it"
             )
         generation = await self.records.new_generation()
         layout = SegmentLayout.initial(segments, await self.metadata.now_ms(), new_topic_id())
         record = ScalableTopic(layout, generation, dict(properties or {}))
         await self.records.create_topic(topic, record)
-        # Metadata first. If we die here, the next controller makes what is missing.
+        # Metadata first. If this broker dies here, the next controller creates the missing segments.
         for first in range(0, segments, CREATED_AT_ONCE):
             made = layout.active[first : first + CREATED_AT_ONCE]
             await asyncio.gather(*(self.segments.create(topic, segment, ()) for segment in made))
@@ -202,7 +203,7 @@ class ScalableTopics:
         return None if found is None else found[0]
 
     async def view(self, topic: TopicName) -> ScalableTopic:
-        """The record, or what stands for it with a classic topic. TopicMissing if there is neither."""
+        """The record, or the synthetic record of a classic topic. TopicMissing if there is neither."""
         record = await self.get(topic)
         if record is not None:
             return record
@@ -220,7 +221,7 @@ class ScalableTopics:
     async def update(
         self, topic: TopicName, change: Callable[[ScalableTopic], ScalableTopic]
     ) -> ScalableTopic:
-        """Changes what any broker may change: properties, policy. The layout stays the leader's."""
+        """Changes what any broker may change: properties, policy. Only the leader changes the layout."""
         return await self.records.update_topic(scalable_name(topic), change)
 
     async def subscriptions(self, topic: TopicName) -> dict[str, SubscriptionRecord]:
@@ -233,7 +234,7 @@ class ScalableTopics:
         return await election.leader_of(self.metadata, scalable_name(topic))
 
     def touch(self, topic: TopicName) -> None:
-        """The topic is in use here: see that it has a controller. Does not wait."""
+        """The topic is in use here: make sure that it has a controller. Does not wait."""
         topic = scalable_name(topic)
         if not self._is_closed and topic not in self._controllers:
             self._spawn(_quietly(self._controller(topic).lead()))
@@ -243,7 +244,7 @@ class ScalableTopics:
         if controller is None:
             if self._is_closed:
                 raise NotLeader(topic, "")
-            controller = self._controllers[topic] = TopicController(self, topic)
+            controller = self._controllers[topic] = TopicController(topic, self._parts, self)
         return controller
 
     async def leading(self, topic: TopicName) -> TopicController:
@@ -257,13 +258,13 @@ class ScalableTopics:
                 await controller.lead()
                 return controller
             except NotLeader as error:
-                # Between two leaders, or a leader's record that outlives it: somebody will be elected.
+                # The topic is between two leaders, or the record outlives its leader: a broker will be elected.
                 if error.leader or loop.time() > deadline:
                     raise
             await asyncio.sleep(LEADERLESS_RETRY_S)
 
     async def release(self, topic: TopicName) -> None:
-        """The topic is no longer used here: its controller goes, and with it any leadership."""
+        """The topic is no longer used here: its controller is removed, and with it any leadership."""
         controller = self._controllers.pop(scalable_name(topic), None)
         if controller is not None:
             await controller.close(resign=True)
@@ -280,7 +281,7 @@ class ScalableTopics:
         return await (await self.leading(topic)).request(make)
 
     async def split(self, topic: TopicName, segment: int) -> SegmentLayout:
-        """The layout afterwards. LayoutRefused if the segment cannot be split."""
+        """Splits the segment and returns the new layout. LayoutRefused if the segment cannot be split."""
         controller = await self.leading(topic)
         now_ms = await self.metadata.now_ms()
         layout = await controller.request(lambda ticket: e.SplitRequested(ticket, segment, now_ms))
@@ -324,7 +325,7 @@ class ScalableTopics:
         controller = await self.leading(topic)
         if not force:
             await self._check_unused(topic, record)
-        # The mark comes first and from here: a plan that cannot be finished must not keep the topic from going.
+        # The mark comes first and from here: a plan that cannot be finished must not prevent the deletion.
         await self.update(topic, lambda r: replace(r, is_deleting=True))
         await controller.request(e.DeletionRequested)
 
@@ -351,7 +352,7 @@ class ScalableTopics:
             raise TopicExists(f"{topic} is a scalable topic already")
         classic = await self._classic.topics(topic)
         if not classic:
-            raise TopicMissing(f"there is no regular topic persistent://{topic.namespace}/{topic.local}")
+            raise TopicMissing(f"there is no classic topic persistent://{topic.namespace}/{topic.local}")
         if not force:
             for name in classic:
                 if attached := await self._classic.attached(name):
@@ -359,10 +360,12 @@ class ScalableTopics:
                         f"{name} has {attached} producers and consumers connected; close them or use force"
                     )
         names, now_ms = [str(t) for t in classic], await self.metadata.now_ms()
-        # The same topic: checkpoints of the classic one are good for what it becomes.
+        # The topic keeps its id: checkpoints of the classic topic stay valid for the scalable one.
         topic_id = await self._classic.topic_id(topic) or new_topic_id()
         before = SegmentLayout.synthetic(names, now_ms, topic_id)
-        plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms, topic_id))
+        plan = ReshapePlan(
+            PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, now_ms, topic_id)
+        )
         generation = await self.records.new_generation()
         kinds: dict[str, SubscriptionKind] = {
             r.name: r.kind for r in await self.records.subscriptions(topic, 0)
@@ -373,7 +376,7 @@ class ScalableTopics:
             record = SubscriptionRecord(subscription, kind, generation, InitialPosition.EARLIEST)
             await self.records.store_subscription(topic, record)
         await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
-        # The plan is stored, so it will be finished. What is left to us is to wait: a repair takes its turn after it.
+        # The plan is stored, so it will be finished. What remains is to wait: a repair takes its turn after it.
         controller = await self.leading(topic)
         await controller.read_record()
         await controller.request(e.RepairRequested)
@@ -420,19 +423,20 @@ class ScalableTopics:
         consumer_id: int,
         link: AssignmentLink,
     ) -> Assignment:
-        """What the consumer is to read now. Changes come over `link`, until it leaves or another takes its name."""
+        """Registers the consumer and returns its assignment. Changes come over `link`, until the consumer leaves or
+        another takes its name."""
         controller = await self.leading(topic)
         return await controller.register(subscription, consumer, kind, consumer_id, link)
 
     async def leave(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
-        """It will not come back: its segments go to the others at once."""
+        """The consumer will not come back: its segments go to the others at once."""
         controller = self._controllers.get(scalable_name(topic))
         coordinator = None if controller is None else controller.coordinators.get(subscription)
         if coordinator is not None:
             await coordinator.leave(consumer, link)
 
     def disconnected(self, topic: TopicName, subscription: str, consumer: str, link: AssignmentLink) -> None:
-        """Its connection is gone; it has the grace period to come back."""
+        """The consumer's connection is gone; it has the grace period to come back."""
         controller = self._controllers.get(scalable_name(topic))
         coordinator = None if controller is None else controller.coordinators.get(subscription)
         if coordinator is not None:
@@ -449,7 +453,7 @@ class ScalableTopics:
         await coordinator.finished(consumer, frozenset(SegmentId(n) for n in segments))
 
     def segment_progress(self, topic: TopicName, segment: int) -> None:
-        """An owner on this broker says that somebody has read a sealed segment to its end."""
+        """A segment owner on this broker reports that a subscription has read a sealed segment to its end."""
         controller = self._controllers.get(scalable_name(topic))
         if controller is not None:
             controller.segment_progress(SegmentId(segment))
@@ -460,7 +464,7 @@ class ScalableTopics:
             self.scaling.consumers_changed(controller)
 
     def settled(self, controller: TopicController) -> None:
-        """Nothing waits for that controller any more."""
+        """That controller has no waiting work any more."""
         if self.scaling is not None:
             self.scaling.settled(controller)
 
@@ -477,40 +481,20 @@ class ScalableTopics:
                 if not controller.has_sealed:
                     continue
                 try:
-                    await self.collect(controller)
+                    await controller.collect()
                 except AnabranchError as error:
-                    log.info("%s: sealed segments not looked at: %s", controller.topic, error)
+                    log.info(
+                        "%s: checking sealed segments failed, retrying in %s s: %s",
+                        controller.topic,
+                        self.settings.collect_every_s,
+                        error,
+                    )
                 except Exception:
-                    log.exception("%s: looking at sealed segments failed", controller.topic)
-
-    async def collect(self, controller: TopicController) -> None:
-        """Finds sealed segments that nobody needs any more, and has the controller remove them."""
-        state = controller.state
-        if state is not None and state.is_classic:
-            await self._look_at_classic(controller, state.topic.layout)
-        elif expired := await self._collection.unneeded(controller):
-            controller.remind(e.SegmentsExpired(tuple(expired)))
-
-    async def still_unneeded(self, controller: TopicController, numbers: Sequence[SegmentId]) -> e.Unneeded:
-        """Asked when the removal has its turn: a seek that was answered before it keeps its segments."""
-        found = await self._collection.unneeded(controller)
-        ends = {number: end for number, end in found.items() if number in numbers}
-        known = tuple((number, end) for number, end in ends.items() if end is not None)
-        return e.Unneeded(tuple(ends), known)
-
-    async def _look_at_classic(self, controller: TopicController, known: SegmentLayout) -> None:
-        """Nothing below `/topics` tells that a classic topic has got more partitions, or is gone."""
-        try:
-            found = await self.view(controller.topic)
-        except TopicMissing:
-            await controller.end_classic()
-            return
-        if found.generation == 0 and found.layout.epoch != known.epoch:
-            controller.classic_changed(found)
+                    log.exception("%s: checking sealed segments failed, retrying later", controller.topic)
 
 
 async def _quietly(work: Awaitable[object]) -> None:
-    """For work that nobody waits for: a refusal is no news."""
+    """Awaits work without a waiting caller: a refusal is ignored."""
     try:
         await work
     except (ControllerError, NotLeader) as error:

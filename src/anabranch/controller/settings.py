@@ -1,4 +1,4 @@
-"""The knobs of the controllers of one broker, and what they ask about classic topics."""
+"""The settings of the controllers of one broker, and their port to classic topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 
-# How many segments a topic may be created with. Automatic splits have a limit of their own.
+# The most segments that a topic may be created with. Automatic splits have a limit of their own.
 SEGMENTS_MAX = 4096
 
 
@@ -20,11 +20,11 @@ async def _keep_nothing(name: TopicName) -> int | None:
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     session_grace_s: float = 60.0
-    # How often sealed segments are looked at that nobody may need any more.
+    # How often sealed segments are checked for removal.
     collect_every_s: float = 60.0
-    # For how long a sealed segment is kept at least, by the name of its log, in milliseconds; None for ever.
+    # The least time that a sealed segment is kept, by the name of its log, in milliseconds; None for ever.
     retention_ms: Callable[[TopicName], Awaitable[int | None]] = _keep_nothing
-    # For how long one that holds nothing any more, as there is nothing in it to retain; None: as any other.
+    # The same for an emptied segment, as it holds nothing to retain; None: as any other.
     emptied_ms: int | None = None
     drain_poll_first_s: float = 0.25
     drain_poll_max_s: float = 5.0
@@ -33,7 +33,7 @@ class ControllerSettings:
 
 
 class Classic(Protocol):
-    """The broker's classic topics, as far as scalable ones touch them."""
+    """The broker's classic topics, as far as scalable topics concern them."""
 
     async def topics(self, topic: TopicName) -> Sequence[TopicName]:
         """The `persistent://` topics that hold the messages of the classic topic with this local name.
@@ -56,7 +56,7 @@ class Classic(Protocol):
 
 
 class NoClassic:
-    """There are none."""
+    """A broker without classic topics."""
 
     async def topics(self, topic: TopicName) -> Sequence[TopicName]:
         return ()

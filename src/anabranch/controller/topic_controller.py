@@ -1,8 +1,9 @@
 """One scalable topic at one broker: leads it, or knows that another broker does. Performs what `core.step` decides.
 
-A controller is made when the topic is first used here and stays until the topic is deleted or the broker closes. It
-costs a few objects while nothing happens: no task, no timer, no watch of its own. Operations wait in one queue, worked
-off by a task that exists only while there are any. Losing leadership drops everything that only a leader may know.
+A controller is made when the topic is first used here and stays until the topic is deleted or the broker closes. An
+idle controller costs a few objects: no task, no timer, no watch of its own. Operations wait in one queue and are
+performed by a task that exists only while there are any. Losing leadership drops everything that only a leader may
+know.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, assert_never
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
 
 from anabranch.controller import election
+from anabranch.controller.collection import Collection
 from anabranch.controller.coordinator import Coordinator
 from anabranch.controller.core import events as e
-from anabranch.controller.core.step import Seeking, TopicState, resume, step
-from anabranch.controller.errors import OperationRefused, TopicMissing
-from anabranch.controller.feed import Part
-from anabranch.controller.ports import Assignment, AssignmentLink, NotLeader, SegmentGone, Segments
+from anabranch.controller.core.errors import NotLeader, OperationRefused, SegmentGone, TopicMissing
+from anabranch.controller.core.operations import ControlledTopic, Seeking
+from anabranch.controller.core.step import resume, step
+from anabranch.controller.feed import StalePart, TopicFeed
+from anabranch.controller.ports import Assignment, AssignmentLink, Segments
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import VersionConflict
-from anabranch.metadata.port import SessionState
+from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import (
@@ -36,24 +40,61 @@ from anabranch.model.scalable import (
 )
 from anabranch.model.segments import Segment, SegmentId
 
-if TYPE_CHECKING:
-    from anabranch.controller.service import ScalableTopics
-
 log = logging.getLogger(__name__)
 
 Made = Callable[[e.Ticket], e.Request]
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerParts:
+    """The parts that the controllers of one broker share."""
+
+    metadata: MetadataStore
+    records: Records
+    feed: TopicFeed
+    segments: Segments
+    settings: ControllerSettings
+    service_url: str
+    # The topic's record, or the synthetic record of a classic topic. TopicMissing if there is neither.
+    view: Callable[[TopicName], Awaitable[ScalableTopic]]
+
+
+class ControllerListener(Protocol):
+    """The owner of the controllers. None of these calls may wait."""
+
+    def consumers_changed(self, controller: TopicController) -> None:
+        """A consumer registered (new, or back again), or left for good."""
+        ...
+
+    def settled(self, controller: TopicController) -> None:
+        """A leader has begun, or has finished all waiting work."""
+        ...
+
+    def deposed(self, controller: TopicController) -> None:
+        """This broker does not lead the topic any more."""
+        ...
+
+    def topic_ended(self, controller: TopicController) -> None:
+        """The topic was deleted."""
+        ...
+
+
 class TopicController:
-    def __init__(self, service: ScalableTopics, topic: TopicName) -> None:
+    def __init__(self, topic: TopicName, parts: ControllerParts, listener: ControllerListener) -> None:
         self.topic = topic
-        self.records: Records = service.records
-        self.segments: Segments = service.segments
-        self.settings: ControllerSettings = service.settings
-        self.leader = ""  # As last seen; "" while there is none.
-        self._service = service
+        self.records = parts.records
+        self.segments = parts.segments
+        self.settings = parts.settings
+        self.leader = ""  # As last read; "" while there is none.
+        self._metadata = parts.metadata
+        self._service_url = parts.service_url
+        self._view = parts.view
+        self._listener = listener
+        self._collection = Collection(
+            topic, parts.segments, parts.records, parts.settings, parts.metadata.now_ms
+        )
         self._loop = asyncio.get_running_loop()
-        self._state: TopicState | None = None  # Only while leading.
+        self._state: ControlledTopic | None = None  # Only while leading.
         self._coordinators: dict[str, Coordinator] = {}
         self._events: deque[e.Event] = deque()
         self._pump: asyncio.Task[None] | None = None
@@ -63,11 +104,11 @@ class TopicController:
         self._tickets: dict[e.Ticket, asyncio.Future[SegmentLayout]] = {}
         self._tickets_given = 0
         self._completed: dict[str, SubscriptionRecord] = {}
-        self._to_read = Part(0)
+        self._to_read = StalePart(0)
         self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_removing = False
-        self._stop_listening = service.feed.listen(topic, self._changed)
+        self._stop_listening = parts.feed.listen(topic, self._changed)
 
     # -- leading
 
@@ -76,19 +117,19 @@ class TopicController:
         return self._state is not None
 
     @property
-    def state(self) -> TopicState | None:
-        """What a leader knows; None for everybody else."""
+    def state(self) -> ControlledTopic | None:
+        """A leader's knowledge of the topic; None on every other broker."""
         return self._state
 
     @property
     def has_sealed(self) -> bool:
-        """Whether there may be sealed segments to look at. A regular topic is looked at for its partitions."""
+        """Whether there may be sealed segments to check. A classic topic is checked for its partitions."""
         state = self._state
         return state is not None and (state.is_classic or bool(state.topic.layout.sealed))
 
     @property
     def is_busy(self) -> bool:
-        """Whether an operation is under way or waits. The service is told when that is over."""
+        """Whether an operation is under way or waits. The listener is notified when that is over."""
         return self._pump is not None
 
     @property
@@ -100,14 +141,14 @@ class TopicController:
         if self.is_leader:
             return
         if self._standing is None:
-            # Held in `_standing`, awaited by everyone who wants the topic led, cancelled by `close`.
+            # The task is held in `_standing`, awaited by every caller of `lead`, and cancelled by `close`.
             self._standing = self._loop.create_task(self._stand())
             self._standing.add_done_callback(self._stood)
         standing = self._standing
         try:
             await asyncio.shield(standing)
         except asyncio.CancelledError:
-            # Was it the election that was called off, or whoever waits for it?
+            # Either the election was cancelled, or this caller.
             if not standing.cancelled():
                 raise
             raise NotLeader(self.topic, "") from None
@@ -121,30 +162,31 @@ class TopicController:
         log.debug("%s: not leading: %s", self.topic, error)
         if isinstance(error, TopicMissing):
             # Also where another broker led it: no controller outlives its topic.
-            self._service.topic_ended(self)
+            self._listener.topic_ended(self)
         elif not isinstance(error, NotLeader):
             self._stand_later()
 
     def _stand_later(self) -> None:
-        """The store was in trouble: nobody else may ever ask who leads, and consumers wait for whoever does."""
+        """Stands for election again after trouble with the store: perhaps no caller asks again, while consumers wait
+        for a leader."""
         if self._stand_again is None and not self._is_closed:
             self._stand_again = self._loop.call_later(self.settings.retry_max_s, self._stand_now)
 
     def _stand_now(self) -> None:
         self._stand_again = None
         if not self._is_closed and not self.is_leader:
-            self._changed(Part.CONTROLLER)
+            self._changed(StalePart.CONTROLLER)
 
     async def _stand(self) -> None:
         if self._is_closed:
             raise NotLeader(self.topic, "")
-        view = await self._service.view(self.topic)  # TopicMissing before anything is written.
+        view = await self._view(self.topic)  # TopicMissing before anything is written.
         if view.is_deleting:
-            # Its leader gives it up just before the record goes. Only if that does not come is the work ours.
+            # Its leader resigns just before the record is removed. Only if that does not happen is the work ours.
             await asyncio.sleep(self.settings.retry_max_s)
-            await self._service.view(self.topic)
-        self.leader = await election.stand(self._service.metadata, self.topic, self._service.service_url)
-        if self.leader != self._service.service_url:
+            await self._view(self.topic)
+        self.leader = await election.stand(self._metadata, self.topic, self._service_url)
+        if self.leader != self._service_url:
             raise NotLeader(self.topic, self.leader)
         try:
             await self._take_up()
@@ -152,14 +194,14 @@ class TopicController:
             for coordinator in self._coordinators.values():
                 coordinator.close()
             self._coordinators.clear()
-            # Somebody has to lead, and it is not going to be us.
-            await election.resign(self._service.metadata, self.topic)
+            # A broker has to lead, and this one cannot.
+            await election.resign(self._metadata, self.topic)
             raise
 
     async def _take_up(self) -> None:
-        # Read again: what was there before the election may have been changed by the leader before us.
-        found = await self.records.topic(self.topic) or (await self._service.view(self.topic), -1)
-        state = TopicState(*found)
+        # The record is read again: the previous leader may have changed it before the election.
+        found = await self.records.topic(self.topic) or (await self._view(self.topic), -1)
+        state = ControlledTopic(*found)
         records = await self.records.subscriptions(self.topic, state.topic.generation)
         for record in records:
             if record.kind is not SubscriptionKind.QUEUE and not record.is_deleting:
@@ -181,7 +223,7 @@ class TopicController:
         return coordinator
 
     def depose(self, reason: str) -> None:
-        """This broker no longer leads: what only a leader may know is dropped, and whoever waits is told."""
+        """This broker no longer leads: what only a leader may know is dropped, and waiting callers are notified."""
         if self._standing is not None:
             self._standing.cancel()
         if not self.is_leader:
@@ -192,7 +234,7 @@ class TopicController:
         log.info("%s: no longer leading: %s", self.topic, reason)
         self._state = None
         self.leader = ""
-        self._service.deposed(self)
+        self._listener.deposed(self)
         self._end_work(NotLeader(self.topic, ""))
 
     def _end_work(self, error: AnabranchError) -> None:
@@ -210,9 +252,9 @@ class TopicController:
                 waiting.set_exception(error)
 
     def failed(self, error: Exception) -> None:
-        """An impossible state stops this topic, not the broker: give it up, and let it be taken up again."""
+        """An impossible state stops this topic, not the broker: give up its leadership, and let it be led again."""
         self.depose(f"it failed: {error!r}")
-        self.spawn(election.resign(self._service.metadata, self.topic))
+        self.spawn(election.resign(self._metadata, self.topic))
 
     async def close(self, *, resign: bool) -> None:
         self._is_closed = True
@@ -225,10 +267,10 @@ class TopicController:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         if was_leader and resign:
-            await election.resign(self._service.metadata, self.topic)
+            await election.resign(self._metadata, self.topic)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        # Held in `_tasks`, cancelled by `close`.
+        # The task is held in `_tasks` and cancelled by `close`.
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
@@ -236,46 +278,46 @@ class TopicController:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("%s: %s", self.topic, error)
+            log.warning("%s: a background task failed: %s", self.topic, error)
 
     # -- changes in the store
 
-    def _changed(self, part: Part) -> None:
+    def _changed(self, part: StalePart) -> None:
         self._to_read |= part
         if self._reading is None and not self._is_closed:
-            # Held in `_reading`, cancelled by `close`.
+            # The task is held in `_reading` and cancelled by `close`.
             self._reading = self._loop.create_task(self._read_changes())
 
     async def _read_changes(self) -> None:
         try:
             while self._to_read and not self._is_closed:
-                part, self._to_read = self._to_read, Part(0)
+                part, self._to_read = self._to_read, StalePart(0)
                 try:
                     await self._read_parts(part)
                 except AnabranchError as error:
-                    # Trouble with the store ends in "read everything again". What has changed since is read now.
-                    log.debug("%s: changes not read: %s", self.topic, error)
-                    if Part.CONTROLLER in part and not self.is_leader:
+                    # After trouble with the store everything is marked to be read again. Later changes are read now.
+                    log.debug("%s: reading changes failed: %s", self.topic, error)
+                    if StalePart.CONTROLLER in part and not self.is_leader:
                         self._stand_later()
         finally:
             self._reading = None
 
-    async def _read_parts(self, part: Part) -> None:
-        if Part.CONTROLLER in part:
+    async def _read_parts(self, part: StalePart) -> None:
+        if StalePart.CONTROLLER in part:
             await self._read_leader()
-        if Part.RECORD in part and self.is_leader:
+        if StalePart.RECORD in part and self.is_leader:
             await self.read_record()
-        if Part.SUBSCRIPTIONS in part and self.is_leader:
+        if StalePart.SUBSCRIPTIONS in part and self.is_leader:
             await self._read_subscriptions()
-        if Part.PARTITIONS in part and self._state is not None and self._state.is_classic:
-            await self._service.collect(self)
+        if StalePart.PARTITIONS in part and self._state is not None and self._state.is_classic:
+            await self.collect()
 
     async def _read_leader(self) -> None:
         if self._is_removing:
-            return  # The record of our leadership goes with the topic's, by our own hand.
-        found = await election.leader_of(self._service.metadata, self.topic)
+            return  # This broker itself removes its leadership record together with the topic's.
+        found = await election.leader_of(self._metadata, self.topic)
         if self.is_leader:
-            if not await election.is_leader(self._service.metadata, self.topic):
+            if not await election.is_leader(self._metadata, self.topic):
                 self.depose("another broker leads it")
         else:
             self.leader = found
@@ -286,7 +328,7 @@ class TopicController:
                 log.debug("%s: not leading: %s", self.topic, error)
 
     async def read_record(self) -> None:
-        """Takes notice of a change that somebody else has stored."""
+        """Reads a change that another broker has stored."""
         found = await self.records.topic(self.topic)
         state = self._state
         if state is None:
@@ -297,17 +339,33 @@ class TopicController:
         elif found[1] > state.version or found[0].generation != state.topic.generation:
             self._put(e.TopicRead(*found))
 
-    def classic_changed(self, view: ScalableTopic) -> None:
-        """A classic topic has got more partitions."""
-        self._put(e.TopicRead(view, -1))
+    async def collect(self) -> None:
+        """Removes the sealed segments that are not needed any more."""
+        state = self._state
+        if state is None:
+            return
+        if state.is_classic:
+            await self._read_classic(state.topic.layout)
+        elif expired := await self._collection.unneeded(state):
+            self.remind(e.SegmentsExpired(tuple(expired)))
 
-    async def end_classic(self) -> None:
-        """The classic topic was deleted: its consumers are told, and nobody leads it any more."""
+    async def _read_classic(self, known: SegmentLayout) -> None:
+        """Reads the classic topic again: nothing below `/topics` shows that it has more partitions, or is gone."""
+        try:
+            found = await self._view(self.topic)
+        except TopicMissing:
+            await self._end_classic()
+            return
+        if found.generation == 0 and found.layout.epoch != known.epoch:
+            self._put(e.TopicRead(found, -1))
+
+    async def _end_classic(self) -> None:
+        """The classic topic was deleted: its consumers are notified, and no broker leads it any more."""
         await self._drop_sessions("")
         self._is_removing = True
-        await election.resign(self._service.metadata, self.topic)
+        await election.resign(self._metadata, self.topic)
         await self.records.remove_classic(self.topic)
-        self._service.topic_ended(self)
+        self._listener.topic_ended(self)
 
     async def _read_subscriptions(self) -> None:
         assert self._state is not None
@@ -316,7 +374,7 @@ class TopicController:
         for name in sorted(set(known).difference(record.name for record in records)):
             if await self.records.has_subscription(self.topic, name):
                 continue  # A migration has stored it for the topic to come.
-            # Deleted by another leader. One that is made again under the same name starts with nobody.
+            # Another leader deleted it. A subscription made again under the same name starts without consumers.
             self._completed.pop(name, None)
             await self._drop_sessions(name)
         for record in records:
@@ -333,7 +391,7 @@ class TopicController:
     # -- operations
 
     async def request(self, make: Made) -> SegmentLayout:
-        """The layout once the operation is done; raises its refusal."""
+        """Performs the operation and returns the layout; raises its refusal."""
         self._tickets_given += 1
         ticket = self._tickets_given
         answer: asyncio.Future[SegmentLayout] = self._loop.create_future()
@@ -351,13 +409,13 @@ class TopicController:
         self._start([])
 
     def remind(self, event: e.Request) -> None:
-        """Work that nobody waits for. Dropped if this broker does not lead."""
+        """Queues work without a waiting caller. Dropped if this broker does not lead."""
         if self.is_leader:
             self._put(event)
 
     def _start(self, effects: list[e.Effect]) -> None:
         if self._pump is None and (self._events or effects):
-            # Held in `_pump`, cancelled when this broker no longer leads.
+            # The task is held in `_pump` and cancelled when this broker no longer leads.
             self._pump = self._loop.create_task(self._run(effects))
 
     async def _run(self, effects: list[e.Effect]) -> None:
@@ -375,17 +433,17 @@ class TopicController:
             self.failed(error)
             return
         self._pump = None
-        self._service.settled(self)
+        self._listener.settled(self)
 
     async def _work(self, effects: list[e.Effect]) -> None:
-        """Performs the effects, and what follows from them, until the operation is done."""
+        """Performs the effects, and those that follow from them, until the operation is done."""
         todo = deque(effects)
         while todo:
             effect = todo.popleft()
             try:
                 event = await self._perform(effect)
             except AnabranchError as error:
-                log.debug("%s: %s: %s", self.topic, type(effect).__name__, error)
+                log.debug("%s: effect %s failed: %s", self.topic, type(effect).__name__, error)
                 event = e.EffectFailed(effect, error)
             if event is not None and self._state is not None:
                 self._state, more = step(self._state, event)
@@ -427,7 +485,7 @@ class TopicController:
                     if (coordinator := self._coordinators.get(name)) is not None:
                         coordinator.cursors_moved()
             case e.CheckUnneeded(numbers):
-                return await self._service.still_unneeded(self, numbers)
+                return await self._collection.still_unneeded(self._state, numbers)
             case e.CheckDrained(name):
                 if (coordinator := self._coordinators.get(name)) is not None:
                     await coordinator.check_drained()
@@ -460,15 +518,15 @@ class TopicController:
                     waiting.set_exception(error)
                 return None
             case e.EndController():
-                self._service.topic_ended(self)
+                self._listener.topic_ended(self)
                 return None
             case _:
                 assert_never(effect)
         return e.Done()
 
     async def _store_topic(self, record: ScalableTopic, if_version: int) -> e.Event:
-        # With the session in doubt another broker may lead already: what is begun now would be begun twice.
-        if self._service.metadata.session.state is not SessionState.CONNECTED:
+        # While the session is in doubt another broker may lead already: work begun now would be begun twice.
+        if self._metadata.session.state is not SessionState.CONNECTED:
             raise NotLeader(self.topic, "")
         try:
             return e.TopicStored(await self.records.store_topic(self.topic, record, if_version))
@@ -486,7 +544,7 @@ class TopicController:
             except AnabranchError as error:
                 if not best_effort:
                     raise
-                log.warning("%s: segment %s was not deleted: %s", self.topic, segment.descriptor, error)
+                log.warning("%s: deleting segment %s failed: %s", self.topic, segment.descriptor, error)
 
     async def _create_cursor(self, segment: Segment, name: str, initial: InitialPosition) -> None:
         try:
@@ -538,7 +596,7 @@ class TopicController:
         wanted = SubscriptionRecord(subscription, kind, state.topic.generation)
         record = await self.records.register_subscription(self.topic, wanted)
         if record.is_deleting:
-            raise NotLeader(self.topic, "")  # Retried by the client: the name is free again in a moment.
+            raise NotLeader(self.topic, "")  # The client retries: the name is free again in a moment.
         if record.kind is SubscriptionKind.QUEUE:
             raise OperationRefused(
                 f"subscription {subscription} is of type QUEUE, whose consumers attach to every segment; "
@@ -564,11 +622,11 @@ class TopicController:
 
     def consumers_changed(self) -> None:
         """A consumer joined or left some subscription of this topic."""
-        self._service.consumers_changed(self)
+        self._listener.consumers_changed(self)
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """Runs them side by side. The first failure is raised once all have ended: none goes on unattended."""
+    """Runs the works concurrently. The first failure is raised once all have ended: none goes on unattended."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,7 +1,7 @@
-"""Topics that wait for a leader although nobody asks for them: found when a broker starts.
+"""Finds, when a broker starts, the topics that need a leader although no client asks for them.
 
-A leader that is lost is succeeded by a broker that has a controller of the topic. If there was no other, as when a
-broker alone is restarted, a split or a deletion would stay half done until the topic is next used, which a topic being
+A lost leader is succeeded by a broker that has a controller of the topic. If there was no other, as when a single
+broker is restarted, a split or a deletion would stay half done until the topic is next used, which a topic being
 deleted never is, and sealed segments would be kept for as long.
 """
 
@@ -24,14 +24,15 @@ from anabranch.model.scalable import (
 
 log = logging.getLogger(__name__)
 
-# Read in one turn of the loop: some ten milliseconds, whatever the number of topics.
+# Records read in one turn of the loop: some ten milliseconds, whatever the number of topics.
 RECORDS_PER_TURN: Final = 500
 
 
 async def unfinished(metadata: MetadataStore) -> list[TopicName]:
-    """Those in the middle of something, and those that have sealed segments to collect and no leader.
+    """The topics with unfinished work, and those that have sealed segments to collect and no leader.
 
-    The former also if they seem to have a leader: it may be lost already, and then whoever has a controller is told.
+    The former are included even if they seem to have a leader: it may be lost already, and then any broker that has a
+    controller is notified.
     """
     stored = {path: node.value for path, node in await metadata.scan(TOPICS)}
     found = []
@@ -44,7 +45,7 @@ async def unfinished(metadata: MetadataStore) -> list[TopicName]:
         try:
             record = ScalableTopic.decode(value)
         except BadRecord as error:
-            log.error("%s: %s", path, error)
+            log.error("record %s is unreadable: %s", path, error)
             continue
         is_led = controller_path(topic) in stored
         if record.plan is not None or record.is_deleting or (record.layout.sealed and not is_led):

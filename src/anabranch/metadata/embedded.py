@@ -46,7 +46,8 @@ class LocalSession:
         return lambda: void(self._callbacks.pop(key, None))
 
     def move(self, state: SessionState, session_id: str | None = None) -> None:
-        """Callbacks run from the loop, so one that raises or closes the store disturbs nobody else."""
+        """Changes the state and schedules the callbacks on the loop: one that raises or closes the store does not
+        affect others."""
         if session_id is not None:
             self._id = session_id
         if state is self._state:
@@ -62,7 +63,7 @@ class LocalSession:
 
 
 class EmbeddedMetadata(ABC):
-    """The tree's side: runs operations and tells every connected handle what changed."""
+    """The shared tree: runs operations and notifies every connected handle of changes."""
 
     def __init__(self) -> None:
         self._stores: dict[EmbeddedStore, None] = {}
@@ -79,12 +80,12 @@ class EmbeddedMetadata(ABC):
     ) -> T:
         """The operation's result, once its writes are as durable as the adapter makes them.
 
-        What it does is said for adapters that keep what they have read: the result is the `node` at that path, or the
-        names of that `folder`'s children; it `writes` the node at that path, perhaps with its parents, or anything if
-        that is the root. `always`: also when so many operations wait that others are refused.
+        The keywords describe the operation to adapters with a read cache: its result is the `node` at that path, or the
+        names of that `folder`'s children; it `writes` the node at that path, perhaps with its parents, or any node if
+        that is the root. `always`: run it even when so many operations wait that others are refused.
         """
 
-    # What an adapter can answer at once for a session, as `run` would answer it. By default nothing.
+    # What an adapter can answer at once for a session, with the answer that `run` would give. By default nothing.
 
     def kept_node(self, session: str, path: str) -> Versioned | Unknown | None:
         return UNKNOWN
@@ -96,7 +97,7 @@ class EmbeddedMetadata(ABC):
         return UNKNOWN
 
     async def end_session(self, session: str) -> None:
-        # A disk that refuses the removal now gets it again before every later operation: the session is over.
+        # If the disk refuses the removal now, it is repeated before every later operation: the session is over.
         with suppress(StoreUnavailable):
             await self.run(lambda tree: tree.end_session(session), writes=ROOT, always=True)
 

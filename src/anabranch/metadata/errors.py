@@ -1,4 +1,4 @@
-"""What a metadata store can refuse, and which refusals are worth another try.
+"""What a metadata store can refuse, and which refusals may be retried.
 
 MetadataError
 |-- InvalidPath         the path cannot name a node

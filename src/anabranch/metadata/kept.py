@@ -1,9 +1,9 @@
-"""What was read or written of late, kept on the event loop so that reading it again asks no thread.
+"""Recently read or written nodes, kept on the event loop so that reading them again needs no thread.
 
-Only for a store whose every change comes through this process. What is kept is the committed state: the thread reports
-each commit's changes, and they replace what was kept before anybody hears of them. A path that an operation on its way
-may change is not answered from here: the question queues behind the operation, so whoever asks after a write, even one
-that was given up waiting for, reads what came of it.
+Only for a store whose every change comes through this process. The cache holds the committed state: the thread reports
+each commit's changes, and they replace cached values before any caller sees the commit. A path that a pending operation
+may change is not answered from here: the read queues behind the operation, so a read after a write sees the outcome,
+even if the writer was cancelled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.metadata.port import Versioned
 
 
 class Unknown(Enum):
-    """Ask the store."""
+    """The cache does not know: ask the store."""
 
     UNKNOWN = auto()
 
@@ -26,13 +26,13 @@ class Unknown(Enum):
 UNKNOWN: Final = Unknown.UNKNOWN
 NODES_MAX = 4_096
 BYTES_MAX = 8 * 1024 * 1024
-# Long lists change often and are copied for every reader.
+# Longer lists change often and are copied for every reader.
 LISTS_MAX = 1_024
 LIST_NAMES_MAX = 64
 
 
-class Kept:
-    """Behaviour at the limits: what was not asked for the longest is forgotten."""
+class ReadCache:
+    """Recently used nodes and lists of children. At the limits, the least recently used are dropped."""
 
     def __init__(self, nodes_max: int = NODES_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._nodes_max = nodes_max
@@ -40,7 +40,7 @@ class Kept:
         self._nodes: OrderedDict[str, Versioned | None] = OrderedDict()
         self._bytes = 0
         self._lists: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        # How many operations on their way may change the node itself, and how many something below it.
+        # How many pending operations may change the node itself, and how many something below it.
         self._changing: Counter[str] = Counter()
         self._changing_below: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ class Kept:
         if found is UNKNOWN or path in self._changing or ROOT in self._changing:
             return UNKNOWN
         if found is None and path in self._changing_below:
-            return UNKNOWN  # It may be made as a parent.
+            return UNKNOWN  # A pending operation may create it as a parent.
         self._nodes.move_to_end(path)
         return found
 
@@ -68,14 +68,15 @@ class Kept:
     # -- operations on their way
 
     def begin(self, path: str) -> None:
-        """An operation was sent that may change the node at `path` and make its parents; the root stands for all."""
+        """An operation was sent that may change the node at `path` and create its parents; the root stands for all
+        paths."""
         self._changing[path] += 1
         for above in upwards(path):
             if above != path:
                 self._changing_below[above] += 1
 
     def end(self, path: str) -> None:
-        """It was answered, and `changed` has been told what it did."""
+        """The operation was answered, and `changed` has been called with its changes."""
         _less(self._changing, path)
         for above in upwards(path):
             if above != path:

@@ -1,7 +1,7 @@
 """A metadata store in memory: nothing survives the process, everything else is as the port says.
 
-`MemoryMetadata` is the shared tree; each `connect()` is a broker's handle. Handles can be disconnected,
-reconnected and have their session expired, which is how simulations make trouble.
+`MemoryMetadata` is the shared tree; each `connect()` is a broker's handle. Handles can be disconnected, reconnected and
+have their session expired: simulations inject faults this way.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MemoryTree(Tree):
 
 
 class MemoryMetadata(EmbeddedMetadata):
-    """The shared tree. `clock_ms` is wall-clock time; it may run back, the store's own time will not."""
+    """The shared tree. `clock_ms` is wall-clock time, which may run back; the store's own time does not."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__()

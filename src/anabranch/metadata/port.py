@@ -43,11 +43,11 @@ class SessionState(Enum):
     """What the store last knew about its session."""
 
     CONNECTED = "connected"
-    IN_DOUBT = "in doubt"  # No answer for a while: ephemerals may be gone already, or may yet be kept.
+    IN_DOUBT = "in doubt"  # No answer for a while: ephemerals may be gone already, or may still be kept.
     LOST = "lost"  # Ephemerals are gone. CONNECTED follows with a new id once a new session is made.
 
 
-class Session(Protocol):
+class MetadataSession(Protocol):
     """The store's live view of its session. The id changes when a lost session is replaced."""
 
     @property
@@ -57,20 +57,20 @@ class Session(Protocol):
     def state(self) -> SessionState: ...
 
     def on_change(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
-        """Call back, on the event loop, at each change of state. Returns a function that stops it."""
+        """Calls `callback`, on the event loop, at each change of state. Returns a function that stops this."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to read again: these paths (made, changed or deleted), or everything below the prefix."""
+    """What to read again: these paths (created, changed or deleted), or everything below the prefix."""
 
     paths: frozenset[str] = frozenset()
     everything: bool = False
 
 
 class Watch(Protocol):
-    """Says "read again". Iterate it from one task; each item merges all that came since the last one.
+    """Reports what to read again. Iterate it from one task; each item merges all changes since the last one.
 
     The first item is `everything`, and comes once the watch is armed: a loop over the watch needs no read
     before it. `everything` comes again after any session trouble, and when too many changes were waiting.
@@ -92,7 +92,7 @@ class MetadataStore(Protocol):
     """One session's handle on the shared tree. Bound to the event loop it was opened on."""
 
     @property
-    def session(self) -> Session: ...
+    def session(self) -> MetadataSession: ...
 
     async def get(self, path: str) -> Versioned | None:
         """The node, or None when it is absent."""

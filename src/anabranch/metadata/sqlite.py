@@ -1,9 +1,9 @@
 """The embedded default: a metadata store in one SQLite file, owned by one process, on a thread of its own.
 
 Operations queue; the thread takes all that wait and runs them in one transaction, so one sync serves them all. An
-operation that the rules refuse fails alone. When SQLite itself fails, the transaction is undone and each operation
-runs in one of its own: on a full disk reads still answer, and each write gets its own error. What was read or written
-of late is read again without the thread: a question to it takes some 130 us, and far longer while the loop is busy.
+operation that the rules refuse fails alone. When SQLite itself fails, the transaction is undone and each operation runs
+in one of its own: on a full disk reads still answer, and each write gets its own error. Recently read or written nodes
+are read from a cache without the thread: a round trip to it takes some 130 us, and far longer while the loop is busy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, TypeVar
 
 from anabranch.metadata.embedded import EmbeddedMetadata, Op
 from anabranch.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
-from anabranch.metadata.kept import UNKNOWN, Kept, Unknown
+from anabranch.metadata.kept import UNKNOWN, ReadCache, Unknown
 from anabranch.metadata.port import Versioned
 from anabranch.metadata.sqlite_tree import SqliteTree, open_tree
 from anabranch.metadata.tree import Tree
 
 T = TypeVar("T")
 
-# More would keep a read that arrives during a burst waiting behind the whole of it.
+# A larger batch would delay a read that arrives during a burst until the whole burst is done.
 BATCH_OPS_MAX = 2_000
-# Behaviour at the limit: refuse, retryable. Nobody waits usefully behind a hundred thousand writes.
+# Behaviour at the limit: refuse, retryable. Waiting behind a hundred thousand writes is of no use.
 PENDING_OPS_MAX = 100_000
 
 
@@ -50,7 +50,7 @@ class _Outcome:
 
 
 class SqliteMetadata(EmbeddedMetadata):
-    """The store of one process. Made by `open`, used from that event loop, given back by `close`."""
+    """The store of one process. Opened by `open`, used from that event loop, released by `close`."""
 
     def __init__(self, path: Path, clock_ms: Callable[[], int], pending_ops_max: int) -> None:
         super().__init__()
@@ -58,15 +58,15 @@ class SqliteMetadata(EmbeddedMetadata):
         self._pending = 0
         self._pending_max = pending_ops_max
         self._is_closed = False
-        self._kept = Kept()
+        self._kept = ReadCache()
         self._tree: SqliteTree | None = (
-            None  # Once open. The loop only asks it which sessions live, and the time.
+            None  # Set once open. The loop only asks it for living sessions and the time.
         )
-        # An error is the future's result: as its exception it would go unread when the opener is cancelled.
+        # An error is the future's result: as its exception it would never be retrieved if the opener is cancelled.
         self._opened: asyncio.Future[Exception | None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
-        # Daemon, because a process that forgot to close must still be able to end: what was acked is on disk.
+        # A daemon, so that a process that forgot to close can still end: what was acknowledged is on disk.
         self._thread = threading.Thread(
             target=self._live, args=(path, clock_ms), name="anabranch-metadata", daemon=True
         )
@@ -130,7 +130,7 @@ class SqliteMetadata(EmbeddedMetadata):
         for store in self.stores():
             await store.close()
         self._stop()
-        # Shielded: a closer that gives up must not look like a thread that has ended.
+        # Shielded: cancelling `close` must not look as if the thread had ended.
         await asyncio.shield(self._ended)
         self._thread.join()
 
@@ -154,7 +154,7 @@ class SqliteMetadata(EmbeddedMetadata):
                 reply.set_result(outcome.result)
 
     def _keep(self, outcomes: list[_Outcome], changes: dict[str, Versioned | None]) -> None:
-        # First what was read, then what was changed: in the batch either may have come before the other.
+        # Reads first, then changes: within the batch either may have come before the other.
         for outcome in outcomes:
             if outcome.error is None:
                 if (path := outcome.request.node) is not None:
@@ -184,7 +184,7 @@ class SqliteMetadata(EmbeddedMetadata):
             self._on_loop(self._ended.set_result, None)
 
     def _next_batch(self) -> list[_Request] | None:
-        """All that waits, at least one request; None once the store is to close."""
+        """All waiting requests, at least one; None once the store is to close."""
         first = self._queue.get()
         if first is None:
             return None
@@ -199,13 +199,13 @@ class SqliteMetadata(EmbeddedMetadata):
         return batch
 
     def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        # A loop that is closed has nobody left to tell.
+        # If the loop is closed, no caller is waiting any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
 
 def _execute(tree: SqliteTree, batch: list[_Request]) -> tuple[list[_Outcome], dict[str, Versioned | None]]:
-    """Each request's outcome, and what became of the nodes that changed."""
+    """Each request's outcome, and the new values of the nodes that changed."""
     changes = _finish_endings(tree)
     try:
         outcomes = _transact(tree, batch)
@@ -234,7 +234,7 @@ def _transact(tree: SqliteTree, batch: list[_Request]) -> list[_Outcome]:
 
 
 def _finish_endings(tree: SqliteTree) -> dict[str, Versioned | None]:
-    """Remove what sessions left behind when they ended while the disk refused writes."""
+    """Removes ephemerals of sessions that ended while the disk refused writes."""
     if not tree.ending:
         return {}
     with suppress(sqlite3.Error):

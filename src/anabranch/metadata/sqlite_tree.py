@@ -1,4 +1,4 @@
-"""The tree in one SQLite file: schema, opening, and the words for what SQLite reports. Used by one thread.
+"""The tree in one SQLite file: schema, opening, and messages for SQLite's errors. Used by one thread.
 
 A record carries a checksum of its path, version and value, because SQLite has none for its pages: a record that
 rotted on disk is reported with its path and never served.
@@ -57,7 +57,7 @@ class SqliteTree(Tree):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it becomes durable on the way out, or none of it does."""
+        """A transaction: everything inside becomes durable at its end, or nothing does."""
         if self._db.in_transaction:
             self._db.execute(
                 "ROLLBACK"
@@ -80,7 +80,7 @@ class SqliteTree(Tree):
 
     def close(self) -> None:
         try:
-            # Nobody asks any more: the exact time will do, and the next opening need not wait for a mark ahead.
+            # No more reads follow: store the exact time, so that the next opening need not wait for a mark ahead.
             self._store_mark(self.time.last_ms)
         finally:
             self._db.close()

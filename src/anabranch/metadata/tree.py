@@ -25,10 +25,10 @@ COUNTER_MAX = 2**63 - 1
 
 
 class Tree(ABC):
-    """Nodes, sessions and time. `changed` collects what became of nodes until the adapter has made it durable."""
+    """Nodes, sessions and time. `changed` collects the new values of nodes until the adapter has made them durable."""
 
     def __init__(self) -> None:
-        self.changed: dict[str, Versioned | None] = {}  # None for a node that is gone.
+        self.changed: dict[str, Versioned | None] = {}  # None for a node that was deleted.
         self.live: set[str] = set()
         # Sessions that ended while their ephemerals could not be removed yet (a full disk).
         self.ending: set[str] = set()
@@ -64,7 +64,7 @@ class Tree(ABC):
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The time, never before one given earlier."""
+        """The time, never before one returned earlier."""
 
     # Sessions.
 
@@ -123,7 +123,7 @@ class Tree(ABC):
         return self._records_below(check_prefix(prefix))
 
     def next_ids(self, path: str, count: int) -> range:
-        """The node holds the first id not given yet, so a block is one write however long it is."""
+        """The node holds the first id not given out yet, so a block of any length is one write."""
         assert count > 0, "a block holds at least one id"
         old = self.get(check_path(path))
         first = 0 if old is None else _counter(path, old.value)
@@ -170,7 +170,7 @@ def _check_size(path: str, value: bytes) -> None:
 
 def _counter(path: str, value: bytes) -> int:
     if not value:
-        return 0  # A folder made on the way to a child; nothing was counted yet.
+        return 0  # A folder created as the parent of a child; nothing was counted yet.
     # isdigit lets no sign, space or underscore through, as int() would.
     if not value.isdigit() or len(value) > len(str(COUNTER_MAX)):
         raise NotACounter(path)

@@ -1,4 +1,4 @@
-"""Watches that merge: what waits for a slow reader is a set of paths with an end, never a queue of events.
+"""Watches that merge: a bounded set of paths waits for a slow reader, never a queue of events.
 
 Every adapter feeds one WatchTable for each store handle, on the event loop.
 """

@@ -1,22 +1,23 @@
 """A cut: how far a topic has been read, in every stretch of its key range. Pure; the one encoder of checkpoints.
 
-A cut is a set of places. A place says of one segment how far it was read: up to a position, or to its end. Two segments
-that share a hash are ancestor and descendant, the older with the smaller id. So it follows for those without a place:
+A cut is a set of places. A place says how far one segment was read: up to a position, or to its end. Two segments that
+share a hash are ancestor and descendant, the older with the smaller id. For segments without a place it follows:
 
 - a place says that every older segment in its range is over, because a child is read only after all its ancestors;
 - a newer segment in the range of a place is not begun yet;
 - where there is no place at all, reading starts at the earliest message there is. So the empty cut is "earliest".
 
-A member of a group reads children of segments that others have finished. Its places are `is_apart`: they say nothing of
-older segments. Merging the cuts of all members brings both facts together, and the flag goes.
+A member of a group reads children of segments that others have finished. Its places are `is_apart`: they say nothing
+about older segments. Merging the cuts of all members brings both facts together, and the flag goes.
 
 Partitions of a classic topic may hold any key: they have the whole range, and order among them means nothing.
 
 Places that newer ones cover are dropped, so a cut is as wide as the layout, not as long as its history. Equal cuts have
 equal text; `docs/checkpoints.md` describes it.
 
-A cut names the topic it is of by its id: another topic of the same name has segments of the same numbers and ranges.
-Cuts of earlier releases, and of brokers that tell no ids, do not name it. Nor does the empty one, which is of any.
+A cut holds the id of its topic, because another topic of the same name has segments of the same numbers and ranges.
+Cuts of earlier releases, cuts made with brokers that send no ids, and the empty cut, which fits every topic, have no
+topic id.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import InvalidName
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 
-# Of the first message not read yet: ledger, entry, index in the entry's batch (0 if it is none).
-Position = tuple[int, int, int]
+# The position of the first message not read yet: ledger, entry, index in the entry's batch (0 outside a batch).
+MessagePosition = tuple[int, int, int]
 
-BEGINNING: Final[Position] = (0, 0, 0)
+BEGINNING: Final[MessagePosition] = (0, 0, 0)
 VERSION: Final = 2
-# Of cuts that do not name their topic: as all were written before there was anything to name it by.
+# The version of cuts without a topic id: all cuts were written like this before topics had ids.
 NAMELESS_VERSION: Final = 1
 
 _LONG_MAX: Final = 2**63 - 1
@@ -51,11 +52,11 @@ class BadCheckpoint(AnabranchError):
 
 
 class TopicMadeAgain(BadCheckpoint):
-    """The topic was deleted since this checkpoint was written, and the one that has its name now is another."""
+    """The topic was deleted after this checkpoint was written, and its name now belongs to another topic."""
 
 
-def behind(ledger: int, entry: int, index: int, *, is_last_of_entry: bool) -> Position:
-    """The position once that message is read."""
+def behind(ledger: int, entry: int, index: int, *, is_last_of_entry: bool) -> MessagePosition:
+    """The position after that message."""
     return (ledger, entry + 1, 0) if is_last_of_entry else (ledger, entry, index + 1)
 
 
@@ -65,13 +66,13 @@ class Place:
 
     segment: SegmentId
     range: HashRange
-    epoch: int = 0  # Of the layout that brought the segment: that which sealed its parents.
-    # One position for each entry bucket (PIP-486), or one for all. Empty once it is over.
-    at: tuple[Position, ...] = (BEGINNING,)
-    sealed_epoch: int = 0  # Once it is over: of the layout that sealed it, 0 if that is not known.
-    is_apart: bool = False  # Says nothing of older segments.
+    epoch: int = 0  # The epoch of the layout that introduced the segment: the one that sealed its parents.
+    # One position for each entry bucket (PIP-486), or one for all. Empty once the segment is read to its end.
+    at: tuple[MessagePosition, ...] = (BEGINNING,)
+    sealed_epoch: int = 0  # Once it is read to its end: the epoch of the layout that sealed it, 0 if unknown.
+    is_apart: bool = False  # Says nothing about older segments.
     is_classic: bool = (
-        False  # A partition: holds any key, and is neither older nor newer than other partitions.
+        False  # A partition: it holds any key, and is neither older nor newer than other partitions.
     )
     # The entry (ledger, entry) to read again from, because chunks of messages not complete at `at` begin there.
     chunks_from: tuple[int, int] | None = None
@@ -83,13 +84,13 @@ class Place:
     def over(self, sealed_epoch: int = 0) -> Place:
         return replace(self, at=(), sealed_epoch=sealed_epoch, chunks_from=None)
 
-    def moved(self, at: Position, chunks_from: tuple[int, int] | None = None) -> Place:
+    def moved(self, at: MessagePosition, chunks_from: tuple[int, int] | None = None) -> Place:
         return replace(self, at=(at,), chunks_from=chunks_from)
 
     @staticmethod
     def of(segment: Segment, *, is_apart: bool = False) -> Place:
-        """At the beginning of that segment."""
-        is_classic = bool(segment.legacy_topic)
+        """The place at the beginning of that segment."""
+        is_classic = bool(segment.classic_topic)
         return Place(
             segment.id,
             WHOLE if is_classic else segment.range,
@@ -99,7 +100,7 @@ class Place:
         )
 
     def is_before(self, other: Place) -> bool:
-        """Whether it is an ancestor of the other: they share a hash, and it is the older one."""
+        """Whether this segment is an ancestor of the other: they share a hash, and this one is older."""
         return (
             self.segment < other.segment
             and not (self.is_classic and other.is_classic)
@@ -107,7 +108,7 @@ class Place:
         )
 
     def joined(self, other: Place) -> Place:
-        """What both say about the segment they are of."""
+        """The place that combines what both say about their common segment."""
         if (self.range, self.epoch, self.is_classic) != (other.range, other.epoch, other.is_classic):
             raise BadCheckpoint(
                 f"these cuts disagree about segment {self.segment}: they are of different topics"
@@ -118,12 +119,12 @@ class Place:
         buckets = max(len(self.at), len(other.at))
         one, two = self._spread(buckets), other._spread(buckets)
         at = tuple(max(pair) for pair in zip(one, two, strict=True))
-        # Of whoever came furthest. Reading again from too early costs time, and nothing else.
+        # From the place that came furthest. Reading again from too early only costs time.
         furthest = [p for p, own in ((self, one), (other, two)) if own == at] or [self, other]
         chunks = min((p.chunks_from for p in furthest if p.chunks_from is not None), default=None)
         return replace(self, at=at, is_apart=is_apart, chunks_from=chunks)
 
-    def _spread(self, buckets: int) -> tuple[Position, ...]:
+    def _spread(self, buckets: int) -> tuple[MessagePosition, ...]:
         if len(self.at) not in (1, buckets):
             raise BadCheckpoint(
                 f"these cuts disagree about the entry buckets of segment {self.segment}: "
@@ -134,10 +135,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Places in order of their segments, in normal form however they were given."""
+    """Places in the order of their segments, normalised on construction."""
 
     places: tuple[Place, ...] = ()
-    topic_id: str = ""  # "" if that is not known, and of the empty cut.
+    topic_id: str = ""  # "" if unknown, and for the empty cut.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", _normal(self.places))
@@ -150,10 +151,10 @@ class Cut:
 
     @staticmethod
     def merge(*cuts: Cut) -> Cut:
-        """What all of them say together: read is what was read according to one of them.
+        """The union of the cuts: a message counts as read if any of them says so.
 
-        The cut of a group is that of all its members, and of the group's last cut: members say nothing of segments
-        that were not theirs.
+        The cut of a group is the union of the cuts of all its members and of the group's last cut: members say nothing
+        about segments that were not theirs.
         """
         topics = {cut.topic_id for cut in cuts} - {""}
         if len(topics) > 1:
@@ -165,13 +166,14 @@ class Cut:
         for place in (place for cut in cuts for place in cut.places):
             known = joined.get(place.segment)
             joined[place.segment] = place if known is None else known.joined(place)
-        # A cut that does not name its topic was the start of those that do, or fits them in every segment they share.
+        # A cut without a topic id was either the start of those that have one, or agrees with them in every segment
+        # they share.
         return Cut(tuple(joined.values()), next(iter(topics), ""))
 
     # -- text
 
     def encode(self) -> bytes:
-        """JSON with its keys sorted and nothing between its tokens: equal cuts give equal bytes."""
+        """JSON with sorted keys and no white space: equal cuts give equal bytes."""
         value: dict[str, Any] = {"places": [_place_json(place) for place in self.places]}
         value |= (
             {"topic": self.topic_id, "version": VERSION} if self.topic_id else {"version": NAMELESS_VERSION}
@@ -209,7 +211,7 @@ class Cut:
 
 
 def uncovered(span: HashRange, covers: Iterable[HashRange]) -> list[HashRange]:
-    """The stretches of `span` that none of `covers` has."""
+    """The stretches of `span` that no range of `covers` contains."""
     left: list[HashRange] = []
     at = span.start
     for cover in sorted(covers):
@@ -241,7 +243,7 @@ def _normal(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def _is_plain(ordered: list[Place]) -> bool:
-    """What nearly all cuts are: no two places of one stretch, none apart."""
+    """Whether no two places share a stretch and none is apart, as in nearly all cuts."""
     if any(place.is_apart for place in ordered):
         return False
     if all(place.is_classic for place in ordered):
@@ -251,7 +253,7 @@ def _is_plain(ordered: list[Place]) -> bool:
 
 
 def _without_needless_flags(ordered: list[Place]) -> list[Place]:
-    """A place stands apart no longer once all parents of its segment are over, and do not stand apart themselves."""
+    """Clears `is_apart` of a place once all parents of its segment are over and not apart themselves."""
     known: list[Place] = []
     partitions_over = {place.segment for place in ordered if place.is_classic and place.is_over}
     for place in ordered:
@@ -272,7 +274,7 @@ def _without_needless_flags(ordered: list[Place]) -> list[Place]:
 
 
 def _is_child(place: Place, parent: Place) -> bool:
-    """The epoch that seals parents is the one that brings their children."""
+    """Whether `place` is a child: the epoch that seals parents is the one that introduces their children."""
     return 0 < place.epoch == parent.sealed_epoch
 
 
@@ -339,7 +341,7 @@ def _integers(value: object, what: str, highest: tuple[int, ...]) -> tuple[int, 
     return tuple(_integer(item, what, limit) for item, limit in zip(value, highest, strict=True))
 
 
-def _positions(value: object, what: str) -> tuple[Position, ...]:
+def _positions(value: object, what: str) -> tuple[MessagePosition, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= _HASHES:
         raise BadCheckpoint(f"not a checkpoint: {what} has neither positions nor an end")
     limits = (_LONG_MAX, _LONG_MAX, _INDEX_MAX)

@@ -1,7 +1,7 @@
-"""Many stretches of entries of a log, [first, end) of a ledger each, in little memory and time. Pure values.
+"""Sets of entries of a log as runs, each [first, end) of a ledger, compact and fast. Pure values.
 
-Attempts that take turns leave one stretch for each entry, hundreds of thousands of them. So numbers lie in arrays, and
-whatever is done to all of them at once is done by built-in functions.
+Attempts that write in turn leave one run for each entry, hundreds of thousands of them. So the numbers are kept in
+arrays, and operations on all of them use built-in functions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final, NamedTuple
 from anabranch.model.position import Position
 
 # Entries [first, end) of a ledger.
-Run = tuple[int, int, int]
+EntryRun = tuple[int, int, int]
 
-# So many are stored one by one, as every release reads them.
+# Up to this many runs are stored one by one, a form that every release can read.
 _PLAIN_MAX: Final = 1000
 _SIZES: Final = ((1 << 8, "B"), (1 << 16, "H"), (1 << 32, "I"), (1 << 63, "Q"))
 
 
 class Edges(NamedTuple):
-    """Of one ledger's runs, which are in order and do not touch: where each begins, and where each ends."""
+    """The runs of one ledger, ordered and not touching: where each begins, and where each ends."""
 
     firsts: Sequence[int]
     ends: Sequence[int]
@@ -35,18 +35,18 @@ _NONE: Final = Edges((), ())
 
 
 class EntryRuns:
-    """Runs in order, and none touches the next. Never changed: what is added makes another one."""
+    """Ordered runs that do not touch each other. Immutable: adding runs gives a new value."""
 
     __slots__ = ("_ledgers", "_packed")
 
     def __init__(self, ledgers: dict[int, Edges] | None = None) -> None:
-        """By ledger, in order of their ids."""
+        """Takes the runs by ledger, in the order of ledger ids."""
         self._ledgers: dict[int, Edges] = ledgers or {}
         self._packed: list[Any] | None = None
 
     @staticmethod
-    def of(runs: Iterable[Run]) -> EntryRuns:
-        """Of any runs in any order; those that touch or overlap become one."""
+    def of(runs: Iterable[EntryRun]) -> EntryRuns:
+        """From any runs in any order; runs that touch or overlap are joined."""
         found: dict[int, tuple[list[int], list[int]]] = {}
         for ledger, first, end in runs:
             firsts, ends = found.setdefault(ledger, ([], []))
@@ -56,7 +56,7 @@ class EntryRuns:
 
     @staticmethod
     def gathered(many: Iterable[GrowingRuns]) -> EntryRuns:
-        """All of them together: those of a hundred thousand attempts in a moment."""
+        """The union of all of them; fast for a hundred thousand attempts."""
         found: dict[int, tuple[list[int], list[int]]] = {}
         for growing in many:
             growing.add_to(found)
@@ -65,7 +65,7 @@ class EntryRuns:
     def __len__(self) -> int:
         return sum(len(edges.firsts) for edges in self._ledgers.values())
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[EntryRun]:
         for ledger, edges in self._ledgers.items():
             for first, end in zip(edges.firsts, edges.ends, strict=True):
                 yield ledger, first, end
@@ -73,7 +73,7 @@ class EntryRuns:
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, EntryRuns) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # Nobody looks them up.
+    __hash__ = None  # type: ignore[assignment]  # Not used as keys.
 
     @property
     def entries(self) -> int:
@@ -81,13 +81,13 @@ class EntryRuns:
 
     @property
     def first(self) -> Position:
-        """Where they begin; there are some."""
+        """The position of the first entry. There must be at least one run."""
         ledger, edges = next(iter(self._ledgers.items()))
         return ledger, edges.firsts[0]
 
     @property
     def last_end(self) -> Position:
-        """Where they end; there are some."""
+        """The position after the last entry. There must be at least one run."""
         ledger = next(reversed(self._ledgers))
         return ledger, self._ledgers[ledger].ends[-1]
 
@@ -99,7 +99,7 @@ class EntryRuns:
         return self._ledgers.get(ledger, _NONE)
 
     def merged(self, *others: EntryRuns) -> EntryRuns:
-        """These and those of others."""
+        """The union of these runs and those of others."""
         added = [other for other in others if other]
         if not added:
             return self
@@ -115,7 +115,7 @@ class EntryRuns:
         return _united(found)
 
     def from_(self, upto: Position) -> EntryRuns:
-        """Without the runs that lie below that position; itself if there are none."""
+        """Without the runs below that position; the same object if there are none."""
         ledger, entry = upto
         kept = {one: edges for one, edges in self._ledgers.items() if one >= ledger}
         if (edges := kept.get(ledger)) is not None and (gone := bisect_right(edges.ends, entry)):
@@ -128,7 +128,7 @@ class EntryRuns:
     # -- storing
 
     def packed(self) -> list[Any]:
-        """Plain values: few of them number by number, many as gaps and lengths of as few bytes as they need."""
+        """Plain values: a few runs number by number, many as gaps and lengths of as few bytes as they need."""
         if self._packed is None:
             if len(self) <= _PLAIN_MAX:
                 self._packed = _plain(self)
@@ -142,7 +142,7 @@ class EntryRuns:
 
 
 class GrowingRuns:
-    """Runs that are added in order."""
+    """Runs that are added in order, collected cheaply."""
 
     __slots__ = ("_tracks",)
 
@@ -163,14 +163,14 @@ class GrowingRuns:
         return sum(sum(track.lengths) for track in self._tracks.values())
 
     def add(self, ledger: int, first: int, end: int) -> None:
-        """It begins at or behind where the last one begins."""
+        """Adds a run, which must not begin before the last one does."""
         track = self._tracks.get(ledger)
         if track is None:
             track = self._tracks[ledger] = _Track(first)
         track.add(first, end)
 
     def add_to(self, found: dict[int, tuple[list[int], list[int]]]) -> None:
-        """Where each begins and ends, by ledger."""
+        """Adds the beginnings and ends of all runs to `found`, by ledger."""
         for ledger, track in self._tracks.items():
             firsts, ends = found.setdefault(ledger, ([], []))
             if not track.gaps:
@@ -182,7 +182,7 @@ class GrowingRuns:
                 ends += edges.ends
 
     def value(self) -> EntryRuns:
-        """As they are now. What is added later is not in it."""
+        """The runs added so far, as an immutable value."""
         return EntryRuns({ledger: track.edges() for ledger, track in self._tracks.items()})
 
     def packed(self) -> list[Any]:
@@ -239,7 +239,7 @@ class _Track:
         return Edges(both[:-1:2], both[1::2])
 
     def plain(self, ledger: int) -> list[int]:
-        """Number by number, without arrays between: most attempts have one run."""
+        """Number by number, without temporary arrays: most attempts have one run."""
         at = self.first
         found: list[int] = []
         for length, gap in zip_longest(self.lengths, self.gaps, fillvalue=0):
@@ -258,7 +258,7 @@ class _Track:
         return track
 
 
-def _plain(runs: Iterable[Run]) -> list[int]:
+def _plain(runs: Iterable[EntryRun]) -> list[int]:
     return [number for run in runs for number in run]
 
 
@@ -268,7 +268,7 @@ def _narrow(numbers: Sequence[int]) -> array[int]:
 
 
 def _with(numbers: array[int], number: int) -> array[int]:
-    """The numbers and one more: wider ones, if it does not fit."""
+    """The array with one more number; a new array of a wider type if the number does not fit."""
     try:
         numbers.append(number)
     except OverflowError:
@@ -277,7 +277,7 @@ def _with(numbers: array[int], number: int) -> array[int]:
 
 
 def _bytes(numbers: array[int]) -> tuple[str, bytes]:
-    """With the lowest byte first, whatever the machine."""
+    """Type code and bytes, in little-endian order on every machine."""
     if sys.byteorder != "little":
         numbers = numbers[:]
         numbers.byteswap()
@@ -296,7 +296,7 @@ _place: Final = attrgetter("first")
 
 
 def _joined(parts: Iterable[EntryRuns]) -> EntryRuns:
-    """Each lies behind the one before it."""
+    """The concatenation of the parts, each of which begins after the one before it ends."""
     found: dict[int, list[Edges]] = {}
     for part in parts:
         for ledger, edges in part.ledgers.items():
@@ -315,12 +315,12 @@ def _in_a_row(some: list[Edges]) -> Edges:
 
 
 def _united(found: dict[int, tuple[list[int], list[int]]]) -> EntryRuns:
-    """Of where runs begin and end, by ledger, in any order."""
+    """The runs with these beginnings and ends, by ledger, in any order."""
     return EntryRuns({ledger: _edges(*found[ledger]) for ledger in sorted(found)})
 
 
 def _edges(firsts: list[int], ends: list[int]) -> Edges:
-    """In order, with those that touch or overlap as one: between two of them, as many have begun as have ended."""
+    """In order, with runs that touch or overlap joined: between two runs, as many have begun as have ended."""
     firsts.sort()
     ends.sort()
     is_gap = list(map(gt, islice(firsts, 1, None), ends))

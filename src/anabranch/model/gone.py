@@ -1,8 +1,8 @@
 """What a layout remembers of pruned segments: enough to tell whether a reader that was away has lost anything.
 
-For each stretch of the key range, the newest pruned segment that held messages, and where it ended. Whoever had read
-that one to its end has lost nothing there: all newer ones that are gone were empty. So the memory is as wide as the
-layout, not as long as its history. Partitions of a classic topic hold any key and are remembered one by one. Pure.
+For each stretch of the key range, the newest pruned segment that held messages, and where it ended. A reader that had
+read that segment to its end has lost nothing there: all newer pruned segments were empty. So the memory is as wide as
+the layout, not as long as its history. Partitions of a classic topic hold any key and are remembered one by one. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Final
 
 from anabranch.model.segments import HashRange, Segment, SegmentId
 
-# One past the last entry, as (ledger, entry), of a segment that never had one.
+# The end, one past the last entry as (ledger, entry), of a segment that never had an entry.
 EMPTY: Final = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """In `range`, `segment` is the newest one gone that had messages. `end` is None if it may have had any, or none."""
+    """`segment` is the newest pruned segment in `range` that had messages. `end` is None if it is unknown whether it
+    had any."""
 
     segment: SegmentId
     range: HashRange
@@ -28,17 +29,17 @@ class Gone:
 
 
 def remember(known: tuple[Gone, ...], pruned: Iterable[Segment]) -> tuple[Gone, ...]:
-    """In the order of ranges, partitions first."""
+    """`known` and the newly pruned segments together, in the order of ranges, partitions first."""
     found = known
     for segment in sorted(pruned, key=lambda s: s.id):
         if segment.end != EMPTY:
-            gone = Gone(segment.id, segment.range, segment.end, bool(segment.legacy_topic))
+            gone = Gone(segment.id, segment.range, segment.end, bool(segment.classic_topic))
             found = (*found, gone) if gone.is_classic else _with(found, gone)
     return tuple(sorted(found, key=lambda g: (not g.is_classic, g.range, g.segment)))
 
 
 def _with(known: tuple[Gone, ...], news: Gone) -> tuple[Gone, ...]:
-    """`news` takes the place of older ones in its range; newer ones keep theirs."""
+    """`news` replaces older ones in its range; newer ones stay."""
     kept: list[Gone] = []
     left = [news.range]
     for old in known:
@@ -53,7 +54,7 @@ def _with(known: tuple[Gone, ...], news: Gone) -> tuple[Gone, ...]:
 
 
 def without(span: HashRange, other: HashRange) -> list[HashRange]:
-    """What is left of a range without another."""
+    """The parts of `span` outside `other`."""
     left: list[HashRange] = []
     if span.start < other.start:
         left.append(HashRange(span.start, min(span.end, other.start - 1)))

@@ -1,12 +1,12 @@
-"""Hidden writes: what one is called, and the record that says which of its attempts readers get to see. Pure values.
+"""Hidden writes: their names, and the record that says which of their attempts become visible to readers. Pure values.
 
 A write is done in batches, and each batch in attempts: tasks that may be tried several times, at several places at
-once. What an attempt writes is in the topics' logs at once, hidden. The record of the batch is decided once, by
-compare-and-set, and never changed after that: the winners become visible, everything else of that batch never does.
-Until then single attempts may be dropped, and what is dropped cannot win.
+once. What an attempt writes goes to the topics' logs at once, hidden from readers. The record of the batch is decided
+once, by compare-and-set, and never changed after that: the winners become visible, everything else of that batch never
+does. Until then single attempts may be dropped, and a dropped attempt cannot win.
 
-A record is about topics. Each topic is added before the first attempt may write there, so whoever may not write to all
-of them has no business with the record.
+A record is about topics. Each topic is added before the first attempt may write there. So a role needs the right to
+produce to all of them to read or change the record.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
 class InvalidWrite(AnabranchError):
-    """No write, batch or attempt is called so; the message says which rule it breaks."""
+    """The text is no valid name of a write, batch or attempt; the message says which rule it breaks."""
 
     code = 22  # ServerError.NotAllowedError of the wire protocol.
 
 
 class DroppedWinner(AnabranchError):
-    """The batch cannot be decided like that: an attempt that was dropped before is among the winners."""
+    """The batch cannot be decided with these winners: one of them was dropped before."""
 
 
 class WriteBatch(NamedTuple):
-    """What is decided as one: a write's name and the number of the batch."""
+    """The unit of a decision: a write's name and the number of the batch."""
 
     write: str
     batch: int
@@ -48,7 +48,7 @@ class WriteBatch(NamedTuple):
 
     @staticmethod
     def checked(write: str, batch: str) -> WriteBatch:
-        """From text; InvalidWrite if it names none."""
+        """The batch that the texts name; InvalidWrite if they name none."""
         if not 1 <= len(write) <= WRITE_CHARS_MAX or not write.isprintable():
             raise InvalidWrite(
                 f"a write's name has 1 to {WRITE_CHARS_MAX} printable characters, not {write!r}"
@@ -67,7 +67,7 @@ def checked_attempt(attempt: str) -> str:
 
 
 def attempt_bits(attempt: str) -> tuple[int, int]:
-    """The halves of the attempt's UUID, as its entries' metadata has them in the transaction id."""
+    """The halves of the attempt's UUID, which its entries' metadata carries as the transaction id."""
     number = int(attempt, 16)
     return number >> 64, number & 0xFFFFFFFFFFFFFFFF
 
@@ -77,12 +77,12 @@ def attempt_of_bits(most: int, least: int) -> str:
 
 
 def whole_topic(name: TopicName) -> TopicName:
-    """What a record is about where attempts write to that topic, partition or segment."""
+    """The topic that the record is about when attempts write to that topic, partition or segment."""
     return name.base if name.is_classic else scalable_name(name)
 
 
 class Fate(Enum):
-    """What becomes of an attempt's entries."""
+    """What happens to an attempt's entries."""
 
     OPEN = "open"
     VISIBLE = "visible"
@@ -90,7 +90,10 @@ class Fate(Enum):
 
 
 class Claim(NamedTuple):
-    """Who has finished a batch last: a run of a job, and one of the times that it did so."""
+    """Names who finishes a write: a run of a job, and `by`, which differs for each thing that the run writes.
+
+    A record keeps the claim of the latest run, and the first claim within one run.
+    """
 
     run: str
     by: str
@@ -98,24 +101,24 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """What is known of one batch. `winners` is None until it is decided."""
+    """The state of one batch. `winners` is None until the batch is decided."""
 
     winners: tuple[str, ...] | None = None
-    # Where the winners' entries are: the topics to be told of the decision.
+    # Where the winners' entries are: these topics are notified of the decision.
     topics: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    # The topics that attempts write to, or were to write to: whole ones, or partitions if somebody may write to single
-    # ones only. Records of releases that did not know them have none.
+    # The topics that attempts write to, or were to write to: whole topics, or partitions where a role may write to
+    # single partitions only. Records of older releases have none.
     about: tuple[str, ...] = ()
-    # What the winners have written, as whoever decided says: None and "" if nothing was said. A job that is run again
-    # compares. Brokers do not.
+    # What the winners have written, as reported with the decision; None and "" if nothing was reported. A job that is
+    # run again compares the two. Brokers do not.
     rows: int | None = None
     digest: str = ""
     claim: Claim | None = None
     # When a producer of the batch was last known to be connected to any topic, give or take a part of the lease, by
     # the clock of the store that holds the record.
     seen_ms: int = 0
-    # The winners, or those that were dropped: made once, as each of a batch's topics asks of the same record.
+    # The winners, or the dropped attempts. Computed once, because each topic of a batch asks the same record.
     _settled: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -124,12 +127,12 @@ class WriteRecord:
 
     @property
     def settles_something(self) -> bool:
-        """Whether it says of any attempt what becomes of it."""
+        """Whether the record settles the fate of any attempt."""
         return self.is_decided or bool(self.dropped)
 
     @property
     def concerns(self) -> tuple[TopicName, ...]:
-        """The topics that one must be allowed to produce to, to read or change the record."""
+        """The topics that a role must be allowed to produce to, in order to read or change the record."""
         return tuple(map(TopicName.parse, self.about or self.topics))
 
     def is_about(self, topic: TopicName) -> bool:
@@ -148,18 +151,19 @@ class WriteRecord:
         return self.fates([attempt])[attempt]
 
     def bind(self, topics: Iterable[TopicName]) -> WriteRecord:
-        """The record once it is about these topics too; itself if it is, or if it is decided."""
+        """The record after adding these topics; the same object if it has them already or is decided."""
         about = tuple(dict.fromkeys((*self.about, *map(str, topics))))
         return self if self.is_decided or about == self.about else replace(self, about=about)
 
     def seen(self, now_ms: int) -> WriteRecord:
-        """The record once a producer was seen at that time; itself if it is decided."""
+        """The record after a producer was seen at that time; the same object if it is decided."""
         return self if self.is_decided else replace(self, seen_ms=max(self.seen_ms, now_ms))
 
     def claimed(self, claim: Claim | None) -> WriteRecord:
-        """The record once it is decided and this run has claimed it; itself if the run has done so before.
+        """The decided record after this run has claimed it; the same object if the run has claimed it before.
 
-        A run that finds a claim of its own which it did not make has written two things under one name."""
+        A run that finds a claim of its own which it did not make has written two things under one name.
+        """
         if claim is None or not self.is_decided or (self.claim is not None and self.claim.run == claim.run):
             return self
         return replace(self, claim=claim)
@@ -173,7 +177,7 @@ class WriteRecord:
         digest: str = "",
         claim: Claim | None = None,
     ) -> WriteRecord:
-        """The record once decided; as it was if it was before. DroppedWinner if that cannot be."""
+        """The record after the decision; unchanged if it was decided before. DroppedWinner if a winner was dropped."""
         if self.is_decided:
             return self.claimed(claim)
         chosen = tuple(dict.fromkeys(winners))
@@ -192,7 +196,8 @@ class WriteRecord:
         )
 
     def drop(self, attempts: Collection[str]) -> WriteRecord:
-        """The record without those attempts; itself if it is decided: winners stay winners, and others are dropped."""
+        """The record after dropping those attempts; unchanged if it is decided, when winners stay winners and others
+        are dropped."""
         if self.is_decided:
             return self
         return replace(self, dropped=tuple(dict.fromkeys((*self.dropped, *attempts))))

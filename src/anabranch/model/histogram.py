@@ -1,4 +1,4 @@
-"""How often something took how long: counts between bounds. Data plane: one addition an event, nothing kept of it.
+"""A histogram of durations: counts between bounds. Data plane: one addition per event, which is not kept.
 
 One thread adds; others may read at any time and see some earlier moment.
 """
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-# From a tenth of a millisecond to ten seconds, in seconds. Those that Pulsar's metrics have are among them.
+# From a tenth of a millisecond to ten seconds, in seconds, including all bounds of Pulsar's metrics.
 LATENCIES: Final = (
     *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
@@ -18,7 +18,8 @@ LATENCIES: Final = (
 
 
 class Histogram:
-    """`counts[i]` events were at most `bounds[i]` and above the bound before; the last count is of those above all."""
+    """`counts[i]` events were at most `bounds[i]` and above the bound before; the last count is of events above all
+    bounds."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -37,7 +38,7 @@ class Histogram:
 
 
 class Recent:
-    """What a histogram has counted lately: since the oldest of the last few calls of `turn`."""
+    """What a histogram has counted since the oldest of the last few calls of `turn`."""
 
     def __init__(self, histogram: Histogram, turns: int = 6) -> None:
         self._histogram = histogram
@@ -48,16 +49,17 @@ class Recent:
 
     @property
     def counts(self) -> list[int]:
-        """As those of the histogram."""
+        """Counts by bound, as in the histogram."""
         return [now - then for now, then in zip(self._histogram.counts, self._before[0], strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Below which this share of the recent events lies: about so, as events are taken for evenly spread between
-        two bounds. NaN if there were none."""
+        """The duration below which this share of the recent events lies, interpolated between two bounds. NaN if there
+        were none."""
         return quantile(self._histogram.bounds, self.counts, share)
 
     def between(self, bounds: Sequence[float]) -> list[int]:
-        """Recent events up to each of these, some of the histogram's own, and above the one before; then all others."""
+        """Recent events up to each of these bounds and above the one before, then all others. The bounds are some of
+        the histogram's own."""
         found = [0] * (len(bounds) + 1)
         for bound, count in zip((*self._histogram.bounds, float("inf")), self.counts, strict=True):
             found[bisect_left(bounds, bound)] += count

@@ -1,4 +1,4 @@
-"""What a look at a topic's keys tells about its producers: whether they all route alike. Pure.
+"""Finds out from a sample of a topic's keys whether all its producers route alike. Pure.
 
 The high 16 bits of a key's hash choose its segment in Pulsar's master and here, the low ones in Pulsar 5.0.0-M1. Either
 keeps each key's order as long as all producers of a topic agree.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeysSeen:
-    """Keys that were looked at, by which half of their hash alone explains where they are, and who sent one of each."""
+    """Sampled keys, counted by which half of their hash alone explains their segment, with one producer of each."""
 
     by_high: int = 0
     by_low: int = 0
@@ -23,19 +23,19 @@ class KeysSeen:
 
     @property
     def outside(self) -> int:
-        """Keys that do not belong where they are, whichever half is the right one."""
+        """How many keys are in a wrong segment, whichever half is the right one."""
         return self.by_neither + min(self.by_high, self.by_low)
 
     @property
     def routing(self) -> str:
-        """The half that producers go by: "high", "low", "mixed" for both or neither, "" for not known."""
+        """The half that producers use: "high", "low", "mixed" for both or neither, "" if unknown."""
         if self.by_neither or (self.by_high and self.by_low):
             return "mixed"
         return "high" if self.by_high else "low" if self.by_low else ""
 
     @property
     def advice(self) -> str | None:
-        """What to do about keys that are out of order; None if there is nothing to be done."""
+        """What to do about keys that are out of order; None if nothing needs to be done."""
         if self.by_high and self.by_low:
             return (
                 f"producer {self.low_producer!r} routes keys by the low half of their hash, as Pulsar's 5.0.0-M1 "
@@ -52,7 +52,7 @@ class KeysSeen:
 
 
 def together(seen: Iterable[KeysSeen]) -> KeysSeen:
-    """Of a whole topic. Producers that agree within each segment may still differ between segments."""
+    """The sum over a whole topic. Producers that agree within each segment may still differ between segments."""
     seen = list(seen)
     return KeysSeen(
         sum(s.by_high for s in seen),

@@ -1,6 +1,6 @@
 """The layout of a scalable topic: a DAG of segments, as of one epoch. Pure.
 
-Every change gives a new layout and leaves the old one true for whoever still holds it. What holds in each:
+Every change gives a new layout and leaves the old one valid for its holders. In each layout:
 
 - every hash has exactly one active segment;
 - links agree: `p in s.parents` exactly when `s in p.children`;
@@ -37,9 +37,9 @@ class SegmentLayout:
     # When a segment was last split or merged, 0 for never. Cooldowns outlive both leaders and pruning.
     last_split_ms: int = 0
     last_merge_ms: int = 0
-    # What readers that come back need to know of pruned segments; None if that was never told.
+    # What returning readers need to know about pruned segments; None if the broker never sent that.
     gone: tuple[Gone, ...] | None = ()
-    # Of the topic, random: one that is made later under the same name has another. "" if that was never told.
+    # The random id of the topic: a later topic of the same name has another. "" if the broker never sent it.
     topic_id: str = ""
 
     def __post_init__(self) -> None:
@@ -71,16 +71,16 @@ class SegmentLayout:
 
     @staticmethod
     def migrated(classic_topics: Iterable[str], now_ms: int, topic_id: str = "") -> SegmentLayout:
-        """What a classic topic with these partitions becomes: each one a sealed parent of as many fresh segments.
+        """The layout of a migrated classic topic: each partition is a sealed parent of as many fresh segments.
 
         A partition may hold any key, so each parent covers the whole space and every child waits for all of them.
         """
         topics = list(classic_topics)
-        epoch = len(topics)  # One more than that of the synthetic layout it follows.
+        epoch = len(topics)  # One more than the epoch of the synthetic layout before it.
         parents = tuple(SegmentId(n) for n in range(len(topics)))
         children = tuple(SegmentId(n + len(topics)) for n in range(len(topics)))
         segments = {
-            number: Segment(number, WHOLE, created_ms=now_ms, legacy_topic=topic).sealed(
+            number: Segment(number, WHOLE, created_ms=now_ms, classic_topic=topic).sealed(
                 epoch, now_ms, children
             )
             for number, topic in zip(parents, topics, strict=True)
@@ -93,12 +93,12 @@ class SegmentLayout:
     def synthetic(classic_topics: Iterable[str], now_ms: int, topic_id: str = "") -> SegmentLayout:
         """A classic topic as clients of scalable topics see it: one active segment for each partition, for ever.
 
-        The ranges are for the eye only: keys go to partitions by the remainder of their hash. Partitions are only ever
-        added, so their number makes an epoch.
+        The ranges are for display only: keys go to partitions by the remainder of their hash. Partitions are only ever
+        added, so their number serves as the epoch.
         """
         topics = list(classic_topics)
         segments = {
-            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, legacy_topic=topic)
+            SegmentId(n): Segment(SegmentId(n), span, created_ms=now_ms, classic_topic=topic)
             for n, (span, topic) in enumerate(zip(HashRange.even(len(topics)), topics, strict=True))
         }
         return SegmentLayout(len(topics) - 1, SegmentId(len(topics)), segments, topic_id=topic_id)
@@ -115,7 +115,7 @@ class SegmentLayout:
         return tuple(s for s in self.segments.values() if s.is_sealed)
 
     def segment(self, number: int) -> Segment:
-        """LayoutRefused if the topic does not know it."""
+        """The segment of that number. LayoutRefused if the topic does not know it."""
         found = self.segments.get(SegmentId(number))
         if found is None:
             raise LayoutRefused(f"there is no segment {number}; {self._known()}")
@@ -162,7 +162,7 @@ class SegmentLayout:
     # -- changing
 
     def split(self, number: int, now_ms: int, lopsided: int = 0) -> SegmentLayout:
-        """The layout once that segment is sealed and two children share its range, each with that `lopsided`."""
+        """The layout after that segment is sealed and two children share its range, each with that `lopsided`."""
         parent = self._active_segment(number, "split")
         epoch = self.epoch + 1
         children = (self.next_id, SegmentId(self.next_id + 1))
@@ -184,7 +184,7 @@ class SegmentLayout:
         )
 
     def merge(self, one: int, other: int, now_ms: int) -> SegmentLayout:
-        """The layout once both segments, neighbours in either order, are sealed and one child has their range."""
+        """The layout after both segments, neighbours in either order, are sealed and one child has their range."""
         if one == other:
             raise LayoutRefused(f"segment {one} cannot be merged with itself")
         parents = sorted(
@@ -218,7 +218,7 @@ class SegmentLayout:
     def mark_deleting(
         self, numbers: Iterable[SegmentId], ends: Mapping[SegmentId, tuple[int, int]] | None = None
     ) -> SegmentLayout:
-        """The layout in which those sealed segments may lose their storage. `ends` is what is known of their ends."""
+        """The layout in which the storage of those sealed segments may be deleted. `ends` are their known ends."""
         changed = dict(self.segments)
         for number in numbers:
             segment = self.segment(number)
@@ -251,7 +251,7 @@ class SegmentLayout:
     # -- checking
 
     def check(self) -> None:
-        """Holds the module to its promises, under `python -O` too: before a layout is stored and after it is read."""
+        """Asserts the invariants above, under `python -O` too: before a layout is stored and after it is read."""
         at = 0
         for segment in self.active:
             _hold(segment.range.start == at, f"hash {at} has no active segment, or two")

@@ -1,4 +1,4 @@
-"""What topics and namespaces are called: parsing, partition suffixes, spelling in metadata paths. Pure.
+"""Names of topics and namespaces: parsing, partition suffixes, spelling in metadata paths. Pure.
 
     persistent://tenant/namespace/local        a classic topic; `t` and `tenant/ns/t` are short for it
     non-persistent://tenant/namespace/local    a classic topic without a log
@@ -59,8 +59,8 @@ def check_entity(kind: str, name: str) -> str:
 
 
 def check_given(kind: str, name: str) -> None:
-    """InvalidName for a subscription's, producer's or consumer's that is longer than a topic's may be: it is stored,
-    and told in every figure about it."""
+    """Raises InvalidName for the name of a subscription, producer or consumer that is longer than a topic's may be:
+    such names are stored, and repeated in all statistics."""
     if len(name) > LOCAL_BYTES_MAX or len(name.encode(errors="replace")) > LOCAL_BYTES_MAX:
         raise InvalidName(f"{kind} name of {len(name)} characters, limit {LOCAL_BYTES_MAX} bytes")
 
@@ -148,7 +148,7 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """One of the brokers' own, as Pulsar names them: lists leave it out unless it is asked for."""
+        """Whether it is one of the brokers' own topics, by Pulsar's naming: lists leave it out unless asked for it."""
         return self.local.startswith("__")
 
     @property
@@ -157,13 +157,13 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic that this partition belongs to; the name itself when it is no partition."""
+        """The partitioned topic that this partition belongs to; the name itself if it is no partition's."""
         if not self.is_partition:
             return self
         return TopicName(self.domain, self.namespace, self.local.rpartition(PARTITION_SUFFIX)[0])
 
     def partition(self, index: int) -> TopicName:
-        """Partition `index` of the topic; of a partition, its sibling."""
+        """Partition `index` of the topic; for a partition, its sibling."""
         if not 0 <= index <= PARTITION_INDEX_MAX:
             raise InvalidName(f"partition index {index} is out of range")
         return TopicName(self.domain, self.namespace, f"{self.base.local}{PARTITION_SUFFIX}{index}")
@@ -191,7 +191,7 @@ class TopicName:
 
     @property
     def rest_path(self) -> str:
-        """As it stands behind `/admin/v2/`."""
+        """The topic's path after `/admin/v2/`."""
         return f"{self.domain.value}/{self.namespace}/{self.encoded_local}"
 
     @property

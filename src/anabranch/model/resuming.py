@@ -1,14 +1,16 @@
-"""Where each segment of a layout is read from, given a cut that may be much older, and what is lost between. Pure.
+"""Where each segment of a layout is read from, given a cut that may be much older, and what was lost in between. Pure.
 
-The layout may have split, merged and pruned since. A segment that is gone and was not read to its end is a gap, and so
-is one that came and went after the cut: the epoch that seals parents brings their children, so a missing generation
-shows. Layouts of our brokers remember where pruned segments ended (`anabranch.model.gone`), so a gap is one in which
-there were messages; with others there may have been none.
+The layout may have split, merged and pruned since. A pruned segment that was not read to its end is a gap, and so is
+one that was created and pruned after the cut: the epoch that seals parents introduces their children, so a missing
+generation is noticed. Layouts of our brokers remember where pruned segments ended (`anabranch.model.gone`), so a gap is
+reported only if it held messages; with other brokers there may have been none.
 
-What retention took from a segment that is still there does not show here: whoever opens it must ask.
+What retention deleted from a segment that still exists is not known here: the reader must ask when it opens the
+segment.
 
-A cut of another topic of the same name is refused. Where one of the two does not tell its id, positions tell: brokers
-know of each whether it was ever theirs, as numbers of ledgers are not used again. A cut without one is refused then.
+A cut of another topic of the same name is refused. If only one of the two has a topic id, the cut's positions decide:
+brokers know whether a position was ever theirs, because ledger ids are never used again. A cut without positions is
+refused then.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anabranch.errors import AnabranchError
-from anabranch.model.cut import BEGINNING, BadCheckpoint, Cut, Place, Position, TopicMadeAgain, uncovered
+from anabranch.model.cut import (
+    BEGINNING,
+    BadCheckpoint,
+    Cut,
+    MessagePosition,
+    Place,
+    TopicMadeAgain,
+    uncovered,
+)
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 
@@ -28,12 +38,13 @@ from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 class Gap:
     """Messages that may have been in `range` and can no longer be read.
 
-    Those of `segment` from `position` on; or, if that is None, all that came in it after the end of `segment`.
+    They are those of `segment` from `position` on; or, if that is None, all that came in the range after the end of
+    `segment`.
     """
 
     segment: SegmentId
     range: HashRange
-    position: Position | None
+    position: MessagePosition | None
 
     def __str__(self) -> str:
         if self.position is None:
@@ -46,7 +57,7 @@ class Gap:
 
 
 class DataLost(AnabranchError):
-    """Messages that were to be read next are gone. The message names the gap; `gaps` has it for programs."""
+    """Messages that were to be read next are gone. The message names the gap; programs find it in `gaps`."""
 
     def __init__(self, message: str, gaps: Iterable[Gap] = ()) -> None:
         super().__init__(message)
@@ -64,22 +75,24 @@ class DataLost(AnabranchError):
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What reading a layout behind a cut comes to."""
+    """How to read a layout from a cut on."""
 
-    # For each segment of the layout; None: from the earliest message it has.
+    # A place for each segment of the layout; None: from its earliest message on.
     places: Mapping[SegmentId, Place | None]
     gaps: tuple[Gap, ...]
-    # Not over, and nor is anything older in their range.
+    # Segments that are not over, and neither is anything older in their range.
     readable: tuple[SegmentId, ...]
 
 
 def epoch_of(cut: Cut) -> int:
-    """Of the newest layout the cut knows of. One that is older cannot be read with it: wait for a newer one."""
+    """The epoch of the newest layout that the cut knows. An older layout cannot be read with this cut: wait for a newer
+    one."""
     return max((max(place.epoch, place.sealed_epoch) for place in cut.places), default=0)
 
 
 def resume(layout: SegmentLayout, cut: Cut) -> Resumption:
-    """BadCheckpoint if the cut cannot be of this topic, or is newer than the layout."""
+    """How to read the layout from the cut on. BadCheckpoint if the cut cannot be of this topic, or is newer than the
+    layout."""
     check_topic(layout, cut)
     for place in cut.places:
         _check_is_of(layout, place)
@@ -89,10 +102,9 @@ def resume(layout: SegmentLayout, cut: Cut) -> Resumption:
 
 
 def check_topic(layout: SegmentLayout, cut: Cut, topic: str = "the topic") -> None:
-    """TopicMadeAgain unless the cut is of that layout's topic. `topic` is what the error calls it.
+    """Raises TopicMadeAgain unless the cut is of that layout's topic. `topic` is its name in the error.
 
-    What cannot be told from ids is left to the brokers, which refuse positions that were never theirs: see
-    `is_unproved`.
+    Where ids do not decide, the brokers do, which refuse positions that were never theirs: see `is_unproved`.
     """
     if cut.topic_id and layout.topic_id and cut.topic_id != layout.topic_id:
         raise TopicMadeAgain(
@@ -110,17 +122,17 @@ def check_topic(layout: SegmentLayout, cut: Cut, topic: str = "the topic") -> No
 
 
 def is_unproved(layout: SegmentLayout, cut: Cut) -> bool:
-    """Whether only one of the two tells its topic's id: the cut's positions must be shown to the brokers then."""
+    """Whether only one of the two has a topic id: then the brokers must check the cut's positions."""
     return bool(cut.places) and bool(cut.topic_id) != bool(layout.topic_id)
 
 
-def positions_of(cut: Cut) -> dict[SegmentId, Position]:
-    """Where segments are that were begun and are not over."""
+def positions_of(cut: Cut) -> dict[SegmentId, MessagePosition]:
+    """The positions of segments that were begun and are not over."""
     return {p.segment: min(p.at) for p in cut.places if not p.is_over and min(p.at) > BEGINNING}
 
 
 def _claims_anything(cut: Cut) -> bool:
-    """Whether anything was read according to it: a child's place says that its parents were."""
+    """Whether anything was read according to the cut: a child's place implies that its parents were."""
     return any(place.is_over or (place.epoch > 0 and not place.is_apart) for place in cut.places)
 
 
@@ -128,7 +140,7 @@ def _check_is_of(layout: SegmentLayout, place: Place) -> None:
     segment = layout.segments.get(place.segment)
     same = place.segment < layout.next_id and place.epoch <= layout.epoch
     if segment is not None:
-        same = place.is_classic == bool(segment.legacy_topic)
+        same = place.is_classic == bool(segment.classic_topic)
         same = same and (place.is_classic or place.range == segment.range)
     if not same:
         raise BadCheckpoint(
@@ -138,7 +150,7 @@ def _check_is_of(layout: SegmentLayout, place: Place) -> None:
 
 
 class _Ruler:
-    """The key range, cut wherever one of some ranges starts or ends: each is a run of stretches."""
+    """The key range, divided wherever one of the given ranges starts or ends: each range is a run of stretches."""
 
     def __init__(self, spans: Iterable[HashRange]) -> None:
         bounds = {0}
@@ -155,14 +167,14 @@ class _Ruler:
 
 
 class _Stretches:
-    """A cut, looked at by hash."""
+    """A cut, indexed by hash."""
 
     def __init__(self, cut: Cut) -> None:
         self._own = {place.segment: place for place in cut.places}
         self._has_classic = any(place.is_classic for place in cut.places)
         self._ruler = _Ruler(place.range for place in cut.places)
         self._oldest = [1 << 64] * len(self._ruler)
-        self._newest = [-1] * len(self._ruler)  # Of those that speak for older segments.
+        self._newest = [-1] * len(self._ruler)  # The newest of those that speak for older segments.
         for place in cut.places:
             for n in self._ruler.within(place.range):
                 self._oldest[n] = min(self._oldest[n], place.segment)
@@ -178,13 +190,13 @@ class _Stretches:
         if any(self._newest[n] > segment.id for n in within):
             return fresh.over(segment.sealed_epoch)
         if fresh.is_classic:
-            # A partition that was added, or one of a topic that the cut does not know as classic.
+            # An added partition, or a partition of a topic that the cut does not know as classic.
             return fresh if self._has_classic else None
         return fresh if any(self._oldest[n] < segment.id for n in within) else None
 
 
 def _readable(layout: SegmentLayout, places: Mapping[SegmentId, Place | None]) -> tuple[SegmentId, ...]:
-    # Ranges, not links: those are cut where a generation is gone, and order holds beyond it.
+    # Ranges, not links: links are cut where a generation is pruned, but order must hold beyond it.
     ruler = _Ruler(segment.range for segment in layout.segments.values())
     is_waited_for = [False] * len(ruler)
     found: list[SegmentId] = []
@@ -202,9 +214,9 @@ def _readable(layout: SegmentLayout, places: Mapping[SegmentId, Place | None]) -
 
 
 def _gaps(layout: SegmentLayout, cut: Cut, places: Mapping[SegmentId, Place | None]) -> tuple[Gap, ...]:
-    """What is gone and was not read, and generations that are missing behind what was or will be read."""
+    """Pruned segments that were not read, and missing generations after what was or will be read."""
     gaps: list[Gap] = []
-    # By the epoch they came with: segments of the layout, and those of the cut.
+    # Segments of the layout and of the cut, by the epoch that introduced them.
     brought: dict[int, list[HashRange]] = defaultdict(list)
     for place in (*map(Place.of, layout.segments.values()), *cut.places):
         brought[place.epoch].append(place.range)
@@ -238,7 +250,7 @@ def gaps_of(layout: SegmentLayout, place: Place) -> list[Gap]:
 
 
 def _missing(layout: SegmentLayout, place: Place, followed_by: Iterable[HashRange]) -> list[Gap]:
-    """Where something came behind a segment that is neither there nor was read."""
+    """Gaps where a segment's successor is neither in the layout nor was read."""
     left = uncovered(place.range, followed_by)
     if layout.gone is None:
         return [Gap(place.segment, span, None) for span in left]

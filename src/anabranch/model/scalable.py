@@ -5,7 +5,7 @@
     /topics/{tenant}/{ns}/{topic}/subscriptions/{name}                   SubscriptionRecord
     /topics/{tenant}/{ns}/{topic}/subscriptions/{name}/consumers/{name}  ConsumerRecord
     /topics/{tenant}/{ns}/{topic}/segments/{id}/load                     the segment's rates, by its owner
-    /topics/{tenant}/{ns}/{topic}/decisions                              what the leader decided of late, and why
+    /topics/{tenant}/{ns}/{topic}/decisions                              the leader's latest decisions and their reasons
 
 The topic's record is one value, changed only by compare-and-set on its version. Its JSON has Pulsar's names, so that
 `pulsar-client-admin` reads it; what Pulsar does not have lies under names of our own.
@@ -35,7 +35,7 @@ DECISIONS: Final = "decisions"
 
 
 class BadRecord(AnabranchError):
-    """A stored record that cannot be read. Nothing is done to the topic until somebody looks."""
+    """A stored record that cannot be read. Nothing is done to the topic until an operator repairs it."""
 
 
 # -- paths
@@ -46,7 +46,7 @@ def namespace_path(namespace: NamespaceName) -> str:
 
 
 def topic_path(topic: TopicName) -> str:
-    """Where the record of the scalable topic lies that `topic` names in any of its forms."""
+    """The path of the record of the scalable topic that `topic` names in any of its forms."""
     return f"{TOPICS}/{topic.namespace}/{topic.encoded_local}"
 
 
@@ -91,7 +91,7 @@ def topic_of_path(path: str) -> TopicName | None:
     try:
         return TopicName(Domain.TOPIC, NamespaceName(parts[2], parts[3]), decode_local(parts[4]))
     except (InvalidName, UnicodeDecodeError):
-        return None  # Nothing of ours is called that.
+        return None  # None of our paths looks like this.
 
 
 def scalable_name(topic: TopicName) -> TopicName:
@@ -109,10 +109,10 @@ class PlanKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A split or merge that has begun. Once stored it is only ever finished, by whoever leads.
+class ReshapePlan:
+    """A split or merge that has begun. Once stored, it will be finished by the present leader or a later one.
 
-    `result` is the layout that will be published, worked out once: a retry never chooses other ids. Its epoch names the
+    `result` is the layout that will be published, computed once: a retry never chooses other ids. Its epoch names the
     plan, since no two layouts of a topic share one.
     """
 
@@ -131,7 +131,7 @@ class Plan:
 
 
 def id_of_generation(generation: int) -> str:
-    """The id of a topic that was made before ids were: the number tells it from others of its name in this store."""
+    """The id of a topic from before topics had ids: its number distinguishes it from others of its name."""
     return f"generation-{generation}" if generation > 0 else ""
 
 
@@ -140,18 +140,18 @@ class ScalableTopic:
     """The one record of a scalable topic."""
 
     layout: SegmentLayout
-    # Which making of this name it is: whatever carries another number is a leftover of a deleted topic.
+    # How many topics of this name were created before: records with another number are leftovers of a deleted topic.
     generation: int
     properties: Mapping[str, str] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: ReshapePlan | None = None
     # The override of the automatic split and merge policy, as JSON; None for none.
     auto_scale: Mapping[str, Any] | None = None
-    # How producers map keys to hashes, once known: "high" bits (Pulsar's master and ours) or "low" (5.0.0-M1).
+    # How producers map keys to hashes, once known: by "high" bits (Pulsar's master and ours) or "low" ones (5.0.0-M1).
     routing: str = ""
-    # The topic is being deleted: nothing is made or sealed any more, and every segment may go.
+    # The topic is being deleted: nothing is created or sealed any more, and every segment may be deleted.
     is_deleting: bool = False
 
-    def planned(self, plan: Plan) -> ScalableTopic:
+    def planned(self, plan: ReshapePlan) -> ScalableTopic:
         if self.plan is not None or plan.result.epoch != self.layout.epoch + 1:
             raise AssertionError(
                 f"plan {plan.result.epoch} does not follow layout {self.layout.epoch}, or another plan"
@@ -159,14 +159,14 @@ class ScalableTopic:
         return replace(self, plan=plan)
 
     def published(self) -> ScalableTopic:
-        """With the plan's layout in place. Properties and policy stay as they are by now."""
+        """The record with the plan's layout in place. Properties and policy keep their present values."""
         assert self.plan is not None
         return replace(self, layout=self.plan.result, plan=None)
 
     # -- what a segment's owner checks before it acts
 
     def may_create(self, number: SegmentId, span: HashRange) -> bool:
-        """An active segment (its making may have been interrupted) or a child of the plan."""
+        """Whether it is an active segment (its creation may have been interrupted) or a child of the plan."""
         if self.is_deleting:
             return False
         layout = self.layout if self.plan is None else self.plan.result
@@ -179,7 +179,7 @@ class ScalableTopic:
         return not self.is_deleting and found is not None and found.is_sealed
 
     def may_delete(self, number: SegmentId) -> bool:
-        """Marked as deleting, or named by neither layout nor plan although its id was given out."""
+        """Whether it is marked as deleting, or in neither layout nor plan although its id was given out."""
         if self.is_deleting:
             return True
         found = self.layout.segments.get(number)
@@ -191,7 +191,7 @@ class ScalableTopic:
     # -- JSON
 
     def encode(self) -> bytes:
-        """What is stored. Short: a topic may remember thousands of segments, and stores limit a value's size."""
+        """The stored bytes. Short: a topic may remember thousands of segments, and stores limit a value's size."""
         self.layout.check()
         value: dict[str, Any] = {
             **_layout_json(self.layout, self.layout.segments.values()),
@@ -202,7 +202,7 @@ class ScalableTopic:
         if self.plan is not None:
             result, before = self.plan.result, self.layout.segments
             result.check()
-            # Only what it changes.
+            # Only what the plan changes.
             changed = [s for s in result.segments.values() if before.get(s.id) != s]
             value["plan"] = {
                 "kind": self.plan.kind.value,
@@ -218,7 +218,7 @@ class ScalableTopic:
         return json.dumps(value, separators=(",", ":")).encode()
 
     def metadata(self) -> dict[str, Any]:
-        """The record as administrators see it: with the claims about each segment that Pulsar's JSON carries."""
+        """The record as administrators see it: with the fields of each segment that Pulsar's JSON has."""
         value: dict[str, Any] = json.loads(self.encode())
         for segment in self.layout.segments.values():
             value["segments"][str(segment.id)] |= {
@@ -226,7 +226,7 @@ class ScalableTopic:
                 "sealed": segment.is_sealed,
                 "root": not segment.parents,
                 "leaf": not segment.children,
-                "legacy": bool(segment.legacy_topic),
+                "legacy": bool(segment.classic_topic),
             }
         return value
 
@@ -246,7 +246,7 @@ class ScalableTopic:
                 properties=value.get("properties") or {},
                 plan=None
                 if plan is None
-                else Plan(
+                else ReshapePlan(
                     PlanKind(plan["kind"]),
                     tuple(SegmentId(p) for p in plan["parentIds"]),
                     _read_layout(plan["result"], topic_id, layout.segments),
@@ -279,7 +279,7 @@ def _layout_json(layout: SegmentLayout, segments: Iterable[Segment]) -> dict[str
 
 
 def segment_json(segment: Segment) -> dict[str, Any]:
-    """As Pulsar writes a segment."""
+    """A segment in Pulsar's JSON."""
     value: dict[str, Any] = {
         "segmentId": segment.id,
         "hashRange": {"start": segment.range.start, "end": segment.range.end},
@@ -291,8 +291,8 @@ def segment_json(segment: Segment) -> dict[str, Any]:
         "createdAtMs": segment.created_ms,
         "sealedAtMs": segment.sealed_ms,
     }
-    if segment.legacy_topic:
-        value["legacyTopicName"] = segment.legacy_topic
+    if segment.classic_topic:
+        value["legacyTopicName"] = segment.classic_topic
     if segment.bucket_splits:
         value["entryBucketSplits"] = list(segment.bucket_splits)
     if segment.merged_ms:
@@ -339,7 +339,7 @@ def _read_segment(value: Mapping[str, Any]) -> Segment:
         created_ms=value.get("createdAtMs", 0),
         sealed_ms=value.get("sealedAtMs", 0),
         merged_ms=tuple(value.get("mergedAtMs", ())),
-        legacy_topic=value.get("legacyTopicName") or "",
+        classic_topic=value.get("legacyTopicName") or "",
         bucket_splits=tuple(value.get("entryBucketSplits") or ()),
         lopsided=value.get("lopsidedSplits", 0),
         is_deleting=value.get("deleting", False),
@@ -363,7 +363,7 @@ class SubscriptionKind(StrEnum):
 
 
 class InitialPosition(StrEnum):
-    EARLIEST = "EARLIEST"  # Everything kept, sealed segments included.
+    EARLIEST = "EARLIEST"  # Everything that is kept, sealed segments included.
     LATEST = "LATEST"  # Active segments only, from their ends on.
 
 
@@ -373,8 +373,8 @@ class SubscriptionRecord:
 
     name: str
     kind: SubscriptionKind
-    generation: int  # Of the topic: a record of an earlier topic of the same name counts for nothing.
-    # None until a consumer says it: registering with the controller does not.
+    generation: int  # The topic's: a record of an earlier topic of the same name is ignored.
+    # None until a consumer says it: registering with the controller does not say it.
     initial: InitialPosition | None = None
     is_deleting: bool = False
 
@@ -409,7 +409,7 @@ class ConsumerRecord:
     name: str
     kind: SubscriptionKind
     assigned: tuple[SegmentId, ...] = ()
-    # Only of CHECKPOINT members: sealed segments it has read to their end.
+    # Only for CHECKPOINT members: sealed segments that it has read to their end.
     finished: tuple[SegmentId, ...] = ()
 
     def encode(self) -> bytes:

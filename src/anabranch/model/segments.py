@@ -17,7 +17,7 @@ from anabranch.model.names import Domain, InvalidName, TopicName
 SegmentId = NewType("SegmentId", int)
 
 HASH_MAX: Final = 0xFFFF
-# What a segment remembers of the merges in its past. Decisions count those within a window, up to a small limit.
+# How many merges of its past a segment remembers. Decisions count those within a window, up to a small limit.
 MERGE_TIMES_MAX: Final = 64
 
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
@@ -100,18 +100,19 @@ class Segment:
     sealed_epoch: int = 0  # 0 while active: sealing raises the epoch, so no segment is sealed at 0.
     created_ms: int = 0
     sealed_ms: int = 0
-    # When the merges along the longest chain of its past were, latest last. A fact of its own, because pruning cuts
-    # the links it could be read from.
+    # Times of the merges along the longest chain of its past, latest last. Stored, because pruning cuts the links from
+    # which it could be derived.
     merged_ms: tuple[int, ...] = ()
-    # The classic topic this segment stands for, if the topic was made from one; else it has a log of its own.
-    legacy_topic: str = ""
+    # The classic topic that this segment stands for, if the topic was migrated from one; else the segment has a log of
+    # its own.
+    classic_topic: str = ""
     bucket_splits: tuple[int, ...] = ()
-    # How many splits in a row, up to its own parent's, left one child with nearly all the heat: a hot key, which no
-    # split can divide. Each doubles the wait before the next.
+    # How many splits in a row, up to its own parent's, left one child with nearly all the load: a hot key, which no
+    # split can divide. Each of them doubles the wait before the next.
     lopsided: int = 0
-    # Marked for deletion: its storage may be removed at any moment, and then it is pruned.
+    # Marked for deletion: its storage may be removed at any moment, and then the segment is pruned.
     is_deleting: bool = False
-    # Then: one past its last entry, as (ledger, entry); (0, 0) if it never had one, None if that is not known.
+    # Then: one past its last entry, as (ledger, entry); (0, 0) if it never had one, None if unknown.
     end: tuple[int, int] | None = None
 
     @property
@@ -131,7 +132,7 @@ class Segment:
         return f"{self.range}-{self.id}"
 
     def sealed(self, epoch: int, now_ms: int, children: tuple[SegmentId, ...]) -> Segment:
-        # Its children carry the times of merges on: a topic remembers many sealed segments in one record.
+        # The children keep the times of merges: a topic remembers many sealed segments in one record.
         return replace(self, sealed_epoch=epoch, sealed_ms=now_ms, children=children, merged_ms=())
 
     def without_relative(self, gone: SegmentId) -> Segment:
@@ -145,8 +146,8 @@ class Segment:
 
     def topic(self, parent: TopicName) -> TopicName:
         """The topic that holds its messages: `segment://…`, or the classic topic it stands for."""
-        if self.legacy_topic:
-            return TopicName.parse(self.legacy_topic)
+        if self.classic_topic:
+            return TopicName.parse(self.classic_topic)
         return TopicName(Domain.SEGMENT, parent.namespace, parent.local, self.descriptor)
 
 

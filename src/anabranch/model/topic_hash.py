@@ -1,7 +1,7 @@
-"""One short word for a set of topic names, as Pulsar computes it. Pure.
+"""A short hash of a set of topic names, as Pulsar computes it. Pure.
 
-Clients name the set they hold by it, and a broker that has the same says nothing. `CommandGetTopicsOfNamespace` and
-`CommandWatchScalableTopics` share it.
+Clients send the hash of the set that they hold, and a broker that has the same set sends nothing.
+`CommandGetTopicsOfNamespace` and `CommandWatchScalableTopics` share it.
 """
 
 from __future__ import annotations

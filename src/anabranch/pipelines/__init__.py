@@ -1,1 +1,1 @@
-"""Jobs that ship with Anabranch and run on Spark: what is replayed, moved or summed up, and how it is started."""
+"""Jobs that ship with Anabranch and run on Spark: backtests, load history and tables, and the session they run in."""

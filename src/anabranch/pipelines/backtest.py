@@ -1,24 +1,24 @@
-"""Backtests on Spark: topics by the thousand, each replayed under every policy by the task that has it.
+"""Backtests on Spark: thousands of topics, each replayed under every policy by one task.
 
-Recorded topics are grouped by name; made-up ones are made where they are replayed, so that nothing but their numbers
-goes to the tasks. What comes back is a row for each topic and policy, with the decisions in it.
+Recorded topics are grouped by name; synthetic topics are generated where they are replayed, so that only their numbers
+go to the tasks. The result is a row for each topic and policy, including the decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from anabranch.autoscale.load import Load
-from anabranch.autoscale.policy import SPLIT_OVER, Policy
-from anabranch.pipelines.load_history_schema import COLUMNS, SECONDS, missing_columns, trace_of
-from anabranch.pipelines.outcomes import Outcome, classify, outcome
-from anabranch.pipelines.replay import Timing, replay
-from anabranch.pipelines.synthetic import Fleet, make
-from anabranch.pipelines.trace import BadTrace, Trace
+from anabranch.autoscale.policy import SPLIT_OVER, ScalePolicy
+from anabranch.pipelines.replay.load_history_schema import COLUMNS, SECONDS, missing_columns, trace_of
+from anabranch.pipelines.replay.outcomes import SUMMED, PolicyOutcome, Summary, classify, outcome
+from anabranch.pipelines.replay.replay import Timing, replay
+from anabranch.pipelines.replay.synthetic import Fleet, make
+from anabranch.pipelines.replay.trace import BadTrace, Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,30 +34,19 @@ SCHEMA: Final = (
     "hot_minutes double, over_minutes double, splits bigint, merges bigint, flaps bigint, segments_max bigint, "
     f"evaluations bigint, reports bigint, decisions array<{DECISION}>"
 )
-# What is summed up over topics, and what the largest of is told.
-SUMMED: Final = (
-    "segment_hours",
-    "hot_minutes",
-    "over_minutes",
-    "splits",
-    "merges",
-    "flaps",
-    "evaluations",
-    "reports",
-)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What every topic is put through."""
+class BacktestPlan:
+    """The settings that every topic is replayed with."""
 
-    policies: Mapping[str, Policy]
+    policies: Mapping[str, ScalePolicy]
     timing: Timing = field(default_factory=Timing)
-    limits: Load = SPLIT_OVER  # What a segment can take, whatever a policy says.
+    limits: Load = SPLIT_OVER  # The limits of a segment, the same for all policies.
 
 
-def judged(plan: Plan, topic: str, number: int, kind: str, trace: Trace) -> list[dict[str, Any]]:
-    """A row for each policy."""
+def judged(plan: BacktestPlan, topic: str, number: int, kind: str, trace: Trace) -> list[dict[str, Any]]:
+    """Replays one topic; returns a row for each policy."""
     found = []
     topic_class = classify(trace, plan.limits)
     for name, policy in plan.policies.items():
@@ -85,9 +74,9 @@ def judged(plan: Plan, topic: str, number: int, kind: str, trace: Trace) -> list
 
 
 def replayed_numbers(
-    fleet: Fleet, plan: Plan
+    fleet: Fleet, plan: BacktestPlan
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow` over numbers of topics."""
+    """The function for `mapInArrow` over numbers of topics."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -100,8 +89,8 @@ def replayed_numbers(
     return run
 
 
-def replayed_history(plan: Plan, step_ms: int) -> Callable[[pa.Table], pa.Table]:
-    """For `applyInArrow` over the rows of one topic."""
+def replayed_history(plan: BacktestPlan, step_ms: int) -> Callable[[pa.Table], pa.Table]:
+    """The function for `applyInArrow` over the rows of one topic."""
 
     def run(table: pa.Table) -> pa.Table:
         import pyarrow as pa
@@ -109,7 +98,7 @@ def replayed_history(plan: Plan, step_ms: int) -> Callable[[pa.Table], pa.Table]
         topic = table.column("topic")[0].as_py()
         columns = columns_of(table)
         if not (columns["segment"] >= 0).any():
-            return arrow_schema().empty_table()  # Its consumers are known, and nothing that flowed.
+            return arrow_schema().empty_table()  # The rows have consumers, but no load.
         try:
             trace = trace_of(columns, step_ms)
         except BadTrace as error:
@@ -120,7 +109,7 @@ def replayed_history(plan: Plan, step_ms: int) -> Callable[[pa.Table], pa.Table]
 
 
 def columns_of(table: pa.Table) -> dict[str, Any]:
-    """As `trace_of` wants them."""
+    """The columns in the form that `trace_of` needs."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
@@ -136,7 +125,7 @@ def columns_of(table: pa.Table) -> dict[str, Any]:
 
 
 def arrow_schema() -> pa.Schema:
-    """`SCHEMA`, as Arrow has it."""
+    """`SCHEMA` as an Arrow schema."""
     import pyarrow as pa
 
     time = pa.timestamp("us", "UTC")
@@ -166,14 +155,14 @@ def _batches(rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
 # -- on the driver
 
 
-def over_fleet(spark: SparkSession, fleet: Fleet, plan: Plan) -> DataFrame:
+def over_fleet(spark: SparkSession, fleet: Fleet, plan: BacktestPlan) -> DataFrame:
     cores = spark.sparkContext.defaultParallelism
     tasks = max(min(fleet.topics, 2 * cores), -(-fleet.topics // TOPICS_PER_TASK))
     numbers = spark.range(0, fleet.topics, 1, tasks)
     return numbers.mapInArrow(replayed_numbers(fleet, plan), SCHEMA)
 
 
-def over_history(history: DataFrame, plan: Plan, step_ms: int) -> DataFrame:
+def over_history(history: DataFrame, plan: BacktestPlan, step_ms: int) -> DataFrame:
     if absent := missing_columns(history.columns):
         raise BadTrace(
             f"that is no load history: it lacks {', '.join(absent)}; `anabranch pipeline load-history` writes one"
@@ -182,30 +171,8 @@ def over_history(history: DataFrame, plan: Plan, step_ms: int) -> DataFrame:
     return chosen.groupBy("topic").applyInArrow(replayed_history(plan, step_ms), SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What came of it: by class of topics and policy, policies in the order of the plan."""
-
-    topics: Mapping[str, int]  # By class.
-    by_class: Mapping[str, Mapping[str, Outcome]]
-
-    @property
-    def by_policy(self) -> dict[str, Outcome]:
-        sums: dict[str, Outcome] = {}
-        for outcomes in self.by_class.values():
-            for name, one in outcomes.items():
-                sums[name] = _sum((sums[name], one)) if name in sums else one
-        return sums
-
-
-def _sum(outcomes: Iterable[Outcome]) -> Outcome:
-    found = list(outcomes)
-    summed = {name: sum(getattr(one, name) for one in found) for name in SUMMED}
-    return Outcome(**summed, segments_max=max(one.segments_max for one in found))
-
-
-def summary(rows: DataFrame, plan: Plan) -> Summary:
-    """Of the table of topics."""
+def summary(rows: DataFrame, plan: BacktestPlan) -> Summary:
+    """Sums up the table of topics."""
     from pyspark.sql import functions as f
 
     sums = [f.sum(name).alias(name) for name in SUMMED]
@@ -213,12 +180,12 @@ def summary(rows: DataFrame, plan: Plan) -> Summary:
         f.count("*").alias("topics"), f.max("segments_max").alias("segments_max"), *sums
     )
     topics: dict[str, int] = {}
-    found: dict[str, dict[str, Outcome]] = {}
+    found: dict[str, dict[str, PolicyOutcome]] = {}
     for row in table.collect():
         values = row.asDict()
         topic_class, policy = values.pop("topic_class"), values.pop("policy")
         topics[topic_class] = values.pop("topics")
-        found.setdefault(topic_class, {})[policy] = Outcome(**values)
+        found.setdefault(topic_class, {})[policy] = PolicyOutcome(**values)
     ordered = {name: {policy: found[name][policy] for policy in plan.policies} for name in sorted(found)}
     return Summary(topics, ordered)
 

@@ -1,9 +1,9 @@
-"""Load history on Spark: what brokers published, as tables, and those tables as the backtest wants them.
+"""Load history on Spark: writes the brokers' records to tables, and reads those tables for the backtest.
 
 One streaming query reads the brokers' topic and writes four tables, a folder for each day. A batch writes to a folder
-of its own below the day's (`date=2026-05-01/batch=7`), which a batch that runs again replaces: Spark's log says which
-messages a batch has, so every record is in the tables exactly once, whoever dies when. The query's checkpoint lies
-beside the tables, since the one is worth nothing without the other.
+of its own below the day's (`date=2026-05-01/batch=7`), which a repeated batch replaces: Spark's log fixes the messages
+of a batch, so every record is in the tables exactly once, whatever fails. The query's checkpoint lies beside the
+tables, since each is useless without the other.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from anabranch.autoscale.policy import Policy
-from anabranch.broker.scalable.history_records import HISTORY_TOPIC, VERSION
-from anabranch.pipelines.load_history_schema import COLUMNS, NO_SEGMENT, RATE_COLUMNS, SECONDS, UNKNOWN
-from anabranch.pipelines.replay import Timing
+from anabranch.autoscale.policy import ScalePolicy
+from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, VERSION
+from anabranch.pipelines.replay.load_history_schema import COLUMNS, NO_SEGMENT, RATE_COLUMNS, SECONDS, UNKNOWN
+from anabranch.pipelines.replay.replay import Timing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 CHECKPOINT: Final = "_checkpoint"
-# A stretch has a heartbeat's time at most. What claims more is nobody's record.
+# A stretch lasts a heartbeat's time at most. No broker wrote a record that claims more.
 SAMPLES_MAX: Final = 100_000
 _MS: Final = "unix_millis(at) - unix_millis(load.since)"
 
-# Of the records of each table: the columns. Samples of a stretch are told apart first.
+# The columns of the records of each table. A stretch is first divided into its samples.
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "loads": (
         *(f"load.{name}" for name in ("topic", "segment", "range_start", "range_end")),
@@ -58,8 +58,9 @@ _RECORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a batch brought: records by table, and messages that are none, or are of a later release."""
+class HistoryBatch:
+    """The result of a batch: the number of records by table, and of messages that are no records or are of a later
+    release."""
 
     batch: int
     records: Mapping[str, int]
@@ -67,7 +68,7 @@ class Written:
 
 
 def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The brokers' records from the beginning on. `options` are of the source: `serviceUrl` at least."""
+    """The brokers' records from the beginning on. `options` are options of the source: `serviceUrl` at least."""
     usual = {"topic": str(HISTORY_TOPIC), "start": "earliest"}
     fixed = {"decode": "true", "decodeErrors": "null", "columns": "value"}
     return spark.readStream.format("anabranch").options(**{**usual, **options, **fixed}).load()
@@ -76,11 +77,12 @@ def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def start(
     records: DataFrame,
     output: str,
-    written: Callable[[Written], None],
+    written: Callable[[HistoryBatch], None],
     *,
     every: str | None = None,
 ) -> StreamingQuery:
-    """Writes what is there and ends; with `every` (`5 minutes`) it goes on. `written` is told of each batch."""
+    """Writes the present records and ends; with `every` (`5 minutes`) it continues. `written` is called after each
+    batch."""
 
     def write(batch: DataFrame, number: int) -> None:
         written(write_batch(batch, number, output))
@@ -90,7 +92,7 @@ def start(
     return writer.queryName("load-history").start()
 
 
-def write_batch(batch: DataFrame, number: int, output: str) -> Written:
+def write_batch(batch: DataFrame, number: int, output: str) -> HistoryBatch:
     from pyspark.sql import functions as f
 
     batch.persist()
@@ -108,18 +110,18 @@ def write_batch(batch: DataFrame, number: int, output: str) -> Written:
         for table in TABLES:
             if found[table]:
                 _write(rows(known, table), f"{output}/{table}", number)
-        return Written(number, found, int(counts["all"]) - sum(found.values()))
+        return HistoryBatch(number, found, int(counts["all"]) - sum(found.values()))
     finally:
         batch.unpersist()
 
 
 def rows(records: DataFrame, table: str) -> DataFrame:
-    """One table's rows of the records. A sample that was told together with others has a row of its own again."""
+    """The rows of the records for one table. Each sample of a stretch has a row of its own."""
     from pyspark.sql import functions as f
 
     chosen = records.where(f.col(_RECORDS[table]).isNotNull())
     if table == "loads":
-        # Whoever may write there may claim none, and a division by it would end the query at each start.
+        # A foreign writer may claim no samples, and a division by zero would end the query at each start.
         samples = f.least(f.greatest("load.samples", f.lit(1)), f.lit(SAMPLES_MAX))
         chosen = chosen.withColumn("samples", samples)
         chosen = chosen.withColumn("n", f.explode(f.sequence(f.lit(1), f.col("samples"))))
@@ -145,16 +147,16 @@ def _write(frame: DataFrame, path: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Load history with the settings of the brokers that it is of, as far as they are known."""
+    """Load history with the settings of its brokers, as far as they are known."""
 
     rows: DataFrame
     timing: Timing | None = None
     step_ms: int | None = None
-    policy: Policy | None = None
+    policy: ScalePolicy | None = None
 
 
 def read_history(spark: SparkSession, path: str) -> Recorded:
-    """The folder that `load-history` has written; or a table of `COLUMNS` made by anybody else."""
+    """Reads a folder that `load-history` has written, or a table of `COLUMNS` from any other source."""
     loads = _table(spark, path, "loads")
     if loads is None:
         return Recorded(spark.read.parquet(path))
@@ -166,7 +168,7 @@ def read_history(spark: SparkSession, path: str) -> Recorded:
     assert last is not None
     look_ms = int(last["look_ms"])
     timing = Timing(look_ms, look_ms, int(last["window_ms"]), float(last["change"]))
-    return Recorded(found, timing, int(last["interval_ms"]), Policy.of_json(json.loads(last["policy"])))
+    return Recorded(found, timing, int(last["interval_ms"]), ScalePolicy.of_json(json.loads(last["policy"])))
 
 
 def _table(spark: SparkSession, path: str, name: str) -> DataFrame | None:
@@ -181,7 +183,7 @@ def _table(spark: SparkSession, path: str, name: str) -> DataFrame | None:
 
 
 def _joined(loads: DataFrame, consumers: DataFrame | None, beats: DataFrame | None) -> DataFrame:
-    """Rows of load, of consumers and of the end of what is known, one under the other: tasks tell them apart."""
+    """Unites the rows of load, of consumers and of the end of the record; tasks tell them apart."""
     from pyspark.sql import functions as f
 
     names = [*COLUMNS, SECONDS]

@@ -1,6 +1,6 @@
-"""A Spark session for a pipeline, with settings that suit it; or a sentence that says what is missing and the way out.
+"""A Spark session for a pipeline, with suitable settings; or an error that says what is missing and how to get it.
 
-Nothing of Spark is imported before it is known to be there: its own words for a missing Java are a page of Java.
+Spark is imported only once it is known to be installed: its own message for a missing Java is a page of Java.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class NoSpark(AnabranchError):
 
 
 def missing_packages() -> str | None:
-    """What to install for pipelines; None if it is all there."""
+    """What to install for pipelines; None if everything is installed."""
     absent = [name for name in ("numpy", "pyarrow", "pyspark") if importlib.util.find_spec(name) is None]
     return f"this needs {', '.join(absent)}: pip install 'anabranch[spark]'" if absent else None
 
 
 def missing() -> str | None:
-    """Why Spark cannot run here, and the way out; None if it can."""
+    """Why Spark cannot run here, and the remedy; None if it can."""
     if (why := missing_packages()) is not None:
         return why
     home = os.environ.get("JAVA_HOME")
@@ -52,15 +52,15 @@ def missing() -> str | None:
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """One that ends with the block; or the one that is active, as it is. NoSpark if there cannot be one.
+    """A session that ends with the block; or the active session, unchanged. NoSpark if there cannot be one.
 
-    Without a master it is what spark-submit says, or all cores of this machine.
+    Without a master the session uses the one of spark-submit, or all cores of this machine.
     """
     if (why := missing()) is not None:
         raise NoSpark(why)
     from pyspark.sql import SparkSession
 
-    # Spark warns of pandas, which nothing here uses, whenever Arrow goes through it.
+    # Spark warns of pandas, which nothing here uses, whenever Arrow data passes through it.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     before = SparkSession.getActiveSession()
     if before is not None:
@@ -71,7 +71,7 @@ def session(
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
-        # Where Java has died there is nothing left to stop, and what it died of is being told.
+        # If Java has died there is nothing left to stop, and its error is being raised.
         with suppress(OSError):
             spark.stop()
 
@@ -81,14 +81,14 @@ def _started(name: str, master: str | None, settings: Mapping[str, str]) -> Spar
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Workers on this machine are to be the same Python, with the same packages.
+    # Workers on this machine must use the same Python, with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     builder = builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # Which spark-submit sets.
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it.
         builder = builder.master("local[*]")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -105,7 +105,7 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "16",
-    # Rows here are whole topics or the like: small batches keep memory low and are heard of early.
+    # Rows here are mostly whole topics: small batches keep memory low and give early results.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
 

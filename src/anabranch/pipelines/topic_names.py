@@ -1,19 +1,20 @@
-"""Which topics a choice stands for now, asked of a broker before Spark is started."""
+"""Finds the topics that a selection matches now, by asking a broker before Spark is started."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from anabranch.client.connections import Backoff, Connections
 from anabranch.client.errors import ConnectionLost, TimedOut, TopicDeleted
-from anabranch.client.layout_watch import LayoutWatch
-from anabranch.client.namespace_watch import NamespaceWatch, watch_backoff
-from anabranch.spark.options import Options
+from anabranch.client.transport.attachment import Backoff
+from anabranch.client.transport.layout_watch import LayoutWatch
+from anabranch.client.transport.namespace_watch import NamespaceWatch, watch_backoff
+from anabranch.client.transport.pool import Connections
+from anabranch.spark.options.source import Options
 
 
 def topic_names(options: Options) -> list[str]:
-    """Sorted. ConnectionLost if no broker answers, TopicDeleted if the one topic that is named is not there."""
+    """The names, sorted. ConnectionLost if no broker answers, TopicDeleted if the only named topic does not exist."""
     return asyncio.run(_names(options))
 
 
@@ -40,14 +41,14 @@ async def _names(options: Options) -> list[str]:
                 await watch.close()
     except TimeoutError:
         raise TimedOut(
-            f"no answer about {options.choice} within {options.timeout_s:g} s; is the broker in trouble?"
+            f"no answer about {options.choice} within {options.timeout_s:g} s; is the broker overloaded?"
         ) from None
     finally:
         await connections.close()
 
 
 async def _find(connections: Connections, topic: str) -> None:
-    """TopicDeleted if there is no such topic. Of several, some may have come to an end since the job was begun."""
+    """Raises TopicDeleted if there is no such topic. Of several topics, some may have ended since the job was begun."""
     watch = LayoutWatch(connections, topic, Backoff(random.Random()))
     try:
         await watch.open(create=False)
@@ -60,7 +61,7 @@ async def _find(connections: Connections, topic: str) -> None:
 
 
 async def _reach(connections: Connections, service_url: str) -> None:
-    """Each broker of the URL has its chance."""
+    """Tries each broker of the URL."""
     for left in reversed(range(service_url.count(",") + 1)):
         try:
             await connections.service()

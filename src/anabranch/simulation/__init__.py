@@ -1,1 +1,1 @@
-"""Whole clusters in one process on one seed, with a virtual clock, in a hostile world, and what came of it checked."""
+"""Simulates whole clusters in one process on one seed, with a virtual clock and many faults, and checks the outcome."""

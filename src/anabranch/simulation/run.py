@@ -1,7 +1,7 @@
-"""One run of a whole cluster on one seed: `run(seed)` gives a report, whatever happened.
+"""One run of a whole cluster on one seed: `run(seed)` returns a report, whatever happened.
 
-First everything goes wrong that can; then nothing does any more, and the cluster has a bounded (virtual) time to get
-everything done: every send answered, every message consumed, no plan pending, nothing left over of what was deleted.
+First there are faults of every kind; then there are none, and the cluster has a bounded (virtual) time to get
+everything done: every send answered, every message consumed, no plan pending, nothing left over of deleted things.
 """
 
 from __future__ import annotations
@@ -11,212 +11,78 @@ import logging
 import random
 import secrets
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from msgspec.structs import replace
-
-from anabranch.broker.broker import Broker
-from anabranch.broker.topic import Topic
-from anabranch.client.client import Client
 from anabranch.controller.ports import SegmentStatus
-from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
-from anabranch.model.names import TopicName
 from anabranch.model.scalable import (
     SUBSCRIPTIONS,
-    ScalableTopic,
     SubscriptionKind,
     topic_path,
 )
-from anabranch.model.segments import Segment, SegmentId
-from anabranch.simulation import leaks, workload, writers
-from anabranch.simulation.brief_topics import BriefTopics
-from anabranch.simulation.chunked import Chunked
-from anabranch.simulation.cluster import CONFIG, Cluster
-from anabranch.simulation.faults import Faults
-from anabranch.simulation.groups import Group
-from anabranch.simulation.history import History
-from anabranch.simulation.key_batches import KeyBatches
-from anabranch.simulation.kinds import Kind, drawn
-from anabranch.simulation.laws import Laws
-from anabranch.simulation.loop import Deadlock, Host, Livelock, SimLoop, context_of
-from anabranch.simulation.network import Network
-from anabranch.simulation.plays import Play
-from anabranch.simulation.sabotage import Sabotage
-from anabranch.simulation.spoilt import Planted, Spoilt
-from anabranch.simulation.waiting import Waiting
-from anabranch.simulation.workload import NAME, Reader
-from anabranch.simulation.writers import Job
+from anabranch.model.segments import Segment
+from anabranch.simulation.cluster.sabotage import Sabotage
+from anabranch.simulation.machine.loop import Deadlock, Livelock
+from anabranch.simulation.plays.brief_topics import BriefTopics
+from anabranch.simulation.plays.chunked import Chunked
+from anabranch.simulation.plays.groups import GroupPlay
+from anabranch.simulation.plays.key_batches import KeyBatches
+from anabranch.simulation.plays.play import Play
+from anabranch.simulation.plays.spoilt import Planted, Spoilt
+from anabranch.simulation.plays.waiting import Waiting
+from anabranch.simulation.world import leaks, workload, writers
+from anabranch.simulation.world.faults import Faults
+from anabranch.simulation.world.kinds import TroubleKind
+from anabranch.simulation.world.workload import RoamingReader
+from anabranch.simulation.world.world import NAME, TOPIC, Report, Stuck, World
+from anabranch.simulation.world.writers import WriterJob
 
-# Virtual seconds that a calm cluster gets to finish everything.
+# The virtual seconds that a calm cluster has to finish everything.
 CALM_MAX_S: Final = 240.0
-TRACE_LINES: Final = 120
 PLAYS: Final[tuple[type[Play], ...]] = (
     Chunked,
     KeyBatches,
     BriefTopics,
     Waiting,
-    Group,
+    GroupPlay,
     Spoilt,
 )
 
 
-class Stuck(AssertionError):
-    """The faults are over, and something is not getting done."""
+class ClusterRun:
+    """One run of a world: first its faults and plays, then the calm in which everything must get done."""
 
-
-@dataclass(slots=True)
-class Report:
-    seed: int
-    problems: list[str] = field(default_factory=list)
-    trace: list[str] = field(default_factory=list)
-    virtual_s: float = 0.0
-    callbacks: int = 0
-    sent: int = 0
-    delivered: int = 0
-    reshapings: int = 0
-    faults: int = 0
-
-    @property
-    def is_good(self) -> bool:
-        return not self.problems
-
-    def __str__(self) -> str:
-        figures = (
-            f"seed {self.seed}: {self.sent} sent, {self.delivered} delivered, {self.reshapings} splits and merges, "
-            f"{self.faults} faults in {self.virtual_s:.0f} s"
-        )
-        if self.is_good:
-            return figures
-        lines = [figures, *(f"  WRONG: {problem}" for problem in self.problems)]
-        return "\n".join([*lines, *(f"    {line}" for line in self.trace[-TRACE_LINES:])])
-
-
-class World:
-    """What the parts of a run share."""
-
-    def __init__(
-        self,
-        seed: int,
-        brokers: int,
-        *,
-        is_traced: bool = False,
-        sabotage: frozenset[Sabotage] = frozenset(),
-        kinds: frozenset[Kind] | None = None,
-    ) -> None:
-        self.seed = seed
-        self.kinds = drawn(seed) if kinds is None else kinds
-        self.chance = random.Random(seed)
-        self.is_traced = is_traced
-        self.loop = SimLoop()
-        self.network = self.loop.network = Network(self.loop, random.Random(self.chance.random()))
-        # Half of the runs keep sealed segments as long as consumed messages linger, which is longer than the trouble
-        # lasts. The others delete them in the middle of it, and promise less to producers in doubt.
-        self.keeps_sealed = self.chance.random() < 0.5
-        self.history = History(is_gone_early=self._is_gone_early)
-        self.report = Report(seed)
-        names = [f"b{n + 1}" for n in range(brokers)]
-        config = CONFIG if self.keeps_sealed else replace(CONFIG, log_linger_seconds=0)
-        self.cluster = Cluster(
-            self.loop, self.network, self.chance, names, self._look, self.note, sabotage, config
-        )
-        self.faults = Faults(self)
-        self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
-        self.is_calm = False
-        self.reshapings = 0
-        self.extra: dict[str, SubscriptionKind] = {}  # Subscriptions that come and go, and are there.
-        self.doubtful: set[str] = set()
-        self.gone: set[str] = set()
-        self.client_hosts: dict[str, str] = {}  # The machine on which each client runs now.
-        self._hosts: dict[str, Host] = {}  # All machines of clients that have not left.
-        self.pace_s = self.chance.uniform(0.02, 0.3)
-        self.fault_every_s = self.chance.uniform(0.2, 1.5)
-        # In half of the runs somebody writes hidden, too.
-        self.hides = self.chance.random() < 0.5
-        self.plays = [play(self) for play in PLAYS if play.kind in self.kinds]
-
-    def note(self, text: str) -> None:
-        self.report.trace.append(f"{self.loop.time() - 1000:8.3f} {text}")
-
-    def wrong(self, what: str) -> None:
-        self.note(f"WRONG: {what}")
-        self.report.problems.append(what)
-
-    def _look(self, paths: Any) -> None:
-        self.laws.look(paths)
-
-    def _opened(self, name: TopicName) -> list[Topic]:
-        found = []
-        for node in self.cluster.up:
-            topic = node.broker.loaded().get(name)
-            if topic is not None and not topic.is_closed and node.broker.owners.is_mine(name):
-                found.append(topic)
-        return found if len(found) == 1 else []
-
-    def _is_gone_early(self, number: int) -> bool:
-        if self.keeps_sealed or self.record is None:
-            return False
-        segment = self.record.layout.segments.get(SegmentId(number))
-        return segment is None or segment.is_deleting
-
-    @property
-    def record(self) -> ScalableTopic | None:
-        value = self.cluster.metadata.peek(topic_path(NAME))
-        return ScalableTopic.decode(value) if value else None
-
-    def client(self) -> Client:
-        return Client(
-            self.cluster.service_url,
-            chance=random.Random(self.chance.random()),
-            now_ms=self.loop.now_ms,
-        )
-
-    @staticmethod
-    def service(broker: Broker) -> ScalableTopics:
-        assert broker.scalable is not None
-        return broker.scalable
-
-    def on_host(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.client_hosts[name] = name
-        return self.loop.create_task(work, name=name, context=context_of(self.host(name)))
-
-    def host(self, name: str) -> Host:
-        """A new machine for a client."""
-        host = self._hosts[name] = Host(name)
-        return host
-
-    def leave(self, name: str) -> None:
-        """That machine is switched off."""
-        self._hosts.pop(name).is_dead = True
-        self.network.host_died(name)
-
-    def everybody_leaves(self) -> None:
-        for name in list(self._hosts):
-            self.leave(name)
-
-    # -- the run
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.faults = Faults(world)
+        self.plays = [play(world, self.faults) for play in PLAYS if play.kind in world.kinds]
 
     async def main(self) -> None:
-        chance = self.chance
-        for node in self.cluster.nodes:
-            await self.cluster.start(node)
-        await workload.ask(self, lambda b: self.service(b).create(NAME, chance.choice((1, 2, 3))))
-        await self.subscribe("stream", SubscriptionKind.STREAM)
-        await self.subscribe("queue", SubscriptionKind.QUEUE)
+        chance = self.world.chance
+        for node in self.world.cluster.nodes:
+            await self.world.cluster.start(node)
+        await workload.ask(self.world, lambda b: self.world.service(b).create(NAME, chance.choice((1, 2, 3))))
+        await workload.subscribe(self.world, "stream", SubscriptionKind.STREAM)
+        await workload.subscribe(self.world, "queue", SubscriptionKind.QUEUE)
         for play in self.plays:
             await play.prepare()
         producers = [
-            self.on_host(f"producer-{n}", workload.produce(self, f"producer-{n}", chance.randint(15, 40)))
+            self.world.on_host(
+                f"producer-{n}", workload.produce(self.world, f"producer-{n}", chance.randint(15, 40))
+            )
             for n in range(2)
         ]
-        if self.hides:
-            job = Job("job", workload.TOPIC, self.history)
-            producers.append(self.on_host("job", writers.write_batches(self, job, chance.randint(3, 8))))
+        if self.world.hides:
+            job = WriterJob("job", TOPIC, self.world.history)
+            producers.append(
+                self.world.on_host("job", writers.write_batches(self.world, job, chance.randint(3, 8)))
+            )
         readers = [
-            self.loop.create_task(Reader(self, kind, name, is_stream=kind == "stream").live(), name=name)
+            self.world.loop.create_task(
+                RoamingReader(self.world, kind, name, is_stream=kind == "stream").live(), name=name
+            )
             for kind in ("stream", "queue")
             for name in (f"{kind}-{n}" for n in range(2))
         ]
@@ -224,22 +90,15 @@ class World:
             play.start()
         faults = self.faults
         busy = [
-            self.loop.create_task(work)
-            for work in (faults.run(), workload.reshape(self), workload.make_subscriptions(self))
+            self.world.loop.create_task(work)
+            for work in (faults.run(), workload.reshape(self.world), workload.make_subscriptions(self.world))
         ]
         await asyncio.sleep(chance.uniform(3.0, 12.0))
-        self.is_calm = True
-        self.note("-- all faults end")
+        self.world.is_calm = True
+        self.world.note("-- all faults end")
         await faults.end()
-        self.report.faults = faults.count
+        self.world.report.faults = faults.count
         await self._finish(busy, producers, readers)
-
-    async def subscribe(self, name: str, kind: SubscriptionKind) -> None:
-        for _ in range(100):
-            if await workload.make_subscription(self, name, kind):
-                return
-            await asyncio.sleep(0.1)
-        raise Stuck(f"subscription {name} cannot be made")
 
     async def _finish(
         self,
@@ -247,20 +106,20 @@ class World:
         producers: list[asyncio.Task[None]],
         readers: list[asyncio.Task[None]],
     ) -> None:
-        deadline = self.loop.time() + CALM_MAX_S
+        deadline = self.world.loop.time() + CALM_MAX_S
         await asyncio.gather(*busy)
-        for name in sorted(self.doubtful):
-            # What is in doubt is settled now: it must be possible to get rid of it.
-            while not await workload.delete_subscription(self, name):
+        for name in sorted(self.world.doubtful):
+            # A subscription in doubt is settled now: its deletion must succeed.
+            while not await workload.delete_subscription(self.world, name):
                 self._check_time(deadline, f"{name} cannot be deleted")
                 await asyncio.sleep(0.5)
         readers += [
-            self.on_host(name, Reader(self, name, name, is_stream=False).live())
-            for name in sorted(self.extra)
+            self.world.on_host(name, RoamingReader(self.world, name, name, is_stream=False).live())
+            for name in sorted(self.world.extra)
         ]
         while (left := self._left(producers)) is not None:
             self._check_time(deadline, left)
-            await self.cluster.restart_failed()
+            await self.world.cluster.restart_failed()
             await asyncio.sleep(0.5)
             for task in readers:
                 if task.done():
@@ -269,19 +128,19 @@ class World:
         for play in self.plays:
             await play.check()
         self.judge()
-        if Kind.LEAKS in self.kinds:
+        if TroubleKind.LEAKS in self.world.kinds:
             for task in readers:
                 task.cancel()
-            await leaks.check(self)
+            await leaks.check(self.world)
 
     def judge(self) -> None:
-        """What the histories say, once everything has come that will."""
-        for history in dict.fromkeys([self.history, *(play.history for play in self.plays)]):
+        """Adds the violations in the histories, once everything that can be delivered has been."""
+        for history in dict.fromkeys([self.world.history, *(play.history for play in self.plays)]):
             for problem in history.check():
-                self.wrong(problem)
+                self.world.wrong(problem)
 
     def _left(self, producers: list[asyncio.Task[None]]) -> str | None:
-        """What is still to be done; None when all is."""
+        """What is still to be done; None when everything is done."""
         for task in producers:
             if not task.done():
                 return f"{task.get_name()} is not done"
@@ -289,27 +148,27 @@ class World:
         for play in self.plays:
             if (left := play.left()) is not None:
                 return left
-        record = self.record
+        record = self.world.record
         if record is None or record.plan is not None:
             return f"the record is {record}"
-        for name in self.history.subscriptions:
-            if owed := self.history.owed(name):
+        for name in self.world.history.subscriptions:
+            if owed := self.world.history.owed(name):
                 return f"{len(owed)} messages never came to {name}, such as {min(owed)}"
         if record.layout.sealed:
             return f"nobody needs segments {[s.id for s in record.layout.sealed]} any more, and they are kept"
         return None
 
     def _check_time(self, deadline: float, left: str) -> None:
-        if self.loop.time() > deadline:
+        if self.world.loop.time() > deadline:
             raise Stuck(
-                f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self._describe()}\n{self.loop.describe_tasks()}"
+                f"after {CALM_MAX_S:.0f} calm seconds {left}\n{self._describe()}\n{self.world.loop.describe_tasks()}"
             )
 
     def _describe(self) -> str:
-        """What the leaders know of their consumers."""
-        lines = [f"  {self.record}"]
-        for node in self.cluster.up:
-            controller = self.service(node.broker).controllers.get(NAME)
+        """The leaders' knowledge of their consumers."""
+        lines = [f"  {self.world.record}"]
+        for node in self.world.cluster.up:
+            controller = self.world.service(node.broker).controllers.get(NAME)
             if controller is None or not controller.is_leader:
                 continue
             lines.append(f"  {node} leads, and is at {controller.state and controller.state.doing}")
@@ -323,27 +182,27 @@ class World:
         return "\n".join(lines)
 
     async def _check_end(self) -> None:
-        """Nothing is left of what was deleted, and what is there is everywhere it should be."""
-        record = self.record
+        """Nothing is left of deleted things, and everything else is complete."""
+        record = self.world.record
         assert record is not None
-        known = set(self.cluster.metadata.names_below(f"{topic_path(NAME)}/{SUBSCRIPTIONS}"))
-        for name in self.gone & known:
-            self.wrong(f"subscription {name} was deleted and has a record")
+        known = set(self.world.cluster.metadata.names_below(f"{topic_path(NAME)}/{SUBSCRIPTIONS}"))
+        for name in self.world.gone & known:
+            self.world.wrong(f"subscription {name} was deleted and has a record")
         for segment in record.layout.active:
             status = await self._status(segment)
-            now = self.record
-            # Read again: the topic may have split or merged by itself while its owner was asked.
+            now = self.world.record
+            # The record is read again: the topic may have split or merged automatically while its owner was asked.
             if status.is_sealed and now is not None and now.plan is None and now.layout == record.layout:
-                self.wrong(f"segment {segment.id} is active in the layout and sealed")
+                self.world.wrong(f"segment {segment.id} is active in the layout and sealed")
             for name in status.subscriptions.keys() - known:
-                self.wrong(f"segment {segment.id} has a cursor of {name}, which has no record")
-            for name in set(self.history.subscriptions) - status.subscriptions.keys():
-                self.wrong(f"segment {segment.id} has no cursor of {name}")
+                self.world.wrong(f"segment {segment.id} has a cursor of {name}, which has no record")
+            for name in set(self.world.history.subscriptions) - status.subscriptions.keys():
+                self.world.wrong(f"segment {segment.id} has no cursor of {name}")
 
     async def _status(self, segment: Segment) -> SegmentStatus:
         for _ in range(20):
             try:
-                return await workload.ask(self, lambda b: b.segments.status(NAME, segment))
+                return await workload.ask(self.world, lambda b: b.segments.status(NAME, segment))
             except workload.EXPECTED as error:
                 said = str(error)
                 await asyncio.sleep(0.5)
@@ -351,7 +210,7 @@ class World:
 
 
 class Complaints(logging.Handler):
-    """Errors that somebody logged because they were not expected."""
+    """Unexpected errors that were logged."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.DEBUG if world.is_traced else logging.ERROR)
@@ -367,7 +226,7 @@ class Complaints(logging.Handler):
 
 @contextmanager
 def _surroundings(world: World) -> Iterator[None]:
-    """What is chance or output elsewhere comes from the seed, and goes into the report."""
+    """Within the block, random names come from the seed, and log lines go into the report."""
     logger = logging.getLogger("anabranch")
     complaints = Complaints(world)
     was = (logger.level, logger.propagate, secrets.token_hex)
@@ -390,19 +249,20 @@ def run(
     brokers: int = 3,
     is_traced: bool = False,
     sabotage: frozenset[Sabotage] = frozenset(),
-    kinds: frozenset[Kind] | None = None,
+    kinds: frozenset[TroubleKind] | None = None,
 ) -> Report:
-    """`is_traced` puts every delivery and log line into the report's trace; it changes nothing else.
+    """Runs one seed. `is_traced` puts every delivery and log line into the report's trace; it changes nothing else.
 
-    `kinds` are those that the run has beside its main load; those that the seed draws, if none are given."""
+    `kinds` are the kinds of trouble beside the main load; by default those that the seed draws.
+    """
     world = World(seed, brokers, is_traced=is_traced, sabotage=sabotage, kinds=kinds)
-    report = world.report
+    report, whole = world.report, ClusterRun(world)
     with _surroundings(world):
         try:
-            world.loop.run_until_complete(world.main())
+            world.loop.run_until_complete(whole.main())
         except (Stuck, Deadlock, Livelock) as error:
-            # What the histories say of it first: that is what a client would complain of.
-            world.judge()
+            # The histories are judged first: they have what a client would complain about.
+            whole.judge()
             world.wrong(str(error))
         except (Exception, asyncio.CancelledError):
             world.wrong(f"the run itself failed: {traceback.format_exc()}")

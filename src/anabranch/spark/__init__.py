@@ -1,5 +1,5 @@
 """Scalable topics in Spark: `spark.read` and `spark.readStream` with `.format("anabranch")`. Needs `pyspark`
 4.2 or later.
 
-Nothing here is imported by the rest. `pyspark_anabranch` is what Spark finds by itself.
+No other package imports this one. Spark finds `pyspark_anabranch` automatically.
 """

@@ -1,7 +1,7 @@
-"""The sink `anabranch`: what Spark calls of it, handed on.
+"""The sink `anabranch`: passes Spark's calls on.
 
-Spark makes a writer on the driver when it plans a write, copies it into every task to `write`, and back on the driver
-has a copy, or for each micro-batch a new one, `commit` or `abort` what the tasks returned.
+Spark makes a writer on the driver when it plans a write, copies it into every task to `write`, and on the driver calls
+`commit` or `abort` with the tasks' results, on a copy or, for each micro-batch, on a new writer.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from uuid import UUID, uuid4
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from anabranch.errors import AnabranchError
-from anabranch.spark.deciding import Job, abort, commit, records_of, stream_write_id
-from anabranch.spark.options import BadOption, Kind
-from anabranch.spark.sink_columns import Columns, columns_of
-from anabranch.spark.sink_options import SinkOptions, parse
-from anabranch.spark.tally import Tally
-from anabranch.spark.task_writer import Outcome, Plan, write_rows
+from anabranch.spark.columns.sink_columns import SinkColumns, columns_of
+from anabranch.spark.driver.commit import FinishedBatch, abort, commit, records_of, stream_write_id
+from anabranch.spark.options.sink import SinkOptions, parse
+from anabranch.spark.options.source import BadOption, Kind
+from anabranch.spark.task.tally import RowTally
+from anabranch.spark.task.write import TaskOutcome, WritePlan, write_rows
 
 log = logging.getLogger(__name__)
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# A task or job that fails does not wait longer than this to say so.
+# The longest wait of a failing task or job before it reports the failure.
 GIVE_UP_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a write is known by. Tasks know it, and tell the driver."""
+    """The name of a write. Tasks know it, and send it to the driver."""
 
     write: str
     batch: int = 0
-    # The run of the query, where several writes of one run may come by the same name.
+    # The run of the query, where several writes of one run may have the same name.
     run: str | None = None
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+class TaskMessage(WriterCommitMessage):
+    """The message of a task to the driver."""
 
     name: Name
-    outcome: Outcome
+    outcome: TaskOutcome
 
 
-def plan_of(given: Mapping[str, str], schema: Any, overwrite: bool, kind: Kind) -> Plan:
-    """BadOption or BadColumn for what cannot be written."""
+def plan_of(given: Mapping[str, str], schema: Any, overwrite: bool, kind: Kind) -> WritePlan:
+    """The plan of a write. Raises BadOption or BadColumn for what cannot be written."""
     if overwrite:
         raise BadOption(
-            "a topic cannot be written anew: messages are only added to it. "
+            "a topic cannot be overwritten: messages are only added to it. "
             + (
                 'Output mode complete is refused: .outputMode("append"), or "update" for the rows that changed'
                 if kind == "stream"
@@ -61,15 +61,15 @@ def plan_of(given: Mapping[str, str], schema: Any, overwrite: bool, kind: Kind) 
         )
     options = parse(given, kind)
     columns = columns_of([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
-    return Plan(options, columns, _encoder(options, columns, schema) if options.encode else None)
+    return WritePlan(options, columns, _encoder(options, columns, schema) if options.encode else None)
 
 
-def _encoder(options: SinkOptions, columns: Columns, schema: Any) -> Any:
-    """By the schema that the topic has now."""
+def _encoder(options: SinkOptions, columns: SinkColumns, schema: Any) -> Any:
+    """The encoder for the topic's present schema."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from anabranch.spark.declared import fetched
-    from anabranch.spark.encoding import encoder_of
+    from anabranch.spark.values.analysed_schema import fetched
+    from anabranch.spark.values.encode import encoder_of
 
     assert options.topic is not None
     info, _ = fetched(options.service_url, options.topic, None, options.timeout_s, options.security)
@@ -82,7 +82,7 @@ def _encoder(options: SinkOptions, columns: Columns, schema: Any) -> Any:
 
 
 def _of_query(topic: str | None) -> Name | None:
-    """By the streaming query and batch that this task is of, also by way of foreachBatch; None if it is of none."""
+    """The name by this task's streaming query and batch, also within foreachBatch; None outside a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -91,13 +91,13 @@ def _of_query(topic: str | None) -> Name | None:
     query, batch = map(context.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
     if not query or not batch:
         return None
-    # Spark makes the run's id the group of its jobs. Users may set another group, which says nothing.
+    # Spark makes the run's id the group of its jobs. Users may set another group, which is ignored.
     group = context.getLocalProperty("spark.jobGroup.id") or ""
     run = group if _UUID.fullmatch(group) else None
     return Name(stream_write_id(query, topic), int(batch), run)
 
 
-def _write(plan: Plan, name: Name, rows: Iterator[Any]) -> Written:
+def _write(plan: WritePlan, name: Name, rows: Iterator[Any]) -> TaskMessage:
     tried: list[UUID] = []
 
     def new_attempt() -> UUID:
@@ -105,39 +105,46 @@ def _write(plan: Plan, name: Name, rows: Iterator[Any]) -> Written:
         return tried[-1]
 
     try:
-        return Written(name, write_rows(plan, name.write, name.batch, rows, new_attempt))
+        return TaskMessage(name, write_rows(plan, name.write, name.batch, rows, new_attempt))
     except BaseException:
         _give_up(plan.options, name, tried)
         raise
 
 
 def _give_up(options: SinkOptions, name: Name, attempts: Sequence[UUID]) -> None:
-    """So that readers need not wait for them. Without it, brokers give them up after a while."""
+    """Drops the attempts, so that readers need not wait for them. Otherwise brokers drop them after a while."""
     if attempts:
         try:
             records_of(options, min(options.timeout_s, GIVE_UP_S)).drop(name.write, name.batch, attempts)
         except AnabranchError as error:
-            log.warning("attempts of %s/%d are given up later: %s", name.write, name.batch, error)
+            log.warning(
+                "dropping attempts of %s/%d failed, brokers drop them later: %s",
+                name.write,
+                name.batch,
+                error,
+            )
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    return [cast(Written, message) for message in messages if message is not None]
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+    return [cast(TaskMessage, message) for message in messages if message is not None]
 
 
-def _attempts(told: Sequence[Written]) -> list[UUID]:
+def _attempts(told: Sequence[TaskMessage]) -> list[UUID]:
     return [attempt for one in told for attempt in one.outcome.attempts]
 
 
-def _topics(told: Sequence[Written]) -> set[str]:
+def _topics(told: Sequence[TaskMessage]) -> set[str]:
     return {topic for one in told for topic in one.outcome.topics}
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`. One is pickled for tasks and commit alike, so all of them know the write by the same name.
+    """The writer of `df.write`. The same one is pickled for tasks and commit, so all of them know the write by the same
+    name.
 
-    In foreachBatch it is named by the query and the batch, which only tasks are told. All tasks of a job are."""
+    In foreachBatch the write is named by the query and the batch, which Spark gives only to tasks, and to all tasks of
+    a job."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._is_given = plan.options.write_id is not None
         self._name = Name(plan.options.write_id or f"spark-batch/{uuid4()}")
@@ -154,16 +161,16 @@ class BatchWriter(DataSourceArrowWriter):
         told = _told(messages)
         name = told[0].name if told else self._name
         if name == self._name and not self._is_given:
-            # Nobody will run it again, so it is decided: nothing of it ever shows.
+            # It is never run again, so it is decided now: none of its rows becomes visible.
             abort(records_of(self._plan.options), name.write, name.batch, _topics(told))
         else:
             _give_up(self._plan.options, name, _attempts(told))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`. Tasks learn from Spark which query and batch they are of, and tell the driver."""
+    """The writer of `df.writeStream`. Tasks learn their query and batch from Spark, and send them to the driver."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -184,11 +191,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _give_up(self._plan.options, replace(told[0].name, batch=batchId), _attempts(told))
 
 
-def _commit(options: SinkOptions, name: Name, told: Sequence[Written]) -> None:
-    tally = Tally()
+def _commit(options: SinkOptions, name: Name, told: Sequence[TaskMessage]) -> None:
+    tally = RowTally()
     for one in told:
         tally = tally.plus(one.outcome.tally)
     attempts, topics = frozenset(_attempts(told)), frozenset(_topics(told))
     written = frozenset(place for one in told for place in one.outcome.written)
-    job = Job(name.write, name.batch, attempts, topics, tally.contents, name.run, written)
+    job = FinishedBatch(name.write, name.batch, attempts, topics, tally.contents, name.run, written)
     commit(records_of(options), job, fail_on_other_rows=options.fail_on_other_rows)

@@ -4,8 +4,8 @@
 ledgers. Records become confirmed on a later turn of the event loop, never inside `append`, so that callers meet the
 same order of events as with a real disk. There is no budget: what is trimmed or deleted is freed, the rest is kept.
 
-It is fail-stop as the log on disk is: what is raised while records are confirmed ends the incarnation, and an owner
-that misbehaves costs its own ledger.
+It is fail-stop like the log on disk: an error while records are confirmed ends the incarnation, and an owner that
+raises loses its own ledger.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["MemoryLogStore", "MemoryMedium"]
 
 log = logging.getLogger(__name__)
 
-# More deltas than this are folded into one snapshot, if the owner can give one: a disk's checkpoint does the same.
+# More deltas than this are folded into one snapshot, if the owner provides one: a checkpoint on disk does the same.
 _DELTAS_MAX = 1024
 
-# What the log on disk has room for.
+# The limit of the log on disk.
 _MESSAGES_MAX = (1 << 32) - 1
 
 
@@ -69,14 +69,14 @@ class _Ledger:
         self.state_base += last
 
     def fold(self, snapshot: bytes) -> None:
-        """`snapshot` says what all records so far say."""
+        """`snapshot` replaces all state records so far."""
         if self.state_end != self.next_state:
-            raise LogFailedError("a state was asked for that says more than is confirmed")
+            raise LogFailedError("a requested state covers more than is confirmed")
         self.state_base = self.state_end - 1
         self.states = [(True, snapshot)]
 
     def void(self) -> None:
-        """What is unconfirmed never happened."""
+        """Removes what is unconfirmed."""
         del self.entries[self.entries_end :]
         del self.states[self.state_end - self.state_base :]
 
@@ -108,11 +108,11 @@ class _Wal:
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, _Ledger] = {}
         self.is_fenced = False
-        # Also of ledgers not opened yet: a fence outlives whatever comes later.
+        # Also ledgers not opened yet: a fence stays in force.
         self.fenced: set[LedgerId] = set()
 
     def states(self, ledgers: Collection[LedgerId] | None) -> dict[LedgerId, LedgerState]:
-        """Of those of the ledgers (None: all) that are here; another incarnation may delete what it has taken."""
+        """The states of those ledgers (None: all) that are here; another incarnation may delete what it has taken."""
         wanted = self.ledgers if ledgers is None else [one for one in ledgers if one in self.ledgers]
         return {one: self.ledgers[one].state() for one in wanted}
 
@@ -134,7 +134,7 @@ class _Writer:
         self.listener = listener
         self.is_open = True
         self.error: LogError | None = None
-        # Its owner misbehaved: closed, and the owner is told no more.
+        # Set when its owner raised an error: the ledger is closed, and the owner is no longer notified.
         self.failure: LogError | None = None
         self.is_pending = False
 
@@ -201,7 +201,8 @@ class _Writer:
                 self.tell_lost(error)
 
     def fail(self, what: str, error: Exception) -> bool:
-        """The owner misbehaved: the ledger is closed as if it had closed it. True if it is to be told."""
+        """Closes the ledger after its owner raised an error, as if the owner had closed it. True if the owner is to be
+        notified."""
         log.error("the owner of ledger %s %s", self._ledger, what, exc_info=error)
         if not self.is_open or self.error is not None:
             return False
@@ -213,7 +214,7 @@ class _Writer:
         try:
             self.listener.lost(error)
         except Exception:
-            log.exception("the owner of ledger %s failed when it was told that it is lost", self._ledger)
+            log.exception("the owner of ledger %s failed when it was notified of its loss", self._ledger)
 
 
 class MemoryLogStore:
@@ -233,7 +234,7 @@ class MemoryLogStore:
         self._error: LogError | None = None
         self._commits = 0
         if incarnation in self._medium.wals:
-            raise LogError(f"{incarnation} has been here before: an incarnation's name is never used again")
+            raise LogError(f"{incarnation} was used before: an incarnation's name is never used again")
         self._wal = self._medium.wals[incarnation] = _Wal()
 
     @property
@@ -253,14 +254,14 @@ class MemoryLogStore:
         return self._capacity_bytes
 
     def set_capacity(self, count: int | None) -> None:
-        """Plays a disk of that size."""
+        """Simulates a disk of that size."""
         self._capacity_bytes = count
 
     def told_space(self) -> str:
         return "the log is in memory"
 
     def set_accepting(self, is_accepting: bool) -> None:
-        """Plays a disk that runs full, or has room again."""
+        """Simulates a disk that runs full, or has room again."""
         if is_accepting != self._is_accepting:
             self._is_accepting = is_accepting
             for callback in self._accepting_callbacks:
@@ -287,7 +288,7 @@ class MemoryLogStore:
         self._end(LogFailedError("the log is closed"))
 
     def fail(self) -> None:
-        """Plays a failed sync: what is unconfirmed never will be, and the incarnation is over."""
+        """Simulates a failed sync: unconfirmed records will never be confirmed, and the incarnation is over."""
         self._end(LogFailedError("the log's medium failed"))
 
     def _end(self, error: LogError) -> None:
@@ -329,7 +330,7 @@ class MemoryLogStore:
         try:
             self._confirm_all(pending)
         except BaseException as error:
-            log.critical("the log of %s ends: it is not what it must be", self._incarnation, exc_info=error)
+            log.critical("the log of %s ends because of an internal error", self._incarnation, exc_info=error)
             self._end(LogFailedError(f"the log ended itself: {error!r}"))
             if not isinstance(error, Exception):
                 raise
@@ -353,7 +354,7 @@ class MemoryLogStore:
                 try:
                     writer.listener.confirmed(writer.data.entries_end, writer.data.state_end)
                 except Exception as error:
-                    self._owner_failed(writer, "failed when it was told of a commit", error)
+                    self._owner_failed(writer, "failed when it was notified of a commit", error)
 
     def _fold(self, writer: _Writer) -> None:
         listener = writer.listener
@@ -373,7 +374,7 @@ class MemoryLogStore:
     def _drop(self, writer: _Writer, error: LogError) -> None:
         is_settled = not writer.is_open and not writer.is_pending
         writer.data.void()
-        # An owner that let go and has had all its answers is not bothered.
+        # An owner that closed its ledger and has had all its answers is not notified.
         writer.lose(error, is_told=not is_settled)
 
     async def _flush(self) -> None:
@@ -401,7 +402,7 @@ class MemoryLogStore:
         if self._wal.is_fenced:
             self._end(_fenced(f"incarnation {self._incarnation}"))
         for ledger in sorted(self._wal.fenced & self._writers.keys()):
-            # Those that wait for a commit meet the fence there.
+            # Ledgers that wait for a commit find the fence there.
             if not self._writers[ledger].is_pending:
                 self._drop(self._writers[ledger], _fenced(f"ledger {ledger}"))
 
@@ -485,7 +486,7 @@ class MemoryLogStore:
         }
 
     def histograms(self) -> Mapping[str, Histogram]:
-        """Memory takes no time worth telling."""
+        """Empty: times in memory are negligible."""
         return {}
 
 

@@ -2,12 +2,12 @@
 
 A *ledger* is a run of entries of one topic written by one broker incarnation. All ledgers of an incarnation share one
 write-ahead log. A `LogStore` writes the log of its own incarnation and reads every incarnation's. It knows ledgers and
-bytes only; topics, cursors and retention are its callers' business (`topic_log.py`).
+bytes only; its callers know topics, cursors and retention (`topic_log.py`).
 
-Three promises carry everything above:
+Callers rely on three promises:
 
-* **Confirmed** is the only end anyone is told. An entry or state record is confirmed once its commit, and every commit
-  before it, is stored, and no fence was found after that. Nothing unconfirmed is ever read.
+* **Confirmed** is the only end that callers ever see. An entry or state record is confirmed once its commit, and every
+  commit before it, is stored, and no fence was found after that. Nothing unconfirmed is ever read.
 * **Fencing** is absolute: once `take` has returned, the previous writer confirms nothing more for those ledgers.
 * **Order**: entries and state records of one ledger are recovered in append order, without gaps.
 """
@@ -24,13 +24,13 @@ from anabranch.model.position import Incarnation, LedgerId
 
 Buffer = bytes | bytearray | memoryview
 
-# (entry id, number of messages in it, the entry's bytes). A plain tuple: one is made per entry read.
-# The view stays valid as long as someone holds it.
+# (entry id, number of messages in it, the entry's bytes). A plain tuple: one is made per entry read. The view stays
+# valid as long as it is held.
 Entry = tuple[int, int, memoryview]
 
 
 class LogError(AnabranchError):
-    """The log could not do what was asked."""
+    """The log could not do what it was asked to do."""
 
     # ServiceNotReady: the client looks the topic up again and tries there.
     code = 6
@@ -41,7 +41,7 @@ class FencedError(LogError):
 
 
 class LogFailedError(LogError):
-    """A write or sync failed. It is never tried again: the incarnation is over and recovery reads what is there."""
+    """A write or sync failed. It is never retried: the incarnation is over, and recovery reads what is on disk."""
 
 
 class LogFullError(LogError):
@@ -51,7 +51,7 @@ class LogFullError(LogError):
 
 
 class LogInUseError(LogError):
-    """The folder belongs to another running process, or lies where a log must not."""
+    """The folder belongs to another running process, or lies on a file system where a log must not be."""
 
 
 class LogMissingError(LogError):
@@ -65,14 +65,14 @@ class LogDamagedError(LogError):
         super().__init__(f"ledger {ledger} entry {first_bad}: damaged record in {where} at byte {offset}")
         self.ledger = ledger
         self.first_bad = first_bad
-        # The first entry known to be readable again, or None when nothing of the ledger follows the damage.
+        # The first entry known to be readable again, or None if nothing of the ledger follows the damage.
         self.next_good = next_good
         self.where = where
         self.offset = offset
 
 
 class LedgerListener(Protocol):
-    """What a ledger's owner is told, on the event loop's thread."""
+    """Notifications to a ledger's owner, on the event loop's thread."""
 
     def confirmed(self, entries_end: int, state_end: int) -> None:
         """Entries with ids below `entries_end` and state records numbered below `state_end` are confirmed.
@@ -82,12 +82,12 @@ class LedgerListener(Protocol):
     def lost(self, error: LogError) -> None:
         """The ledger takes no more writes; what is unconfirmed now will never be confirmed. Called once.
 
-        Unconfirmed is not undone: as after a crash, whoever opens the topic next may find it stored."""
+        Unconfirmed records are not undone: as after a crash, the next owner of the topic may find them stored."""
 
 
 @runtime_checkable
 class FoldingListener(LedgerListener, Protocol):
-    """A listener that can say its whole state, so that a checkpoint need not carry a snapshot and every delta."""
+    """A listener that can provide its whole state, so that a checkpoint need not carry a snapshot and every delta."""
 
     def snapshot(self) -> bytes:
         """The owner's state in full: everything appended so far, confirmed or not, as `append_snapshot` would take it.
@@ -113,24 +113,25 @@ class LedgerWriter(Protocol):
     def append(self, entry: Buffer, messages: int) -> int:
         """Copies `entry` into the commit being filled and gives it the next id. Raises if the ledger is lost.
 
-        The buffer is free for reuse on return. `messages` is how many messages the entry carries, in 32 bits.
-        Whatever it raises, nothing was appended; ValueError if no log could store it."""
+        The buffer may be reused on return. `messages` is how many messages the entry carries, in 32 bits. On any error
+        nothing was appended; ValueError if no log could store the entry."""
 
     def append_many(self, entries: Sequence[Buffer], messages: Sequence[int]) -> int:
-        """`append` for each pair, in order, at a fraction of the cost per entry; the id of the first. Not empty.
+        """`append` for each pair, in order, at a fraction of the cost per entry; returns the id of the first. Not for
+        empty lists.
 
-        Where it raises, the first of them may have been appended: as many as `next_entry` says."""
+        On an error some of the first entries may have been appended: `next_entry` says how many."""
 
     def append_state(self, delta: bytes) -> int:
         """A small change of the owner's state (an ack, a new cursor …), ordered with the entries.
 
-        Returns its number; `confirmed(state_end > number)` says it is stored."""
+        Returns its number; it is stored once `confirmed` reports a `state_end` above that."""
 
     def append_snapshot(self, state: bytes) -> int:
         """The owner's state in full. On recovery it replaces every state record before it."""
 
     def close(self) -> None:
-        """The owner lets go: unconfirmed records are still stored and confirmed, nothing more may be appended.
+        """Closes the ledger: unconfirmed records are still stored and confirmed, nothing more may be appended.
 
         Until the incarnation ends the store keeps the ledger's last snapshot and deltas for its checkpoints, and
         `take` of the own incarnation returns them, so that the same broker can open the topic again."""
@@ -157,15 +158,17 @@ class FileRun:
     first: int
     offsets: Sequence[int]
     lengths: Sequence[int]
-    # The file is full and has an index of its own, where a reader finds the same.
+    # The file is full and has an index of its own, which holds the same places.
     has_index: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Where a reader that bypasses the broker finds entries. Readers check ledger, entry and CRC of each record.
+    """The files in which a reader that bypasses the broker finds entries. Readers check ledger, entry and CRC of each
+    record.
 
-    A missing file means: plan again. After `expires_at_ms` (the store's clock) files may go at any time."""
+    If a file is missing, plan again. After `expires_at_ms` (the store's clock) files may be removed at any time.
+    """
 
     ledger: LedgerId
     first: int
@@ -189,19 +192,20 @@ class LogStore(Protocol):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What the log may take in all: its own limit, or what it takes and what is free. None where nobody knows."""
+        """The most bytes that the log may take: its own limit, or its size plus the free space. None if unknown."""
 
     def told_space(self) -> str:
-        """How much room there is and what bounds it, in words, as of the last look at the disk."""
+        """A sentence for people: how much room there is and what bounds it, as of the last check of the disk."""
 
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None: ...
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Calls back once this incarnation is over, whether or not a ledger is open; owners are told before."""
+        """Calls back once this incarnation is over, whether or not a ledger is open; owners are notified before
+        that."""
 
     @property
     def unconfirmed_bytes(self) -> int:
-        """Bytes appended and not yet confirmed: what back-pressure looks at."""
+        """Bytes appended and not yet confirmed: the measure for back-pressure."""
 
     async def start(self) -> None: ...
 
@@ -213,7 +217,7 @@ class LogStore(Protocol):
     def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
         """A writer for a ledger id never used before. The caller has stored (ledger, incarnation) in its record.
 
-        `namespace` says under which folder rewritten files of this ledger will lie."""
+        `namespace` names the folder for rewritten files of this ledger."""
 
     # -- taking over
 
@@ -223,18 +227,19 @@ class LogStore(Protocol):
         """Fences those ledgers of `incarnation` (None: all of them), recovers, and returns their final states.
 
         Idempotent, also across processes: the result is stored create-only and later callers read it. A ledger the
-        incarnation never wrote is absent from the answer. For this store's own incarnation it answers the present
-        state of closed ledgers, without fencing anything."""
+        incarnation never wrote is absent from the answer. For this store's own incarnation the answer is the present
+        state of closed ledgers, and nothing is fenced."""
 
     def look_for_fences(self) -> None:
-        """Has the owners told whose ledgers others have taken. Whoever writes meets the fence by himself."""
+        """Notifies the owners of ledgers that other brokers have taken. Owners that write find the fence without
+        this."""
 
     # -- reading (confirmed entries only)
 
     def read_cached(
         self, ledger: LedgerId, first: int, entries_max: int, bytes_max: int
     ) -> list[Entry] | None:
-        """Entries from `first` on, if they are in the recent-entries cache; None if storage must be asked.
+        """Entries from `first` on, if they are in the recent-entries cache; None if they must be read from storage.
 
         An empty list means: nothing confirmed at or after `first` (in a ledger this store writes). At least one entry
         is returned even if it alone exceeds `bytes_max`."""
@@ -250,9 +255,9 @@ class LogStore(Protocol):
     ) -> list[Entry]:
         """Entries [first, end) of any ledger, as many as the limits allow and at least one.
 
-        `end` is the caller's knowledge of the ledger's end (its record for past ledgers, the confirmed end for its
-        own). Raises LogDamagedError if the first one wanted is damaged (good entries before damage are returned
-        first), LogMissingError if it is not there."""
+        `end` is the end of the ledger as the caller knows it (from the topic's record for past ledgers, the confirmed
+        end for its own). Raises LogDamagedError if the first entry wanted is damaged (good entries before damage are
+        returned first), LogMissingError if it does not exist."""
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan: ...
 
@@ -265,9 +270,10 @@ class LogStore(Protocol):
         """The whole ledger is dead; no record names it any more."""
 
     def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
-        """Told once after start, with (ledger, incarnation, first live, end, namespace) of every ledger in any record.
+        """Called once after start, with (ledger, incarnation, first live, end, namespace) of every ledger in any
+        record.
 
-        Of incarnations that have ended, what is not named is dead. Rewriting and deletion begin only after this."""
+        All other ledgers of ended incarnations are dead. Rewriting and deletion begin only after this call."""
 
     async def reclaim(self) -> None:
         """Runs one pass of deletion and rewriting to its end now (it also happens by itself in the background)."""
@@ -277,4 +283,4 @@ class LogStore(Protocol):
         ...
 
     def histograms(self) -> Mapping[str, Histogram]:
-        """Seconds that things took: `append`, an entry until it is confirmed; `sync`, a write to disk."""
+        """Durations in seconds: `append`, an entry until it is confirmed; `sync`, a write to disk."""

@@ -22,13 +22,11 @@ from anabranch.wire.entry import is_batch, metadata_span, parse_metadata
 from anabranch.wire.frames import MESSAGE_BYTES_MAX, Buffer, strip_broker_metadata, verify
 
 _ZSTD_SIZE_UNKNOWN: Final = -1
-# What readers unpack one payload to at most, unless they are told otherwise; producers send nothing that is larger. The
-# limit of brokers is another one: it is for payloads as they are stored, which is packed.
-UNPACKED_BYTES_MAX: Final = 256 << 20
-# What a broker unpacks a batch to that it has to look into: this many times its size, and never more than that.
+# A broker that must read the messages of a batch unpacks it to at most this many times its size, and never to more than
+# LOOK_INTO_BYTES_MAX.
 _LOOK_INTO_RATIO: Final = 100
 LOOK_INTO_BYTES_MAX: Final = 64 << 20
-# And how many messages such a batch may have: as many as fit where nothing is packed.
+# The most messages that such a batch may have: as many as fit where nothing is packed.
 LOOK_INTO_MESSAGES_MAX: Final = MESSAGE_BYTES_MAX >> 2
 
 Message: TypeAlias = tuple[pb.SingleMessageMetadata, memoryview]
@@ -44,23 +42,23 @@ class Codec(NamedTuple):
 
 
 def _unzip(module: Any, data: bytes, size: int) -> bytes:
-    # One byte more than promised is allowed out, to tell a payload that lies about its size from a true one.
+    # One byte more than promised may come out, which shows that a payload is longer than it claims.
     result: bytes = zlib.decompressobj().decompress(data, size + 1)
     return result
 
 
 def _unsnap(snappy: Any, data: bytes, size: int) -> bytes:
-    # Its format opens with the size it unpacks to, which the package would believe whatever it says.
+    # The format begins with the unpacked size, and the package would trust that number whatever it is.
     if (named := varint.decode(data, 0)[0]) != size:
-        raise ValueError(f"it says that it holds {named} bytes, not {size}")
+        raise ValueError(f"it claims {named} bytes, not {size}")
     result: bytes = snappy.decompress(data)
     return result
 
 
 def _unzstd(zstd: Any, data: bytes, size: int) -> bytes:
-    # A frame may name the size it unpacks to, and then the package takes that for the limit, not ours.
+    # A frame may name its unpacked size, and then the package takes that size for the limit instead of ours.
     if (named := zstd.frame_content_size(data)) not in (size, _ZSTD_SIZE_UNKNOWN):
-        raise ValueError(f"it says that it holds {named} bytes, not {size}")
+        raise ValueError(f"it claims {named} bytes, not {size}")
     result: bytes = zstd.ZstdDecompressor().decompress(data, max_output_size=size)
     return result
 
@@ -97,7 +95,7 @@ def compress(kind: int, data: bytes) -> bytes:
 
 
 def decompress(kind: int, data: Buffer, size: int, *, size_max: int = MESSAGE_BYTES_MAX) -> bytes:
-    """The `size` bytes that `data` was made from. A payload that turns out longer or shorter is refused."""
+    """The `size` bytes that `data` was packed from. A payload that turns out longer or shorter is refused."""
     if size > size_max:
         raise OversizePayload(f"payload claims {size} bytes unpacked, the limit is {size_max}")
     codec, module = _load(kind)
@@ -106,15 +104,15 @@ def decompress(kind: int, data: Buffer, size: int, *, size_max: int = MESSAGE_BY
     except Exception as error:  # Each codec has its own error class, and all of them mean damaged data.
         raise MalformedFrame(f"{codec.name} payload cannot be unpacked: {error}") from error
     if len(result) != size:
-        raise MalformedFrame(f"{codec.name} payload does not hold the {size} bytes it promises")
+        raise MalformedFrame(f"{codec.name} payload does not hold the {size} bytes it claims")
     return result
 
 
 def look_into_max(packed_bytes: int) -> int:
-    """What a broker unpacks a batch of that size to at most, to look into it.
+    """The most bytes that a broker unpacks a batch of that size to, in order to read its messages.
 
-    A small batch may claim as much as a message may have unpacked, as it always could. A large one may claim more, and
-    then its size bounds the work: a bomb costs a broker no more for each byte that is sent than it did before.
+    A small batch may claim up to the limit of one unpacked message. A large batch may claim more, in proportion to its
+    size: so the work for each byte sent stays bounded, for a decompression bomb too.
     """
     return max(MESSAGE_BYTES_MAX, min(LOOK_INTO_BYTES_MAX, _LOOK_INTO_RATIO * packed_bytes))
 
@@ -198,12 +196,12 @@ def unpack(
             if metadata.HasField(name):
                 setattr(single, name, getattr(metadata, name))
     except UnicodeDecodeError as error:
-        # A string that is not UTF-8 can be read, as bytes, and not be written.
+        # Protobuf reads a string that is not UTF-8 (as bytes) but refuses to write it.
         raise MalformedFrame(f"metadata holds a string that is not UTF-8: {error}") from error
     return [(single, memoryview(payload))]
 
 
-# Fields that a message has in its own metadata in a batch, and in the entry's outside of one.
+# Fields that a message has in its own metadata inside a batch, and in the entry's metadata otherwise.
 _COMMON: Final = (
     "partition_key",
     "event_time",
@@ -224,21 +222,21 @@ def open_entry(entry: Buffer) -> tuple[pb.MessageMetadata, memoryview]:
 
 
 def messages(entry: Buffer) -> list[Message]:
-    """All messages of an entry that stands for itself. A chunk or an encrypted entry needs its client."""
+    """All messages of an entry that is complete by itself. A chunk or an encrypted entry needs a client."""
     metadata, payload = open_entry(entry)
     if metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
         raise ValueError("a chunk or an encrypted entry has no messages of its own")
     return unpack(metadata, payload)
 
 
-# What `starts_a_row` unpacks at most: more than the batches of any client's defaults.
+# The most that `starts_a_row` unpacks: more than the batches that any client sends by default.
 _LOOK_BYTES_MAX: Final = 1024 * 1024
 
 
 def starts_a_row(metadata: pb.MessageMetadata, entry: Buffer) -> bool:
     """Whether the sequence id in a batch's metadata is that of its first message, and the second has the next one.
 
-    False if nobody can tell: the batch is encrypted, too large to be worth a look, or its messages have no ids.
+    False if that cannot be found out: the batch is encrypted or too large to unpack, or its messages have no ids.
     """
     if metadata.encryption_keys or metadata.num_messages_in_batch < 2:
         return False

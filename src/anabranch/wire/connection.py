@@ -1,8 +1,8 @@
 """One connection's protocol state, for either end: bytes in, frames out; commands in, bytes out.
 
-It decides which commands are legal when, which version is spoken, how large a frame may be, when to
-probe a silent peer and when to give it up. It holds no socket and no clock: `now`, in seconds on any
-clock that never runs back, is passed in. What the commands mean is its owner's business.
+It decides which commands are legal when, which version is spoken, how large a frame may be, when to probe a silent peer
+and when to give it up. It holds no socket and no clock: `now`, in seconds on any clock that never runs back, is passed
+in. The owner of the connection acts on the commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, Buffe
 PROTOCOL_VERSION: Final = 21
 KEEP_ALIVE_S: Final = 30.0
 
-# An error that answers no request: clients take it as the answer to the whole connection.
+# An error with this request id answers no request: clients take it as an error of the whole connection.
 NO_REQUEST: Final = (1 << 64) - 1
 
 _Type = pb.BaseCommand.Type
@@ -35,13 +35,13 @@ class Role(Enum):
 
 class State(Enum):
     START = "start"  # Nothing exchanged. Only a client may speak, and only CONNECT.
-    HANDSHAKE = "handshake"  # CONNECT is on its way; perhaps the broker wants to know more.
+    HANDSHAKE = "handshake"  # CONNECT is on its way; the broker may ask for more authentication data.
     READY = "ready"
     CLOSED = "closed"
 
 
 class Beat(Enum):
-    """What a look at the clock asks for."""
+    """What `tick` asks its caller to do."""
 
     QUIET = "quiet"
     PROBE = "probe"  # `to_send` holds a PING.
@@ -90,10 +90,10 @@ MAY_RECEIVE: Final[Mapping[tuple[Role, State], frozenset[int]]] = {
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
-# CONNECT with the longest token that is taken, and room to spare.
+# CONNECT with the longest token that is accepted, and room to spare.
 GREETING_BYTES_MAX: Final = 256 * 1024
 _GREETINGS: Final = _types({"CONNECT", "CONNECTED"})
-_OWN: Final = _GREETINGS | _types({"PING", "PONG"})  # Commands this class acts on itself.
+_OWN: Final = _GREETINGS | _types({"PING", "PONG"})  # Commands that this class handles itself.
 _kind = itemgetter(0)
 
 
@@ -124,7 +124,7 @@ class Connection:
         self._decoder = decoder or FrameDecoder(frame_bytes_max=message_bytes_max + FRAME_OVERHEAD_BYTES)
         self._frame_bytes_max = self._decoder.frame_bytes_max
         if role is Role.BROKER:
-            # Nobody knows yet who that is: it gets no more memory than a greeting takes.
+            # The peer is still unknown: it gets no more memory than a greeting takes.
             self._decoder.frame_bytes_max = min(self._frame_bytes_max, GREETING_BYTES_MAX)
         # The shell's path to the buffer, without a call in between: see FrameDecoder.writable.
         self.writable = self._decoder.writable
@@ -137,7 +137,7 @@ class Connection:
         """
         self._heard_at = now
         frames = self._decoder.received(count)
-        # In steady state nothing needs a look, and this test runs in C.
+        # In steady state no command needs a check, and this test runs in C.
         return frames if self._plain.issuperset(map(_kind, frames)) else self._guard(frames)
 
     def feed(self, data: Buffer, now: float) -> Iterable[Frame]:
@@ -146,7 +146,7 @@ class Connection:
         return self._guard(self._decoder.feed(data))
 
     def to_send(self) -> bytes:
-        """Bytes this class itself owes the peer, once."""
+        """Bytes that this class itself has to send to the peer, each returned once."""
         if not self._out:
             return b""
         data = b"".join(self._out)
@@ -162,7 +162,7 @@ class Connection:
         return encode_command(command)
 
     def connect(self, client_version: str, **fields: Any) -> bytes:
-        """A client's first words; `fields` are further fields of CommandConnect."""
+        """A client's CONNECT frame; `fields` are further fields of CommandConnect."""
         self._enter(State.HANDSHAKE)
         fields.setdefault("protocol_version", PROTOCOL_VERSION)
         connect = pb.CommandConnect(client_version=client_version, **fields)
@@ -184,21 +184,21 @@ class Connection:
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
 
     def refuse(self, code: int, message: str) -> bytes:
-        """A broker's last words: why it will not talk. The caller sends them and closes."""
+        """A broker's last frame: the reason why it refuses the connection. The caller sends it and closes."""
         self._enter(State.CLOSED)
         error = pb.CommandError(request_id=NO_REQUEST, error=pb.ServerError.Name(code), message=message)
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.ERROR, error=error))
 
     def close(self) -> None:
-        """The socket is gone, or about to be. May be called twice."""
+        """Marks the connection as closed: the socket is gone, or about to be. May be called twice."""
         if self.state is not State.CLOSED:
             self._enter(State.CLOSED)
 
     def tick(self, now: float, *, reading: bool = True) -> Beat:
-        """To be called a few times per keep-alive interval.
+        """Checks the timers; to be called a few times per keep-alive interval.
 
-        `reading` is False while the shell has paused the socket: an answer may wait unread in it, so
-        silence proves nothing then.
+        `reading` is False while the shell has paused the socket: an answer may wait unread in it, so silence proves
+        nothing then.
         """
         if self.state is State.CLOSED:
             return Beat.QUIET
@@ -247,7 +247,7 @@ class Connection:
 
     def _enter(self, state: State) -> None:
         if state not in NEXT[self.state]:
-            raise IllegalCommand(f"no way from {self.state.value} to {state.value}")
+            raise IllegalCommand(f"no transition from {self.state.value} to {state.value}")
         self.state = state
         self._plain = MAY_RECEIVE[self.role, state] - _OWN if state is State.READY else frozenset()
 

@@ -1,8 +1,8 @@
-"""Data plane. What a broker may want to know of a stored entry without touching its payload.
+"""Data plane. Reads facts about a stored entry without touching its payload.
 
-Every function takes the entry as stored (checksum, metadata, payload; an older producer's without the
-checksum, another broker's with its metadata in front). To ask several questions of one entry, parse its
-metadata once and use the functions that take metadata.
+Every function takes the entry as stored (checksum, metadata, payload; an older producer's without the checksum, another
+broker's with its metadata in front). For several facts about one entry, parse its metadata once and use the functions
+that take metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.errors import MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.frames import MAGIC_CHECKSUM, Buffer
 
-# What entries hash to when no key can be read from them: the reference's word, so hashes agree.
+# What entries without a readable key hash to: Pulsar's constant, so that hashes agree.
 NO_KEY: Final = b"NONE_KEY"
 
 _HEAD: Final = Struct(">HII").unpack_from
@@ -76,7 +76,7 @@ def parse_metadata(entry: Buffer) -> pb.MessageMetadata:
 
 
 def is_encrypted(entry: Buffer) -> bool:
-    """Whether the entry names the keys that its payload is encrypted with. An unreadable one does not."""
+    """Whether the entry names the keys that its payload is encrypted with. False for unreadable entries."""
     try:
         return bool(parse_metadata(entry).encryption_keys)
     except MalformedFrame:
@@ -103,13 +103,13 @@ def publish_time(entry: Buffer) -> int:
 
 
 def deliver_at_time(entry: Buffer) -> int | None:
-    """Before when (ms since 1970) a shared subscription must not deliver the entry; None for "at once"."""
+    """The time (ms since 1970) before which a shared subscription must not deliver the entry; None for "at once"."""
     metadata = parse_metadata(entry)
     return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
 
 
 def producer(entry: Buffer) -> tuple[str, int, int]:
-    """Producer name, first and last sequence id: what deduplication is rebuilt from."""
+    """Producer name, first and last sequence id: deduplication is rebuilt from these."""
     metadata = parse_metadata(entry)
     return _raw(metadata.producer_name).decode(errors="replace"), *sequence_ids(metadata)
 
@@ -142,14 +142,14 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
         key = _raw(metadata.partition_key)
         if not metadata.partition_key_b64_encoded:
             return key
-        # Padding may be missing: the reference's decoder does not insist on it.
+        # Padding may be missing: Pulsar's decoder does not insist on it.
         return b64decode(key + b"=" * (-len(key) % 4), validate=True)
     except binascii.Error:
         return NO_KEY
 
 
 def peek_sticky_key(entry: Buffer) -> bytes:
-    """`sticky_key` of an entry; an unreadable one gets `NO_KEY`, as dispatch must put it somewhere."""
+    """`sticky_key` of an entry; `NO_KEY` for an unreadable one, because dispatch must choose some consumer."""
     try:
         return sticky_key(parse_metadata(entry))
     except MalformedFrame:
@@ -157,5 +157,5 @@ def peek_sticky_key(entry: Buffer) -> bytes:
 
 
 def _raw(text: str | bytes) -> bytes:
-    """The bytes of a string field. Protobuf hands a string that is not UTF-8 over as bytes already."""
+    """The bytes of a string field. Protobuf returns a string that is not UTF-8 as bytes already."""
     return text if isinstance(text, bytes) else text.encode()

@@ -13,9 +13,9 @@ Frames come out as plain tuples (a dataclass for each would cost more than readi
 
 `highest_sequence_id` of a SEND is the last id that it names, so it is never below `sequence_id`. `num_messages` is what
 consumers count, the metadata's number, whatever the command says: a batch's metadata is read here, and that of others
-where it may hold such a number. Entries that cannot be taken are flagged (`REFUSED`), and the connection goes on.
-The decoder holds no socket: a shell receives into `writable()` and reports with `received(n)`, as
-asyncio's BufferedProtocol does, and a test simply calls `feed`.
+where it may hold such a number. Entries that cannot be accepted are flagged (`REFUSED`), and the connection stays open.
+The decoder holds no socket: a shell receives into `writable()` and reports with `received(n)`, as asyncio's
+BufferedProtocol does, and a test simply calls `feed`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Frame: TypeAlias = tuple[Any, ...]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-# What a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
+# The bytes that a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
 
-# For those who listen to strangers: a command without its entry (parsing a megabyte of small parts takes some 20 ms,
-# and others wait meanwhile), and parts with strings in them, properties above all, that one list of it may have (each
-# is looked at).
+# Limits for connections of unknown peers. A command without its entry: parsing a megabyte of small parts takes some 20
+# ms, and other connections wait meanwhile. Items of one list in a command that contain strings, such as properties:
+# each of them is checked.
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 COMMAND_ITEMS_MAX: Final = 10_000
-# Of an entry's metadata, for the same reason: whoever reads the entry parses all of it in one turn.
+# The same limit for the metadata of an entry: each reader of the entry parses all of it in one turn.
 METADATA_BYTES_MAX: Final = 1024 * 1024
 
 MAGIC_CHECKSUM: Final = 0x0E01
@@ -55,8 +55,8 @@ IS_MARKER: Final = 2
 BAD_CHECKSUM: Final = 4  # The entry is damaged: answer SEND_ERROR ChecksumError, store nothing.
 NO_CHECKSUM: Final = 8
 EXTENDED: Final = 16  # The whole command follows as an eighth item.
-BAD_METADATA: Final = 32  # Nobody could read it, it is too large, or it counts messages that cannot be there.
-BAD_IDS: Final = 64  # Sequence ids that no answer could name: those are signed.
+BAD_METADATA: Final = 32  # The metadata is unreadable, too large, or counts messages that cannot be there.
+BAD_IDS: Final = 64  # Sequence ids that no answer could carry: ids in answers are signed.
 REFUSED: Final = BAD_CHECKSUM | EXTENDED | BAD_METADATA | BAD_IDS
 
 SEND: Final = 6
@@ -65,7 +65,8 @@ SEQUENCE_ID_MAX: Final = (1 << 63) - 1
 # The most messages that a batch may claim. Each takes six bytes before compression, so this is over 5 MB of nothing.
 BATCH_MESSAGES_MAX: Final = 1_000_000
 _SINGLE_BYTES_MIN: Final = 6
-# The tag of `num_messages_in_batch`. Metadata without this byte has no such field; with it, it may be part of anything.
+# The tag of `num_messages_in_batch`. Metadata without this byte has no such field; the byte alone may be part of any
+# other.
 _COUNT_TAG: Final = 0x58
 
 # One read of sizes, then `08 06 32 len` (type SEND and the command's length), `08 id`, `10`.
@@ -77,7 +78,7 @@ _SEND_WORD: Final = 0x08063200 - 4
 _SLACK: Final = 32
 
 _parse_command = pb.BaseCommand.FromString
-_parse_metadata: Any = pb.MessageMetadata.FromString  # Of any buffer, which its types do not say.
+_parse_metadata: Any = pb.MessageMetadata.FromString  # Accepts any buffer, which its type does not say.
 # The part that each type of command must bring along. Commands without required fields (PING) may omit it.
 _BODY: Final = {
     field.number: field.name
@@ -86,17 +87,18 @@ _BODY: Final = {
 }
 # Too frequent for a full check (1.5 µs). Ids left out read as 0, and all ids here are the peer's own.
 _UNCHECKED: Final = frozenset({SEND, 7, 9, 10, 11})  # SEND_RECEIPT, MESSAGE, ACK, FLOW
-_PLAIN: Final = (1, 0, 0)
+# Marks a SEND that protobuf has to read.
+_UNEXPECTED: Final = (1, 0, -1)
 
 
 class FrameDecoder:
     """One connection's receive buffer and the frames in it.
 
-    Payload views point into that buffer: they are valid until the next `writable()`, so a caller
-    copies what it keeps before it returns to the event loop. The buffer starts small, doubles while
-    reads fill it, up to `buffer_bytes_max`, and beyond that only while a larger frame is arriving. It is halved
-    where reads have more than `frames_max` frames: small ones cost their time by number, and others wait meanwhile.
-    Commands are as large as frames may be, unless `command_bytes_max` and `command_items_max` say otherwise.
+    Payload views point into that buffer: they are valid until the next `writable()`, so a caller copies what it keeps
+    before it returns to the event loop. The buffer starts small, doubles while reads fill it, up to `buffer_bytes_max`,
+    and beyond that only while a larger frame is arriving. It is halved when reads bring more than `frames_max` frames:
+    the cost of small frames is per frame, and other connections wait meanwhile. Commands are as large as frames may be,
+    unless `command_bytes_max` and `command_items_max` say otherwise.
     """
 
     __slots__ = (
@@ -130,8 +132,8 @@ class FrameDecoder:
         self._size_min = buffer_bytes_min
         self._size_max = max(buffer_bytes_min, buffer_bytes_max)
         self._frames_max = buffer_bytes_max if frames_max is None else frames_max
-        self._size = buffer_bytes_min  # What the buffer should be while frames are small.
-        self._capacity = 0  # What it is. Nothing is allocated before the first read.
+        self._size = buffer_bytes_min  # The size of the buffer while frames are small.
+        self._capacity = 0  # Its present size. Nothing is allocated before the first read.
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = 0  # First byte of the first incomplete frame.
@@ -151,7 +153,7 @@ class FrameDecoder:
 
     @property
     def was_filled(self) -> bool:
-        """Whether the last read filled the buffer, so that there may well be more."""
+        """Whether the last read filled the buffer, so that more bytes are probably waiting."""
         return self._end == self._capacity
 
     def writable(self) -> memoryview:
@@ -182,7 +184,7 @@ class FrameDecoder:
             self._size = max(self._size >> 1, self._size_min)
         elif end == self._capacity:
             self._quiet = 0
-            # Twice as much may have twice as many.
+            # A buffer of twice the size may bring twice as many frames.
             if self._size < self._size_max and 2 * len(frames) <= self._frames_max:
                 self._size = min(self._size * 2, self._size_max)
         elif end < self._size >> 3 and self._size > self._size_min:
@@ -193,7 +195,7 @@ class FrameDecoder:
         return frames
 
     def release(self) -> None:
-        """Gives memory back on an idle connection. Legal whenever no `writable()` is being filled."""
+        """Frees the memory of an idle connection. Legal whenever no `writable()` is being filled."""
         self._size = self._size_min
         if self._start == self._end:
             self._buffer = bytearray()
@@ -215,8 +217,7 @@ class FrameDecoder:
     def _cut(self, end: int) -> list[Frame]:
         frames: list[Frame] = []
         buffer, view, at, limit = self._buffer, self._view, self._start, self.frame_bytes_max
-        find = buffer.find
-        need = 8
+        metadata_max, need = METADATA_BYTES_MAX, 8
         while end - at >= 8:
             size, command_size, word, tag, producer_id, tag_2 = _SEND_HEAD(buffer, at)
             if size > limit:
@@ -249,25 +250,24 @@ class FrameDecoder:
                             p += 1
                             if sequence_id > 268435455:
                                 tag_2 = 0
-                rest = _PLAIN if p == entry_at else _send_rest(buffer, p, entry_at)
+                if p == entry_at:
+                    num_messages, highest, flags = 1, sequence_id, 0
+                else:
+                    num_messages, highest, flags = _send_rest(buffer, p, entry_at, sequence_id)
                 magic, crc, metadata_size = _ENTRY_HEAD(buffer, entry_at)
-                metadata_end = entry_at + 10 + metadata_size
-                if (
-                    tag_2 == 16
-                    and rest is not None
-                    and magic == 0x0E01
-                    and metadata_end <= after
-                    and metadata_size <= METADATA_BYTES_MAX
-                ):
-                    num_messages, highest, flags = rest
-                    if highest < sequence_id:
-                        highest = sequence_id
-                    if crc32c(view[entry_at + 6 : after]) != crc:
-                        flags |= BAD_CHECKSUM
-                    elif num_messages != 1 or find(_COUNT_TAG, entry_at + 10, metadata_end) >= 0:
-                        num_messages, bad = _counted(buffer, entry_at + 10, metadata_end, after)
-                        flags |= bad
+                metadata_at = entry_at + 10
+                metadata_end = metadata_at + metadata_size
+                if tag_2 == 16 and magic == 0x0E01 and metadata_end <= after and flags >= 0:
                     entry = view[entry_at:after]
+                    if crc32c(entry[6:]) != crc:
+                        flags |= BAD_CHECKSUM
+                    elif (
+                        num_messages != 1
+                        or metadata_size > metadata_max
+                        or _COUNT_TAG in buffer[metadata_at:metadata_end]
+                    ):
+                        num_messages, bad = _counted(buffer, metadata_at, metadata_end, after)
+                        flags |= bad
                     frames.append((6, producer_id, sequence_id, num_messages, highest, flags, entry))
                     at = after
                     continue
@@ -277,9 +277,9 @@ class FrameDecoder:
         return frames
 
 
-def _send_rest(buffer: bytearray, p: int, end: int) -> tuple[int, int, int] | None:
-    """What follows the sequence id, up to `end`: messages, highest id, flags. None asks for protobuf."""
-    num_messages, highest, chunk, marker = 1, 0, 0, 0
+def _send_rest(buffer: bytearray, p: int, end: int, sequence_id: int) -> tuple[int, int, int]:
+    """What follows the sequence id, up to `end`: messages, highest id, flags."""
+    num_messages, highest, chunk, marker = 1, sequence_id, 0, 0
     while p < end:
         tag = buffer[p]
         value = buffer[p + 1]
@@ -294,18 +294,18 @@ def _send_rest(buffer: bytearray, p: int, end: int) -> tuple[int, int, int] | No
                     value += (buffer[p] - 1) << 21
                     p += 1
                     if value > 268435455:
-                        return None
+                        return _UNEXPECTED
         if tag == 0x18:
             num_messages = value
         elif tag == 0x30:
-            highest = value
+            highest = max(value, sequence_id)
         elif tag == 0x38:
             chunk = IS_CHUNK if value else 0
         elif tag == 0x40:
             marker = IS_MARKER if value else 0
         else:
-            return None
-    return (num_messages, highest, chunk | marker) if p == end else None
+            return _UNEXPECTED
+    return (num_messages, highest, chunk | marker) if p == end else _UNEXPECTED
 
 
 def _command(
@@ -327,7 +327,7 @@ def _command(
             raise MalformedFrame(f"command {kind} comes without its {name}")
         if kind not in _UNCHECKED and not (command.IsInitialized() and _is_text(command, items_max)):
             raise MalformedFrame(
-                f"{name} lacks required fields, holds strings that are not UTF-8 or more of them than anybody needs"
+                f"{name} lacks required fields, holds strings that are not UTF-8 or too many of them"
             )
     if kind == SEND:
         return _send(command, view[entry_at:after])
@@ -335,7 +335,7 @@ def _command(
 
 
 def _is_text(message: Message, items_max: int | None) -> bool:
-    """Whether all strings are UTF-8. Protobuf would hand out the others as bytes, for each reader to trip on."""
+    """Whether all strings are UTF-8. Protobuf would return the others as bytes, and each reader would fail on them."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             if any(type(item) is bytes for item in (value if field.is_repeated else (value,))):
@@ -350,7 +350,7 @@ def _is_text(message: Message, items_max: int | None) -> bool:
 
 @cache
 def _may_hold_text(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether messages of that descriptor can have strings. Hundreds of thousands of ids need not be looked through."""
+    """Whether messages of that descriptor can have strings. Lists of hundreds of thousands of ids are then skipped."""
     return any(
         field.type == field.TYPE_STRING
         or (
@@ -363,7 +363,7 @@ def _may_hold_text(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
 
 
 def _send(command: pb.BaseCommand, payload: memoryview) -> Frame:
-    """SEND by way of protobuf: batches, chunks and whatever the fast path does not expect."""
+    """SEND parsed by protobuf: batches, chunks and everything else that the fast path does not expect."""
     send = command.send
     sequence_id = send.sequence_id
     entry = strip_broker_metadata(payload)
@@ -386,7 +386,7 @@ def _magic(view: memoryview) -> int:
 
 
 def strip_broker_metadata(payload: memoryview) -> memoryview:
-    """The entry as its producer made it: `payload` without what a broker put in front."""
+    """The entry as its producer made it: `payload` without the broker's metadata in front."""
     if _magic(payload) != MAGIC_BROKER_METADATA:
         return payload
     size = int.from_bytes(payload[2:6], "big")
@@ -403,7 +403,7 @@ def _judge(entry: memoryview) -> tuple[int, int]:
             raise MalformedFrame(f"entry of {size} bytes")
         _, crc, metadata_size = _ENTRY_HEAD(entry)
         if crc32c(entry[6:]) != crc:
-            # Before its sizes are judged: damage in transit must not cost the producer its connection.
+            # Checked before the sizes: damage in transit must not cost the producer its connection.
             return 1, BAD_CHECKSUM
         start, flags = 10, 0
     else:
@@ -423,7 +423,7 @@ def _counted(data: bytearray | memoryview, start: int, end: int, after: int) -> 
         metadata = _parse_metadata(data[start:end])
     except DecodeError:
         return 1, BAD_METADATA
-    # 1 where it says nothing. Each further question costs as much as a tenth of the whole frame.
+    # 1 where the field is missing. Each further check costs as much as a tenth of the whole frame.
     count = metadata.num_messages_in_batch
     if count == 1 or 1 < count <= (after - end) // _SINGLE_BYTES_MIN:
         return count, 0

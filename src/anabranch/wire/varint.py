@@ -15,7 +15,7 @@ SHORT: Final[tuple[bytes, ...]] = tuple(
     bytes((n,)) if n < 128 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)
 )
 # The same 14 bits when more follow: both bytes have their continuation bit set.
-_LOW: Final[tuple[bytes, ...]] = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+LOW: Final[tuple[bytes, ...]] = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
 
 
 def encode(n: int) -> bytes:
@@ -23,7 +23,7 @@ def encode(n: int) -> bytes:
     if 0 <= n < 0x4000:
         return SHORT[n]
     if 0 <= n < 0x10000000:
-        return _LOW[n & 0x3FFF] + SHORT[n >> 14]
+        return LOW[n & 0x3FFF] + SHORT[n >> 14]
     n &= _MASK_64
     parts = bytearray()
     while n > 0x7F:

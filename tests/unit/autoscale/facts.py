@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.autoscale.decide import Merge, Observation, Split, Stay, decide
 from anabranch.autoscale.load import Load, LoadReport
-from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import SegmentId
 from unit.model.layouts import histories
@@ -51,19 +51,19 @@ def observe(
     return Observation(layout, reports(loads or {}, modified_ms), consumers or {}, now_ms, per_segment)
 
 
-def the_split(seen: Observation, policy: Policy = DEFAULT, *, consumers_only: bool = False) -> Split:
+def the_split(seen: Observation, policy: ScalePolicy = DEFAULT, *, consumers_only: bool = False) -> Split:
     verdict = decide(seen, policy, consumers_only=consumers_only)
     assert isinstance(verdict, Split), verdict
     return verdict
 
 
-def the_merge(seen: Observation, policy: Policy = DEFAULT) -> Merge:
+def the_merge(seen: Observation, policy: ScalePolicy = DEFAULT) -> Merge:
     verdict = decide(seen, policy)
     assert isinstance(verdict, Merge), verdict
     return verdict
 
 
-def the_stay(seen: Observation, policy: Policy = DEFAULT, *, consumers_only: bool = False) -> Stay:
+def the_stay(seen: Observation, policy: ScalePolicy = DEFAULT, *, consumers_only: bool = False) -> Stay:
     verdict = decide(seen, policy, consumers_only=consumers_only)
     assert isinstance(verdict, Stay), verdict
     return verdict
@@ -78,9 +78,9 @@ quiet_loads = st.builds(Load, quiet, quiet, quiet, quiet)
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> Policy:
+def policies(draw: st.DrawFn) -> ScalePolicy:
     least = draw(st.integers(1, 3))
-    return Policy(
+    return ScalePolicy(
         max_segments=draw(st.integers(least, 8)),
         min_segments=least,
         max_dag_depth=draw(st.integers(0, 4)),

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from anabranch.autoscale.decide import Merge, Observation, Split, Stay, decide
-from anabranch.autoscale.load import IDLE, Load, LoadReport, should_write
-from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.autoscale.load import IDLE, Load, LoadReport
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy
+from anabranch.autoscale.reporting import should_write
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HASH_MAX, HashRange, Segment, SegmentId
 from unit.autoscale.facts import MINUTE, NOW, SECOND
@@ -59,7 +60,7 @@ class Plant:
 
     demand: Callable[[int], Load]
     keys: Keys = EVEN
-    policy: Policy = DEFAULT
+    policy: ScalePolicy = DEFAULT
     layout: SegmentLayout = field(default_factory=lambda: SegmentLayout.initial(1, NOW))
     consumers: Mapping[str, int] = field(default_factory=dict)
     step_ms: int = 10 * SECOND

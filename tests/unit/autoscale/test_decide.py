@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.autoscale.decide import Merge, Observation, Split, Stay, Verdict, decide
 from anabranch.autoscale.load import LoadReport
-from anabranch.autoscale.policy import Policy, problems
+from anabranch.autoscale.policy import ScalePolicy, problems
 from anabranch.model.layout import SegmentLayout
 from unit.autoscale.facts import observations, policies
 
@@ -37,13 +37,13 @@ def shuffled(items: Mapping[Key, Value], chance: random.Random) -> dict[Key, Val
 
 
 @given(policies())
-def test_the_policies_tried_here_are_valid(policy: Policy) -> None:
+def test_the_policies_tried_here_are_valid(policy: ScalePolicy) -> None:
     assert problems(policy) == []
 
 
 @given(observations(), policies(), st.booleans(), st.randoms(use_true_random=False))
 def test_the_order_in_which_facts_come_changes_nothing(
-    seen: Observation, policy: Policy, consumers_only: bool, chance: random.Random
+    seen: Observation, policy: ScalePolicy, consumers_only: bool, chance: random.Random
 ) -> None:
     again = Observation(
         replace(seen.layout, segments=shuffled(seen.layout.segments, chance)),
@@ -59,7 +59,7 @@ def test_the_order_in_which_facts_come_changes_nothing(
 
 @given(observations(), policies(), st.booleans())
 def test_what_is_decided_is_allowed_by_the_layout_and_by_the_caps(
-    seen: Observation, policy: Policy, consumers_only: bool
+    seen: Observation, policy: ScalePolicy, consumers_only: bool
 ) -> None:
     verdict = decide(seen, policy, consumers_only=consumers_only)
     assert verdict.because
@@ -84,7 +84,7 @@ def test_what_is_decided_is_allowed_by_the_layout_and_by_the_caps(
 
 @given(observations(), policies(), st.booleans(), st.integers(0, 2000))
 def test_before_the_time_to_look_again_the_same_facts_give_no_other_verdict(
-    seen: Observation, policy: Policy, consumers_only: bool, later: int
+    seen: Observation, policy: ScalePolicy, consumers_only: bool, later: int
 ) -> None:
     stay = decide(seen, policy, consumers_only=consumers_only)
     if not isinstance(stay, Stay):
@@ -97,7 +97,7 @@ def test_before_the_time_to_look_again_the_same_facts_give_no_other_verdict(
 
 
 @given(observations(), policies())
-def test_looking_again_when_told_comes_to_an_end(seen: Observation, policy: Policy) -> None:
+def test_looking_again_when_told_comes_to_an_end(seen: Observation, policy: ScalePolicy) -> None:
     """Each look has a reason: a handful of moments later there is an action, or nothing more to wait for."""
     for _ in range(60):
         verdict = decide(seen, policy)
@@ -109,7 +109,7 @@ def test_looking_again_when_told_comes_to_an_end(seen: Observation, policy: Poli
 
 @settings(max_examples=400)  # A merge comes of about one in seven.
 @given(observations(), policies())
-def test_what_was_just_merged_is_not_due_for_a_split(seen: Observation, policy: Policy) -> None:
+def test_what_was_just_merged_is_not_due_for_a_split(seen: Observation, policy: ScalePolicy) -> None:
     """Hysteresis: the same load and the same consumers, before and after, do not undo a merge."""
     verdict = decide(seen, policy)
     if not isinstance(verdict, Merge):
@@ -124,7 +124,9 @@ def test_what_was_just_merged_is_not_due_for_a_split(seen: Observation, policy: 
 
 
 @given(observations(), policies())
-def test_a_cap_suppresses_exactly_what_would_happen_without_it(seen: Observation, policy: Policy) -> None:
+def test_a_cap_suppresses_exactly_what_would_happen_without_it(
+    seen: Observation, policy: ScalePolicy
+) -> None:
     verdict = decide(seen, policy)
     if isinstance(verdict, Split):
         return
@@ -136,7 +138,9 @@ def test_a_cap_suppresses_exactly_what_would_happen_without_it(seen: Observation
 
 
 @given(observations(), policies())
-def test_reasons_are_whole_sentences_and_do_not_count_seconds_down(seen: Observation, policy: Policy) -> None:
+def test_reasons_are_whole_sentences_and_do_not_count_seconds_down(
+    seen: Observation, policy: ScalePolicy
+) -> None:
     verdict = decide(seen, policy)
     assert any(letter.isdigit() for letter in verdict.because) or "no " in verdict.because
     if isinstance(verdict, Stay):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.autoscale.decide import Merge, Split, Stay, Verdict
-from anabranch.autoscale.decisions import KEPT_MAX, KEPT_MIN, History, Kind
+from anabranch.autoscale.decisions import KEPT_MAX, KEPT_MIN, DecisionHistory, DecisionKind
 from anabranch.model.scalable import BadRecord
 from unit.autoscale.facts import HOUR, MINUTE, NOW, seg
 
@@ -17,8 +17,8 @@ verdicts = st.sampled_from([SPLIT, MERGE, Stay("a"), Stay("b"), Stay("c")])
 histories = st.lists(st.tuples(verdicts, st.integers(0, 20 * MINUTE)), max_size=300)
 
 
-def told(steps: list[tuple[Verdict, int]]) -> tuple[History, int]:
-    history, now_ms = History(), NOW
+def told(steps: list[tuple[Verdict, int]]) -> tuple[DecisionHistory, int]:
+    history, now_ms = DecisionHistory(), NOW
     for verdict, pause in steps:
         now_ms += pause
         history = history.add(verdict, now_ms)
@@ -26,16 +26,16 @@ def told(steps: list[tuple[Verdict, int]]) -> tuple[History, int]:
 
 
 def test_each_kind_of_verdict_is_told_with_its_segments_rule_and_reason() -> None:
-    history = History().add(SPLIT, NOW).add(MERGE, NOW + 1).add(Stay("nothing to do"), NOW + 2)
+    history = DecisionHistory().add(SPLIT, NOW).add(MERGE, NOW + 1).add(Stay("nothing to do"), NOW + 2)
     assert [(d.at_ms - NOW, d.kind, d.segments, d.rule, d.because) for d in history.decisions] == [
-        (0, Kind.SPLIT, (3,), "load", "segment 3 is hot"),
-        (1, Kind.MERGE, (4, 5), "cold", "both are cold"),
-        (2, Kind.STAY, (), "", "nothing to do"),
+        (0, DecisionKind.SPLIT, (3,), "load", "segment 3 is hot"),
+        (1, DecisionKind.MERGE, (4, 5), "cold", "both are cold"),
+        (2, DecisionKind.STAY, (), "", "nothing to do"),
     ]
 
 
 def test_the_same_answer_again_only_lengthens_the_entry() -> None:
-    history = History()
+    history = DecisionHistory()
     for minute in range(60):
         history = history.add(Stay("cool"), NOW + minute * MINUTE)
     (only,) = history.decisions
@@ -43,29 +43,29 @@ def test_the_same_answer_again_only_lengthens_the_entry() -> None:
 
 
 def test_an_answer_given_many_times_at_once_is_as_long_as_one_given_each_time() -> None:
-    one = other = History().add(SPLIT, NOW).add(Stay("cool"), NOW + 1)
+    one = other = DecisionHistory().add(SPLIT, NOW).add(Stay("cool"), NOW + 1)
     for minute in range(1, 9):
         one = one.add(Stay("cool"), NOW + minute * MINUTE)
     assert other.given_again(8, NOW + 8 * MINUTE) == one
 
 
 def test_another_answer_in_between_makes_it_a_new_entry() -> None:
-    history = History().add(Stay("a"), 1).add(Stay("b"), 2).add(Stay("a"), 3)
+    history = DecisionHistory().add(Stay("a"), 1).add(Stay("b"), 2).add(Stay("a"), 3)
     assert [d.because for d in history.decisions] == ["a", "b", "a"]
 
 
 def test_two_splits_are_two_entries_however_alike() -> None:
-    assert len(History().add(SPLIT, 1).add(SPLIT, 2).decisions) == 2
+    assert len(DecisionHistory().add(SPLIT, 1).add(SPLIT, 2).decisions) == 2
 
 
 def test_what_was_done_by_hand_and_what_failed_is_noted_too() -> None:
-    history = History().note(Kind.SPLIT, "asked for by hand", NOW, [seg(1)], "manual")
-    history = history.note(Kind.FAILED, "its owner is away", NOW + 1, [seg(2)]).note(
-        Kind.FAILED, "its owner is away", NOW + 2, [seg(2)]
+    history = DecisionHistory().note(DecisionKind.SPLIT, "asked for by hand", NOW, [seg(1)], "manual")
+    history = history.note(DecisionKind.FAILED, "its owner is away", NOW + 1, [seg(2)]).note(
+        DecisionKind.FAILED, "its owner is away", NOW + 2, [seg(2)]
     )
     assert [(d.kind, d.rule, d.times) for d in history.decisions] == [
-        (Kind.SPLIT, "manual", 1),
-        (Kind.FAILED, "", 2),
+        (DecisionKind.SPLIT, "manual", 1),
+        (DecisionKind.FAILED, "", 2),
     ]
 
 
@@ -102,7 +102,7 @@ def _unbounded(steps: list[tuple[Verdict, int]]) -> list[tuple[int, int]]:
 @given(histories)
 def test_a_history_reads_back_as_it_was_written(steps: list[tuple[Verdict, int]]) -> None:
     history, _ = told(steps)
-    assert History.decode(history.encode()) == history
+    assert DecisionHistory.decode(history.encode()) == history
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_a_history_reads_back_as_it_was_written(steps: list[tuple[Verdict, int]]
 )
 def test_a_record_that_is_no_history_is_refused(data: bytes) -> None:
     with pytest.raises(BadRecord):
-        History.decode(data)
+        DecisionHistory.decode(data)
 
 
 def test_only_a_new_answer_is_worth_a_write() -> None:
-    stored = History().add(Stay("a"), 1)
-    assert stored.is_news_after(History())
+    stored = DecisionHistory().add(Stay("a"), 1)
+    assert stored.is_news_after(DecisionHistory())
     assert not stored.add(Stay("a"), 2).is_news_after(stored)
     assert stored.add(Stay("b"), 2).is_news_after(stored)
     assert stored.add(SPLIT, 2).add(SPLIT, 3).is_news_after(stored.add(SPLIT, 2))
-    assert not History().is_news_after(stored)
+    assert not DecisionHistory().is_news_after(stored)
 
 
 def test_since_gives_what_still_held_then() -> None:
-    history = History().add(Stay("a"), 1).add(Stay("a"), 5).add(SPLIT, 6)
+    history = DecisionHistory().add(Stay("a"), 1).add(Stay("a"), 5).add(SPLIT, 6)
     assert [d.because for d in history.since(5)] == ["a", SPLIT.because]
     assert [d.because for d in history.since(6)] == [SPLIT.because]

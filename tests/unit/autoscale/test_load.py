@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.autoscale.load import IDLE, RATES, Load, describe_rate, should_write
+from anabranch.autoscale.load import IDLE, RATES, Load, describe_rate
 from anabranch.autoscale.policy import DEFAULT
+from anabranch.autoscale.reporting import should_write
 from anabranch.model.scalable import BadRecord
 
 QUARTER = 0.25

@@ -16,7 +16,7 @@ from anabranch.autoscale.policy import (
     FIELDS,
     InvalidPolicy,
     Override,
-    Policy,
+    ScalePolicy,
     check,
     problems,
     resolve,
@@ -188,11 +188,11 @@ def test_a_topic_may_opt_in_again_where_its_namespace_is_out() -> None:
 # -- what is refused
 
 
-def over(**limits: float) -> Policy:
+def over(**limits: float) -> ScalePolicy:
     return replace(DEFAULT, split=replace(DEFAULT.split, **limits))
 
 
-def under(**limits: float) -> Policy:
+def under(**limits: float) -> ScalePolicy:
     return replace(DEFAULT, merge=replace(DEFAULT.merge, **limits))
 
 
@@ -216,7 +216,7 @@ def under(**limits: float) -> Policy:
         (over(msg_rate_out=float("nan")), "splitMsgRateOutThreshold is nan; it must be above 0"),
     ],
 )
-def test_each_contradiction_is_named_and_refused(policy: Policy, problem: str) -> None:
+def test_each_contradiction_is_named_and_refused(policy: ScalePolicy, problem: str) -> None:
     assert len(problems(policy)) == 1
     with pytest.raises(InvalidPolicy, match=problem):
         check(policy)

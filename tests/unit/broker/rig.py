@@ -11,16 +11,17 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from anabranch.broker.consumer import EXCLUSIVE, Consumer
-from anabranch.broker.cursor import Cursor
-from anabranch.broker.dispatch.base import DispatchLimits
+from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.ports import EntryBatch
-from anabranch.broker.subscription import Subscription
+from anabranch.broker.state.cursor import Cursor
+from anabranch.broker.subscription.subscription import Subscription
 from anabranch.model.position import BEFORE_ALL, Position
 from anabranch.storage.port import Buffer, Entry, LogDamagedError, LogError
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata, payload, publish_time
 from anabranch.wire.frames import FrameDecoder
+from anabranch.wire.subscription_types import EXCLUSIVE
 
 T = TypeVar("T")
 
@@ -237,9 +238,11 @@ class RecordingLink:
     """A connection that decodes what is written to it."""
 
     is_writable: bool = True
+    address: str = ""
+    client_version: str = ""
     messages: list[Message] = field(default_factory=list)
     commands: list[pb.BaseCommand] = field(default_factory=list)
-    closed: list[Consumer] = field(default_factory=list)
+    closed: list[AttachedConsumer] = field(default_factory=list)
     writes: int = 0
     works: int = 0
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
@@ -273,7 +276,7 @@ class RecordingLink:
     def send(self, command: pb.BaseCommand) -> None:
         self.commands.append(pb.BaseCommand.FromString(command.SerializeToString()))
 
-    def consumer_closed(self, consumer: Consumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer) -> None:
         self.closed.append(consumer)
 
     @property
@@ -334,10 +337,10 @@ class Rig:
         permits: int = 1000,
         link: RecordingLink | None = None,
         **options: Any,
-    ) -> tuple[Consumer, RecordingLink]:
+    ) -> tuple[AttachedConsumer, RecordingLink]:
         self._ids += 1
         link = link or RecordingLink()
-        consumer = Consumer(self._ids, name or f"c{self._ids}", link, kind=kind, **options)
+        consumer = AttachedConsumer(self._ids, name or f"c{self._ids}", link, kind=kind, **options)
         self.subscription.add_consumer(consumer)
         self.subscription.consumer_ready(consumer)
         if permits:
@@ -347,7 +350,7 @@ class Rig:
 
     def ack(
         self,
-        consumer: Consumer,
+        consumer: AttachedConsumer,
         places: Iterable[Position],
         *,
         is_cumulative: bool = False,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anabranch.client.acks import bits_of, words_of
+from anabranch.client.acking.core.state import bits_of, words_of
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_message
@@ -230,7 +230,7 @@ class ScriptedBroker:
                 created_at_epoch=one.created_epoch,
                 sealed_at_epoch=one.sealed_epoch,
                 created_at_ms=0,
-                legacy_topic_name=one.legacy_topic or None,
+                legacy_topic_name=one.classic_topic or None,
             )
         dag.tells_gone = self.tells_gone
         if layout.topic_id:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from anabranch.client.message import Entry, Message, Origin
+from anabranch.client.message import EntryOrigin, Message, ReceivedEntry
 from anabranch.model.layout import SegmentLayout
 from anabranch.wire.batch import open_entry
 from unit.client.scripted import ScriptedBroker, segment_topic
@@ -66,5 +66,5 @@ class ScriptedThread:
         found: list[Message] = []
         for number, entry in enumerate(list(self.script.entries)):
             metadata, payload = open_entry(entry)
-            found += reversed(Entry(Origin("t"), 1, number, metadata, bytes(payload)).messages())
+            found += reversed(ReceivedEntry(EntryOrigin("t"), 1, number, metadata, bytes(payload)).messages())
         return found

@@ -15,6 +15,7 @@ import pytest
 
 import anabranch
 from anabranch import blocking, client
+from anabranch.client.consuming.options import ConsumerOptions, QueueOptions
 from unit.client.scripted_thread import SEGMENT, WITHIN_S, ScriptedThread
 
 TOPIC = "topic://public/default/t"
@@ -86,6 +87,15 @@ def test_type_checkers_are_told_the_same_parameters(name: str) -> None:
     ]
     assert len(told[0]) == 2
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("stream_consumer", ConsumerOptions), ("queue_consumer", QueueOptions)]
+)
+def test_the_options_that_type_checkers_are_told_are_those_that_there_are(name: str, options: type) -> None:
+    own = inspect.signature(getattr(client.Client, name), eval_str=True).parameters
+    common = {"self", "topic", "subscription", "namespace", "property_filters", "create"}
+    assert {name: own[name].annotation for name in own.keys() - common} == typing.get_type_hints(options)
 
 
 def test_connecting_is_the_same() -> None:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.client.errors import CryptoFailed
-from anabranch.client.message import Entry, Message, Origin, read_entry
+from anabranch.client.message import EntryOrigin, Message, ReceivedEntry, read_entry
 from anabranch.client.message_id import MessageId
 from anabranch.errors import AnabranchError, MalformedFrame
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_batch, build_entry, build_message, open_entry
 from anabranch.wire.frames import MESSAGE_BYTES_MAX
 
-ORIGIN = Origin("topic://public/default/t", segment=3)
+ORIGIN = EntryOrigin("topic://public/default/t", segment=3)
 
 singles = st.builds(
     lambda payload, key, properties, times: (
@@ -37,7 +37,7 @@ singles = st.builds(
 )
 
 
-def entry_of(data: bytes) -> Entry:
+def entry_of(data: bytes) -> ReceivedEntry:
     body = pb.CommandMessage(
         consumer_id=0, message_id=pb.MessageIdData(ledgerId=5, entryId=6), redelivery_count=2
     )
@@ -101,7 +101,7 @@ def test_a_schema_makes_values() -> None:
             return payload.decode().upper() + version.decode()
 
     data, payload = open_entry(build_message(metadata(schema_version=b"1"), b"hello"))
-    entry = Entry(Origin("t", schema=Upper()), 1, 1, data, bytes(payload))
+    entry = ReceivedEntry(EntryOrigin("t", schema=Upper()), 1, 1, data, bytes(payload))
     assert [m.value for m in entry.messages()] == ["HELLO1"]
 
 
@@ -159,11 +159,11 @@ class Keys:
         return payload[::-1]
 
 
-def encrypted(key: str, on_failure: str = "fail") -> Entry:
+def encrypted(key: str, on_failure: str = "fail") -> ReceivedEntry:
     batch = [(pb.SingleMessageMetadata(payload_size=0), b"%d" % n) for n in range(3)]
     parsed, payload = open_entry(build_batch(metadata(), batch))
     parsed.encryption_keys.add(key=key, value=b"")
-    return Entry(Origin("t", decryption=Keys(on_failure)), 1, 1, parsed, bytes(payload)[::-1])
+    return ReceivedEntry(EntryOrigin("t", decryption=Keys(on_failure)), 1, 1, parsed, bytes(payload)[::-1])
 
 
 def test_an_encrypted_batch_is_decrypted_and_taken_apart() -> None:
@@ -195,14 +195,14 @@ def test_whatever_is_wrong_with_an_encrypted_message_is_told_as_such(decryption:
     parsed = pb.MessageMetadata.FromString(named)
     assert parsed.encryption_keys[0].key == b"\xff"  # type: ignore[comparison-overlap]
     with pytest.raises(CryptoFailed):
-        Entry(Origin("t", decryption=decryption), 1, 1, parsed, b"x").messages()
+        ReceivedEntry(EntryOrigin("t", decryption=decryption), 1, 1, parsed, b"x").messages()
 
 
 def test_a_consumer_without_keys_says_what_is_missing() -> None:
     parsed, payload = open_entry(build_message(metadata(), b"x"))
     parsed.encryption_keys.add(key="billing", value=b"")
     with pytest.raises(CryptoFailed, match="encrypted for billing: open the consumer with encryption="):
-        Entry(ORIGIN, 1, 1, parsed, bytes(payload)).messages()
+        ReceivedEntry(ORIGIN, 1, 1, parsed, bytes(payload)).messages()
 
 
 @pytest.mark.parametrize("is_base64", [False, True])

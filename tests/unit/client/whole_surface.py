@@ -199,3 +199,14 @@ def block() -> None:
         shared = client.queue_consumer(subscription="s", namespace="public/default")
         assert_type(shared, blocking.NamespaceQueueConsumer)
         client.close(flush=False)
+
+
+def refused(client: anabranch.Client, waiting: blocking.Client) -> None:
+    """Calls that type checkers must refuse: mypy reports an ignore that is not needed."""
+    client.stream_consumer("t", "s", receive_queu=3)  # type: ignore[call-overload]
+    client.stream_consumer("t", "s", receive_queue="3")  # type: ignore[call-overload]
+    client.stream_consumer("t", "s", processing_timeout_s=3.0)  # type: ignore[call-overload]
+    client.stream_consumer(namespace="n", subscription="s", create=False)  # type: ignore[call-overload]
+    waiting.queue_consumer("t", "s", start="middle")  # type: ignore[call-overload]
+    waiting.queue_consumer("t", "s", dead_letter=3)  # type: ignore[call-overload]
+    waiting.queue_consumer("t", subscription="s", namespace="n")  # type: ignore[call-overload]

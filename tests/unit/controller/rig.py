@@ -8,14 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from anabranch.controller.ports import (
-    Assignment,
-    CursorStatus,
-    SegmentGone,
-    SegmentRefused,
-    SegmentStatus,
-    SegmentUnavailable,
-)
+from anabranch.controller.core.errors import SegmentGone, SegmentRefused, SegmentUnavailable
+from anabranch.controller.ports import Assignment, CursorStatus, SegmentStatus
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import Classic, ControllerSettings
@@ -24,7 +18,7 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segments import Segment, SegmentId
-from anabranch.simulation.loop import SimLoop
+from anabranch.simulation.machine.loop import SimLoop
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 GRACE_S = 60.0

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from anabranch.autoscale.load import Load
-from anabranch.autoscale.policy import DEFAULT, Override, Policy, Resolved, resolve
+from anabranch.autoscale.policy import DEFAULT, Override, Resolved, ScalePolicy, resolve
 from anabranch.controller.autoscaler import INTERVAL_S, AutoScaler
 from anabranch.controller.service import ScalableTopics
 from anabranch.model.layout import SegmentLayout
@@ -26,7 +26,7 @@ MINUTE = 60.0
 class Levels:
     """What applies to every topic: the broker's policy, and what the namespace sets on top."""
 
-    def __init__(self, broker: Policy = DEFAULT) -> None:
+    def __init__(self, broker: ScalePolicy = DEFAULT) -> None:
         self.broker = broker
         self.namespace: Mapping[str, Any] | None = None
 
@@ -77,7 +77,7 @@ class Scaled:
 
 @contextlib.asynccontextmanager
 async def scaled(
-    rig: Rig, policy: Policy = DEFAULT, *, interval_s: float = INTERVAL_S, **settings: Any
+    rig: Rig, policy: ScalePolicy = DEFAULT, *, interval_s: float = INTERVAL_S, **settings: Any
 ) -> AsyncIterator[Scaled]:
     topics = await rig.broker(**settings)
     levels = Levels(policy)

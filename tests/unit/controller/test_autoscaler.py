@@ -11,12 +11,11 @@ from itertools import pairwise
 import pytest
 
 from anabranch.autoscale.decide import Split, Stay
-from anabranch.autoscale.decisions import History, Kind
+from anabranch.autoscale.decisions import DecisionHistory, DecisionKind
 from anabranch.autoscale.load import IDLE, Load
-from anabranch.autoscale.policy import DEFAULT, Policy
+from anabranch.autoscale.policy import DEFAULT, ScalePolicy
 from anabranch.controller.core import events as e
-from anabranch.controller.errors import TopicMissing
-from anabranch.controller.ports import NotLeader
+from anabranch.controller.core.errors import NotLeader, TopicMissing
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind, decisions_path, load_path, topic_path
@@ -291,7 +290,7 @@ async def test_a_record_of_a_segment_without_an_owner_is_no_evidence(rig: Rig) -
 
 
 @simulated
-async def test_a_regular_topic_is_left_alone(rig: Rig) -> None:
+async def test_a_classic_topic_is_left_alone(rig: Rig) -> None:
     class OneClassic:
         async def topics(self, topic: TopicName) -> list[TopicName]:
             return [TopicName.parse("persistent://public/default/orders")]
@@ -469,7 +468,7 @@ async def test_a_failed_operation_starts_no_cooldown_and_is_told(rig: Rig) -> No
         assert broker.active == [2]
         assert broker.layout.last_split_ms == 0
         explained = await broker.scaler.explain(TOPIC)
-        assert Kind.FAILED in [decision.kind for decision in explained.decisions.decisions]
+        assert DecisionKind.FAILED in [decision.kind for decision in explained.decisions.decisions]
         (figures,) = broker.scaler.figures()
         assert figures.auto_splits == 0
 
@@ -629,7 +628,9 @@ def test_a_policy_that_turns_invalid_switches_automation_off_loudly_and_nothing_
             broker.levels.namespace = namespace
             await asyncio.sleep(5 * MINUTE)
             assert broker.active == [0, 1]
-            assert [r.levelname for r in caplog.records if "by itself" in r.message] == ["ERROR"]
+            assert [r.levelname for r in caplog.records if "automatic splits and merges" in r.message] == [
+                "ERROR"
+            ]
             explained = await broker.scaler.explain(TOPIC)
             assert explained.problems
             assert isinstance(explained.verdict, Stay)
@@ -704,9 +705,9 @@ async def test_what_is_done_is_counted_by_its_reason(rig: Rig) -> None:
 # -- what is told
 
 
-async def stored_decisions(broker: Scaled) -> History:
+async def stored_decisions(broker: Scaled) -> DecisionHistory:
     found = await broker.topics.metadata.get(decisions_path(TOPIC))
-    return History() if found is None else History.decode(found.value)
+    return DecisionHistory() if found is None else DecisionHistory.decode(found.value)
 
 
 @simulated
@@ -718,13 +719,13 @@ async def test_decisions_are_written_down_and_the_next_leader_tells_them(rig: Ri
         await rig.until(lambda: len(first.active) == 2)
         await asyncio.sleep(2)
         kinds = [decision.kind for decision in (await stored_decisions(first)).decisions]
-        assert Kind.SPLIT in kinds
+        assert DecisionKind.SPLIT in kinds
         second.topics.touch(TOPIC)
         await asyncio.sleep(1)
         await rig.stores[0].expire_session()
         await rig.until(lambda: second.topics.controllers[TOPIC].is_leader)
         explained = await second.scaler.explain(TOPIC)
-        (split,) = [d for d in explained.decisions.decisions if d.kind is Kind.SPLIT]
+        (split,) = [d for d in explained.decisions.decisions if d.kind is DecisionKind.SPLIT]
         assert (split.rule, split.segments) == ("consumers", (0,))
 
 
@@ -735,9 +736,9 @@ async def test_an_idle_topic_writes_nothing_but_tells_why_it_stays(rig: Rig) -> 
         broker.topics.touch(TOPIC)
         await broker.report({0: IDLE})
         await asyncio.sleep(60 * MINUTE)
-        assert await stored_decisions(broker) == History()
+        assert await stored_decisions(broker) == DecisionHistory()
         (told,) = (await broker.scaler.explain(TOPIC)).decisions.decisions
-        assert told.kind is Kind.STAY
+        assert told.kind is DecisionKind.STAY
         assert told.times >= 59
 
 
@@ -774,7 +775,9 @@ async def test_an_operators_split_is_not_taken_for_one_answer_with_what_follows(
         await broker.topics.split(TOPIC, 0)
         await asyncio.sleep(30 * MINUTE)
         (split,) = [
-            d for d in (await broker.scaler.explain(TOPIC)).decisions.decisions if d.kind is Kind.SPLIT
+            d
+            for d in (await broker.scaler.explain(TOPIC)).decisions.decisions
+            if d.kind is DecisionKind.SPLIT
         ]
         assert (split.times, split.at_ms) == (1, split.until_ms)
 
@@ -787,7 +790,7 @@ async def test_what_an_operator_did_is_part_of_the_story(rig: Rig) -> None:
         await broker.topics.merge(TOPIC, 1, 2)
         await asyncio.sleep(2)
         told = [(d.kind, d.rule, d.segments) for d in (await stored_decisions(broker)).decisions]
-        assert told == [(Kind.SPLIT, "manual", (0,)), (Kind.MERGE, "manual", (1, 2))]
+        assert told == [(DecisionKind.SPLIT, "manual", (0,)), (DecisionKind.MERGE, "manual", (1, 2))]
 
 
 @simulated
@@ -826,7 +829,7 @@ async def test_decisions_and_loads_go_with_the_topic(rig: Rig) -> None:
 
 @simulated
 async def test_nothing_is_left_running_once_the_scaler_is_closed(rig: Rig) -> None:
-    async with scaled(rig, Policy(max_segments=8)) as broker:
+    async with scaled(rig, ScalePolicy(max_segments=8)) as broker:
         await broker.topics.create(TOPIC)
         for name in "abcd":
             await rig.joined(broker.topics, name)

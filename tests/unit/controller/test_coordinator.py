@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.errors import OperationRefused
-from anabranch.controller.ports import NotLeader
+from anabranch.controller.core.errors import NotLeader, OperationRefused
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.errors import StoreUnavailable

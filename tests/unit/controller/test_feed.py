@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.controller.feed import Part, TopicFeed
+from anabranch.controller.feed import StalePart, TopicFeed
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import decisions_path, load_path
 from anabranch.model.segments import SegmentId
@@ -18,9 +18,9 @@ async def test_loads_are_told_to_those_who_listen_everywhere_for_them_and_to_nob
     await asyncio.sleep(1)
     loads: list[TopicName | None] = []
     records: list[TopicName | None] = []
-    parts: list[Part] = []
+    parts: list[StalePart] = []
     stops = [
-        broker.feed.listen_everywhere(loads.append, Part.LOAD),
+        broker.feed.listen_everywhere(loads.append, StalePart.LOAD),
         broker.feed.listen_everywhere(records.append),
         broker.feed.listen(TOPIC, parts.append),
     ]
@@ -28,7 +28,7 @@ async def test_loads_are_told_to_those_who_listen_everywhere_for_them_and_to_nob
     await asyncio.sleep(1)
     assert loads == [TOPIC]
     assert records == []
-    assert not any(part & Part.ALL for part in parts)
+    assert not any(part & StalePart.ALL for part in parts)
     await broker.metadata.put(decisions_path(TOPIC), b"{}")
     await broker.split(TOPIC, 0)
     await asyncio.sleep(1)
@@ -45,16 +45,16 @@ async def test_loads_are_told_to_those_who_listen_everywhere_for_them_and_to_nob
 async def test_what_is_stored_elsewhere_about_a_topic_is_told_to_its_listeners(rig: Rig) -> None:
     store = await rig.metadata.connect()
     feed = TopicFeed(store)
-    feed.follow("/elsewhere", lambda path: TOPIC if path.endswith("/orders") else None, Part.PARTITIONS)
+    feed.follow("/elsewhere", lambda path: TOPIC if path.endswith("/orders") else None, StalePart.PARTITIONS)
     feed.start()
     await asyncio.sleep(1)
-    parts: list[Part] = []
+    parts: list[StalePart] = []
     stop = feed.listen(TOPIC, parts.append)
     await store.put("/elsewhere/others", b"1")
     await asyncio.sleep(1)
     assert parts == []
     await store.put("/elsewhere/orders", b"1")
     await asyncio.sleep(1)
-    assert parts == [Part.PARTITIONS]
+    assert parts == [StalePart.PARTITIONS]
     stop()
     await feed.close()

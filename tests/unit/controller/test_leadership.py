@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.ports import NotLeader, SegmentRefused
+from anabranch.controller.core.errors import NotLeader, SegmentRefused
 from anabranch.metadata.errors import StoreUnavailable
 from anabranch.model.scalable import SubscriptionKind, controller_path
 from anabranch.model.segments import Segment, SegmentId

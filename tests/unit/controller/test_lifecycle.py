@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.controller.errors import OperationRefused, SubscriptionMissing, TopicExists, TopicMissing
-from anabranch.controller.ports import SegmentUnavailable
+from anabranch.controller.core.errors import (
+    OperationRefused,
+    SegmentUnavailable,
+    SubscriptionMissing,
+    TopicExists,
+    TopicMissing,
+)
 from anabranch.controller.settings import SEGMENTS_MAX
 from anabranch.metadata.errors import AlreadyExists
 from anabranch.model.names import TopicName
@@ -395,14 +400,14 @@ async def test_a_seek_back_that_was_answered_before_the_removal_had_its_turn_kee
             await asyncio.sleep(0)
 
     rig.owners.before = seek_meanwhile
-    await broker.collect(controller)
+    await controller.collect()
     await seeking[0]
     await rig.until(lambda: not controller.is_busy)
     assert SegmentId(0) in (await broker.view(TOPIC)).layout.segments
     assert log.cursors["a"] == 0
     # And once it is read again, it goes.
     log.cursors["a"] = 10
-    await broker.collect(controller)
+    await controller.collect()
     await rig.until(lambda: not controller.is_busy)
     assert SegmentId(0) not in (await broker.view(TOPIC)).layout.segments
 
@@ -422,11 +427,11 @@ async def test_a_segment_whose_owner_is_away_is_collected_later_and_holds_nothin
             raise SegmentUnavailable("its owner is away")
 
     rig.owners.before = leave
-    await broker.collect(controller)
+    await controller.collect()
     await broker.split(TOPIC, 1)
     assert asked == 2
     assert SegmentId(0) in (await broker.view(TOPIC)).layout.segments
-    await broker.collect(controller)
+    await controller.collect()
     await rig.until(lambda: not controller.is_busy)
     assert SegmentId(0) not in (await broker.view(TOPIC)).layout.segments
 
@@ -552,7 +557,7 @@ class Partitions:
 async def test_a_classic_topic_has_a_layout_to_look_at_and_consumers_to_coordinate(rig: Rig) -> None:
     broker = await rig.broker(Partitions())
     view = await broker.view(TOPIC)
-    assert [s.legacy_topic for s in view.layout.active] == [str(n) for n in Partitions().names]
+    assert [s.classic_topic for s in view.layout.active] == [str(n) for n in Partitions().names]
     one, _ = await rig.joined(broker, "one", "s")
     _, assigned = await rig.joined(broker, "two", "s")
     assert len(assigned.segments) == 1
@@ -587,7 +592,7 @@ async def test_migration_seals_every_partition_and_takes_subscriptions_and_consu
     from unit.controller.rig import Log
 
     for segment in view.layout.active:
-        rig.owners.logs[segment.legacy_topic] = Log(0, messages=3, cursors={"old": 0, "jobs": 0})
+        rig.owners.logs[segment.classic_topic] = Log(0, messages=3, cursors={"old": 0, "jobs": 0})
     link, _ = await rig.joined(broker, "one", "old")
     classic.connected = 1
     with pytest.raises(OperationRefused, match="connected"):
@@ -596,7 +601,7 @@ async def test_migration_seals_every_partition_and_takes_subscriptions_and_consu
     await broker.migrate(TOPIC)
     record = await broker.view(TOPIC)
     assert record.plan is None
-    assert [s.legacy_topic for s in record.layout.sealed] == [str(n) for n in classic.names]
+    assert [s.classic_topic for s in record.layout.sealed] == [str(n) for n in classic.names]
     assert all(s.parents == (0, 1) for s in record.layout.active)
     assert record.layout.topic_id == view.layout.topic_id == "classic", "it is the same topic"
     assert all(rig.owners.log(s).is_sealed for s in record.layout.sealed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.metadata.kept import LIST_NAMES_MAX, UNKNOWN, Kept
+from anabranch.metadata.kept import LIST_NAMES_MAX, UNKNOWN, ReadCache
 from anabranch.metadata.port import Versioned
 
 
@@ -11,7 +11,7 @@ def node(value: bytes, version: int = 0) -> Versioned:
 
 
 def test_what_was_read_is_known_until_it_changes() -> None:
-    kept = Kept()
+    kept = ReadCache()
     assert kept.node("/a") is UNKNOWN
     kept.found("/a", node(b"one"))
     kept.found("/b", None)
@@ -25,7 +25,7 @@ def test_what_was_read_is_known_until_it_changes() -> None:
 
 
 def test_a_path_that_an_operation_on_its_way_may_change_is_not_known() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.found("/a/b", node(b"one"))
     kept.begin("/a/b")
     kept.begin("/a/b")
@@ -36,7 +36,7 @@ def test_a_path_that_an_operation_on_its_way_may_change_is_not_known() -> None:
 
 
 def test_a_write_below_may_make_a_missing_parent_and_leaves_one_that_is_there() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.found("/there", node(b"record"))
     kept.found("/missing", None)
     for path in ("/there/deep/child", "/missing/deep/child"):
@@ -46,7 +46,7 @@ def test_a_write_below_may_make_a_missing_parent_and_leaves_one_that_is_there() 
 
 
 def test_an_operation_that_may_change_anything_hides_everything() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.found("/a", node(b"one"))
     kept.listed("/", ["a"])
     kept.begin("/")
@@ -58,7 +58,7 @@ def test_an_operation_that_may_change_anything_hides_everything() -> None:
 
 
 def test_a_list_of_children_ends_with_a_birth_or_a_death_among_them_and_not_with_a_change() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.listed("/f", ["a", "b"])
     kept.changed({"/f/a": node(b"x", 3), "/f/a/below": node(b"")})
     assert kept.children("/f") == ["a", "b"]
@@ -73,7 +73,7 @@ def test_a_list_of_children_ends_with_a_birth_or_a_death_among_them_and_not_with
 
 
 def test_a_list_handed_out_is_the_readers_own() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.listed("/f", ["a"])
     first = kept.children("/f")
     assert isinstance(first, list)
@@ -82,14 +82,14 @@ def test_a_list_handed_out_is_the_readers_own() -> None:
 
 
 def test_long_lists_are_not_kept() -> None:
-    kept = Kept()
+    kept = ReadCache()
     kept.listed("/f", ["a"])
     kept.listed("/f", [str(n) for n in range(LIST_NAMES_MAX + 1)])
     assert kept.children("/f") is UNKNOWN
 
 
 def test_beyond_the_limits_what_was_not_asked_for_the_longest_is_forgotten() -> None:
-    kept = Kept(nodes_max=3, bytes_max=1_000)
+    kept = ReadCache(nodes_max=3, bytes_max=1_000)
     for path in ("/a", "/b", "/c"):
         kept.found(path, node(b""))
     kept.node("/a")

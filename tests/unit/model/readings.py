@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from anabranch.model.cut import Cut, Place, Position, behind
+from anabranch.model.cut import Cut, MessagePosition, Place, behind
 from anabranch.model.gone import EMPTY
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.resuming import DataLost, resume
@@ -21,7 +21,9 @@ class Topic:
 
     chance: random.Random
     layout: SegmentLayout = field(default_factory=lambda: SegmentLayout.initial(2, 0))
-    logs: dict[SegmentId, list[tuple[Position, Position, Message]]] = field(default_factory=dict)
+    logs: dict[SegmentId, list[tuple[MessagePosition, MessagePosition, Message]]] = field(
+        default_factory=dict
+    )
     published: int = 0
     is_ordered: bool = True  # Until partitions are added, which moves keys to others.
 
@@ -31,7 +33,7 @@ class Topic:
 
     @property
     def is_classic(self) -> bool:
-        return bool(self.layout.active[0].legacy_topic)
+        return bool(self.layout.active[0].classic_topic)
 
     @property
     def messages(self) -> set[Message]:
@@ -68,7 +70,7 @@ class Topic:
     def change(self, *, prunes: bool = False) -> None:
         layout = self.layout
         if self.is_classic:
-            names = [segment.legacy_topic for segment in layout.active]
+            names = [segment.classic_topic for segment in layout.active]
             if self.chance.random() < 0.3:
                 self.is_ordered = False
                 self.layout = SegmentLayout.synthetic([*names, f"t-partition-{len(names)}"], 0)
@@ -87,7 +89,7 @@ class Topic:
         elif len(layout.active[at].range) > 1:
             self.layout = layout.split(layout.active[at].id, 0)
 
-    def rest(self, place: Place) -> list[tuple[Position, Position, Message]]:
+    def rest(self, place: Place) -> list[tuple[MessagePosition, MessagePosition, Message]]:
         """What the place's segment has from there on."""
         return [item for item in self.logs.get(place.segment, []) if item[0] >= place.at[0]]
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.cut import BEGINNING, VERSION, BadCheckpoint, Cut, Place, Position, behind, uncovered
+from anabranch.model.cut import (
+    BEGINNING,
+    VERSION,
+    BadCheckpoint,
+    Cut,
+    MessagePosition,
+    Place,
+    behind,
+    uncovered,
+)
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import HASH_MAX, WHOLE, HashRange, SegmentId
 from unit.model.readings import Group, Reader, Topic
@@ -284,7 +293,7 @@ def test_merging_takes_the_further_position_and_an_end_before_any() -> None:
 
 def test_positions_of_entry_buckets_are_merged_one_by_one() -> None:
     def buckets(*entries: int) -> Cut:
-        where: tuple[Position, ...] = tuple((1, entry, 0) for entry in entries)
+        where: tuple[MessagePosition, ...] = tuple((1, entry, 0) for entry in entries)
         return Cut((Place(SegmentId(0), WHOLE, 0, where),))
 
     assert Cut.merge(buckets(1, 5, 2), buckets(4, 3, 2)) == buckets(4, 5, 2)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.entry_runs import EntryRuns, GrowingRuns, Run
+from anabranch.model.entry_runs import EntryRun, EntryRuns, GrowingRuns
 
 RUNS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(1, 4)).map(
@@ -26,12 +26,12 @@ MANY = st.builds(
 )
 
 
-def entries(runs: list[Run] | EntryRuns) -> set[tuple[int, int]]:
+def entries(runs: list[EntryRun] | EntryRuns) -> set[tuple[int, int]]:
     return {(ledger, n) for ledger, first, end in runs for n in range(first, end)}
 
 
 @given(RUNS)
-def test_runs_hold_the_same_entries_and_do_not_touch(runs: list[Run]) -> None:
+def test_runs_hold_the_same_entries_and_do_not_touch(runs: list[EntryRun]) -> None:
     found = EntryRuns.of(runs)
     assert entries(found) == entries(runs)
     assert found.entries == len(entries(runs))
@@ -40,7 +40,9 @@ def test_runs_hold_the_same_entries_and_do_not_touch(runs: list[Run]) -> None:
 
 
 @given(RUNS, RUNS, RUNS)
-def test_merged_runs_hold_what_any_of_them_holds(one: list[Run], two: list[Run], three: list[Run]) -> None:
+def test_merged_runs_hold_what_any_of_them_holds(
+    one: list[EntryRun], two: list[EntryRun], three: list[EntryRun]
+) -> None:
     merged = EntryRuns.of(one).merged(EntryRuns.of(two), EntryRuns.of(three))
     assert merged == EntryRuns.of([*one, *two, *three])
 
@@ -75,7 +77,7 @@ def test_very_many_attempts_are_dropped_at_once() -> None:
 
 @given(RUNS, st.integers(0, 4), st.integers(0, 14))
 def test_what_lies_below_a_position_is_left_out_and_the_rest_stays(
-    runs: list[Run], ledger: int, entry: int
+    runs: list[EntryRun], ledger: int, entry: int
 ) -> None:
     found = EntryRuns.of(runs)
     kept = found.from_((ledger, entry))
@@ -85,7 +87,7 @@ def test_what_lies_below_a_position_is_left_out_and_the_rest_stays(
 
 
 @given(RUNS, MANY)
-def test_what_is_stored_comes_back(runs: list[Run], many: list[Run]) -> None:
+def test_what_is_stored_comes_back(runs: list[EntryRun], many: list[EntryRun]) -> None:
     for found in (EntryRuns.of(runs), EntryRuns.of(many), EntryRuns.of([*runs, *many])):
         assert EntryRuns.unpacked(found.packed()) == found
 

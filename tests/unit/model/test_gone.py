@@ -16,7 +16,7 @@ ends = st.none() | st.just(EMPTY) | st.tuples(st.integers(0, 9), st.integers(1, 
 
 
 def pruned(number: int, span: HashRange, end: tuple[int, int] | None, *, is_classic: bool = False) -> Segment:
-    return Segment(SegmentId(number), span, legacy_topic="t-partition-0" if is_classic else "", end=end)
+    return Segment(SegmentId(number), span, classic_topic="t-partition-0" if is_classic else "", end=end)
 
 
 @given(st.lists(st.tuples(ranges, ends), max_size=8), st.data())

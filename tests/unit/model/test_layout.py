@@ -321,7 +321,7 @@ def test_a_migrated_topic_waits_for_every_old_partition() -> None:
     names = [f"persistent://a/b/t-partition-{n}" for n in range(3)]
     layout = SegmentLayout.migrated(names, 7)
     layout.check()
-    assert [s.legacy_topic for s in layout.sealed] == names
+    assert [s.classic_topic for s in layout.sealed] == names
     assert {s.range for s in layout.sealed} == {WHOLE}
     assert all(layout.ancestors(s.id) == {0, 1, 2} for s in layout.active)
     assert [s.range for s in layout.active] == HashRange.even(3)
@@ -331,7 +331,7 @@ def test_the_layout_of_a_classic_topic_is_its_partitions_all_active() -> None:
     names = [f"persistent://a/b/t-partition-{n}" for n in range(4)]
     layout = SegmentLayout.synthetic(names, 7)
     layout.check()
-    assert [s.legacy_topic for s in layout.active] == names
+    assert [s.classic_topic for s in layout.active] == names
     assert layout.sealed == ()
 
 
@@ -341,4 +341,4 @@ def test_a_classic_topic_that_grows_or_is_migrated_never_goes_back_in_epoch(coun
     fewer, more = SegmentLayout.synthetic(names[:-1], 7), SegmentLayout.synthetic(names, 7)
     migrated = SegmentLayout.migrated(names, 8)
     assert 0 <= fewer.epoch < more.epoch < migrated.epoch
-    assert all(migrated.segment(s.id).legacy_topic == s.legacy_topic for s in more.active)
+    assert all(migrated.segment(s.id).classic_topic == s.classic_topic for s in more.active)

@@ -18,8 +18,8 @@ from anabranch.model.scalable import (
     BadRecord,
     ConsumerRecord,
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -47,8 +47,8 @@ segment_ids = st.integers(0, 2**40).map(SegmentId)
 NOW_MS = 1_700_000_000_000
 
 
-def split_plan(layout: SegmentLayout, number: SegmentId) -> Plan:
-    return Plan(PlanKind.SPLIT, (number,), layout.split(number, 77))
+def split_plan(layout: SegmentLayout, number: SegmentId) -> ReshapePlan:
+    return ReshapePlan(PlanKind.SPLIT, (number,), layout.split(number, 77))
 
 
 @st.composite
@@ -60,7 +60,7 @@ def records(draw: st.DrawFn) -> ScalableTopic:
     if draw(st.booleans()) and len(layout.active) > 1:
         one, other = layout.active[0].id, layout.active[1].id
         if draw(st.booleans()):
-            plan = Plan(PlanKind.MERGE, (one, other), layout.merge(one, other, 77))
+            plan = ReshapePlan(PlanKind.MERGE, (one, other), layout.merge(one, other, 77))
         elif len(layout.active[0].range) > 1:
             plan = split_plan(layout, one)
     return ScalableTopic(
@@ -169,7 +169,7 @@ def test_the_json_has_the_names_of_the_specification(layout: SegmentLayout) -> N
 
 def test_the_topics_id_is_stored_once_and_is_that_of_layout_and_plan() -> None:
     layout = SegmentLayout.initial(1, 5, "7f3a0c5e")
-    plan = Plan(PlanKind.SPLIT, (SegmentId(0),), layout.split(0, 9))
+    plan = ReshapePlan(PlanKind.SPLIT, (SegmentId(0),), layout.split(0, 9))
     stored = ScalableTopic(layout, 17, plan=plan).encode()
     assert stored.count(b"7f3a0c5e") == 1
     found = ScalableTopic.decode(stored)
@@ -290,7 +290,7 @@ def test_properties_and_policy_stay_through_every_change_of_the_layout(
             topic = replace(topic, layout=layout)
             continue
         parents = layout.segments[grown[0]].parents
-        planned = topic.planned(Plan(PlanKind.SPLIT, parents, layout))
+        planned = topic.planned(ReshapePlan(PlanKind.SPLIT, parents, layout))
         topic = ScalableTopic.decode(ScalableTopic.decode(planned.encode()).published().encode())
         assert topic.layout == layout
         assert topic.plan is None
@@ -308,7 +308,7 @@ def test_a_plan_names_its_children_and_is_named_by_its_epoch() -> None:
     layout = SegmentLayout.initial(2, 0)
     split = split_plan(layout, SegmentId(1))
     assert (split.id, [c.id for c in split.children]) == (1, [2, 3])
-    merge = Plan(PlanKind.MERGE, (SegmentId(0), SegmentId(1)), layout.merge(0, 1, 5))
+    merge = ReshapePlan(PlanKind.MERGE, (SegmentId(0), SegmentId(1)), layout.merge(0, 1, 5))
     assert (merge.id, [c.id for c in merge.children]) == (1, [2])
 
 

@@ -83,7 +83,7 @@ def test_the_name_of_a_segment_leads_back_to_its_topic(
 
 def test_a_segment_that_stands_for_a_classic_topic_is_that_topic() -> None:
     classic = "persistent://acme/sales/orders-partition-3"
-    segment = Segment(SegmentId(3), WHOLE, legacy_topic=classic)
+    segment = Segment(SegmentId(3), WHOLE, classic_topic=classic)
     assert str(segment.topic(TopicName.parse("topic://acme/sales/orders"))) == classic
 
 

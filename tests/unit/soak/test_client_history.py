@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from soak.client.history import ClientHistory, merged
 
-from anabranch.simulation.history import Place, Sent
+from anabranch.simulation.world.history import HistoryPlace, Sent
 
 FIRST, SECOND, THIRD = (Sent("p", number) for number in range(3))
-HERE = Place(0, 1, 0, 0)
-THERE = Place(1, 2, 0, 0)
+HERE = HistoryPlace(0, 1, 0, 0)
+THERE = HistoryPlace(1, 2, 0, 0)
 
 
 class Story:
@@ -26,7 +26,7 @@ class Story:
             self.history.joined("s", consumer)
         self.now += 10
 
-    def takes(self, consumer: str, message: Sent, place: Place = HERE) -> None:
+    def takes(self, consumer: str, message: Sent, place: HistoryPlace = HERE) -> None:
         self.now += 0.1
         self.history.took(consumer, message, "k", place)
 

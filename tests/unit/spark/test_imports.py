@@ -14,9 +14,9 @@ _ROWS = """
 from anabranch.columns import Pool
 from anabranch.columns.decode import Entry, decode
 from anabranch.model.segments import HashRange
-from anabranch.spark.ranges import Ranges
-from anabranch.spark.row_filter import wanted
-from anabranch.spark.rows import between, for_spark
+from anabranch.spark.plan.ranges import Ranges
+from anabranch.spark.columns.row_filter import wanted
+from anabranch.spark.columns.rows import between, for_spark
 from anabranch.wire import pulsar_pb2 as pb
 metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=5, partition_key="k").SerializeToString()
 data = len(metadata).to_bytes(4, "big") + metadata + b"value"
@@ -30,10 +30,13 @@ assert (made.num_rows, made.column("topic")[1].as_py()) == (2, "topic://public/d
 @pytest.mark.parametrize(
     ("work", "unwanted"),
     [
-        (_ANALYSED, ["numba", "pyarrow", "asyncio", "anabranch.client.client", "anabranch.spark.driver"]),
         (
-            f"{_SOURCE}; import anabranch.spark.slice_reader",
-            ["anabranch.client.client", "anabranch.spark.driver", "anabranch.spark.broker_reader"],
+            _ANALYSED,
+            ["numba", "pyarrow", "asyncio", "anabranch.client.client", "anabranch.spark.driver.driver"],
+        ),
+        (
+            f"{_SOURCE}; import anabranch.spark.task.read_slice",
+            ["anabranch.client.client", "anabranch.spark.driver.driver", "anabranch.spark.task.read_broker"],
         ),
         (_ROWS, ["pandas"]),
     ],

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 )
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.file_store import FileLogStore
+from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import LedgerState, LogError
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner

@@ -1,13 +1,13 @@
-"""What compaction wants to know of one entry, and the entry that is left of it. Pure; one message at a time.
+"""The facts about one entry that compaction needs, and what is left of the entry. Pure; one message at a time.
 
-An entry is a number of *slots*, one for each message, and compaction decides slot by slot. A message without a key is
-kept or dropped as the broker is told. An empty payload, or a value marked as null, deletes its key. What cannot be
-looked into (a batch that is encrypted, malformed, or unpacks to far too much) is one slot that is always kept. The
-pieces of a large message stand or fall with the last of them.
+An entry is a number of *slots*, one per message, and compaction decides slot by slot. A message without a key is kept
+or dropped as configured. An empty payload, or a value marked as null, deletes its key. An entry that cannot be opened
+(a batch that is encrypted, malformed, or unpacks to far too much) is one slot that is always kept. The pieces (chunks)
+of a large message are kept or dropped with the last of them.
 
-What is left of a batch keeps its id: the places of the other messages stay, marked as compacted out, so that the ids
-of those that remain are what they were. The entry's metadata lists those that remain: a broker sees it without
-unpacking, and tells clients that do not look at the marks.
+A rebuilt batch keeps its id: the places of the removed messages stay, marked as compacted out, so that the ids of the
+remaining ones do not change. The entry's metadata lists the remaining ones: a broker sees the list without unpacking,
+and acknowledges the others for clients that ignore the marks.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ HashKey = Callable[[bytes], int]
 
 class Looked(NamedTuple):
     slots: list[Slot]
-    # Which message the entry is a piece of, if it is one, and whether it is the first or the last piece.
+    # The message that the entry is a piece of, if it is one, and whether it is the first or the last piece.
     piece_of: tuple[str, str] | None = None
     is_first_piece: bool = False
     is_last_piece: bool = False
 
 
 def look(entry: Buffer, hash_key: HashKey, *, keeps_keyless: bool) -> Looked:
-    """Raises UnsupportedCompression where a batch is packed by a codec that is not installed here."""
+    """The slots of an entry. Raises UnsupportedCompression if the codec of a batch is not installed here."""
     try:
         metadata = wire_entry.parse_metadata(entry)
         keyless = (KEEP if keeps_keyless else DROP, False)
@@ -98,7 +98,7 @@ def rebuilt(entry: Buffer, flags: Sequence[int]) -> Buffer | None:
 
 
 def rebuilt_from(entry: Buffer, payload: bytes, left: Sequence[int]) -> bytes:
-    """The entry with that batch, of which only the messages at those places are left."""
+    """The entry with that batch, in which only the messages at those places are left."""
     return _with_slots(wire_entry.parse_metadata(entry), payload, left)
 
 
@@ -109,9 +109,9 @@ def _with_slots(metadata: pb.MessageMetadata, payload: bytes, left: Sequence[int
 
 
 def last_slot(entry: Buffer) -> int:
-    """The place in its batch of the last message that is left; -1 for what is no batch, or cannot be read.
+    """The place in its batch of the last remaining message; -1 for an entry that is no batch, or cannot be read.
 
-    Any producer may say that messages of its batch were compacted away, and where the others are.
+    Any producer may claim that messages of its batch were compacted out, and where the others are.
     """
     try:
         metadata = wire_entry.parse_metadata(entry)
@@ -133,5 +133,5 @@ def _unpacked(metadata: pb.MessageMetadata, entry: Buffer) -> Buffer:
 
 
 def _raw(text: str | bytes) -> bytes:
-    """Protobuf hands a string that is not UTF-8 over as bytes already."""
+    """Protobuf returns a string that is not UTF-8 as bytes already."""
     return text if isinstance(text, bytes) else text.encode()

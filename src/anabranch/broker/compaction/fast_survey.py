@@ -1,7 +1,7 @@
-"""`survey.Compactor` by compiled kernels, where Numba and pyarrow are installed: the same answers, many times faster.
+"""`survey.Compactor` by compiled kernels, where Numba and pyarrow are installed: the same results, many times faster.
 
-Python looks at each entry of which only some messages are left, and at those that kernels do not read: pieces of large
-messages, and what is encrypted or malformed.
+Python handles each entry of which only some messages are left, and those that kernels cannot read: pieces of large
+messages, and encrypted or malformed entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from anabranch.broker.compaction.entries import DROP, EMPTY_SLOT, KEEP, Looked, look, rebuilt, rebuilt_from
-from anabranch.broker.compaction.kept import Kept
+from anabranch.broker.compaction.kept import Survivors
 from anabranch.broker.compaction.pieces import Pieces
 from anabranch.broker.compaction.survey import InputChangedError
 from anabranch.columns.compaction import (
@@ -37,12 +37,12 @@ class FastCompactor:
         self._keeps_keyless = keeps_keyless
         self._next = 0
         self._slots = -1
-        self._kept = Kept()
+        self._kept = Survivors()
         self._pieces = Pieces()
         self.passes = 0
         self.removed = 0
 
-    # -- what is the latest
+    # -- finding the latest messages
 
     def survey(self, entries: Sequence[Buffer]) -> None:
         for first, stop in groups(entries):
@@ -55,7 +55,7 @@ class FastCompactor:
             self._table.note(opened, self._next)
             self._next += opened.total
             return
-        # In order: what Python looks at stands between what kernels do.
+        # In order: entries for Python lie between entries for kernels.
         for first, stop in _runs(odd, len(entries)):
             if stop - first == 1 and not opened.plain[first]:
                 self._survey_odd(entries[first])
@@ -76,7 +76,7 @@ class FastCompactor:
             self._next += 1
 
     def _look(self, entry: Buffer) -> tuple[Looked, Iterator[bytes]]:
-        """With the keys of those messages that have one."""
+        """The slots of an entry, and the keys of its messages that have one."""
         keys: list[bytes] = []
 
         def seen(key: bytes) -> int:
@@ -97,7 +97,7 @@ class FastCompactor:
         self._kept.add(packed, is_only=is_done and self.passes == 1)
         return is_done
 
-    # -- what is left
+    # -- removing the others
 
     def compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]:
         return [left for first, stop in groups(entries) for left in self._compact(entries[first:stop])]
@@ -143,7 +143,8 @@ class FastCompactor:
         return flags
 
     def _compact_odd(self, entry: Buffer) -> Buffer | None:
-        """Kernels and Python do not always agree on what can be read: it may be a whole batch."""
+        """Compacts an entry that kernels could not read. Python may read more than they do: it may find a whole
+        batch."""
         looked, _ = self._look(entry)
         if looked.piece_of is not None:
             last = self._pieces.end_of(looked)
@@ -170,7 +171,7 @@ class FastCompactor:
 
 
 def _runs(odd: list[int], count: int) -> list[tuple[int, int]]:
-    """[0, count) cut so that each odd place stands alone."""
+    """[0, count) cut so that each odd place is a range of its own."""
     found = []
     at = 0
     for place in odd:

@@ -1,4 +1,4 @@
-"""What the compactions of one topic have done since it was opened: counted as they run, told by stats and metrics."""
+"""Counts of one topic's compactions since it was opened: updated as they run, reported by stats and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CompactionFigures:
     duration_ms: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
-    # Of the last one.
+    # Figures of the last compaction.
     last_removed: int = 0
     last_duration_ms: int = 0
     last_succeeded_ms: int = 0
@@ -24,7 +24,7 @@ class CompactionFigures:
 
     @property
     def is_empty(self) -> bool:
-        """No compaction has come to an end or is on its way."""
+        """Whether no compaction has ended or is running."""
         return not (self.succeeded or self.failed or self.read_bytes)
 
     def ended(self, *, is_success: bool, removed: int, duration_ms: int, now_ms: int) -> None:

@@ -1,8 +1,8 @@
-"""Where the entries of a compacted ledger came from: their places in the topic's log, in order. Pure.
+"""The origins of a compacted ledger's entries: their positions in the topic's log, in order. Pure.
 
-The entries of a compacted ledger are numbered from 0; clients know them by the ids they had before. Of each ledger of
-the log, the entries that are left are kept as a table of 32-bit numbers, so an entry costs four bytes of memory while
-the topic is read compacted. The tables are stored behind the entries, in the same ledger.
+The entries of a compacted ledger are numbered from 0; clients know them by their ids in the log. For each ledger of the
+log there is a table of the remaining entries as 32-bit numbers, so an entry costs four bytes of memory while the topic
+is read compacted. The tables are stored behind the entries, in the same ledger.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from anabranch.errors import AnabranchError
 from anabranch.model.position import BEFORE_ALL, Position
 
 _HEAD: Final = struct.Struct("<qI")
-# Of one stored table; a ledger that has more entries takes several.
+# The most entries in one stored table; a ledger with more entries takes several.
 _PART_ENTRIES: Final = 200_000
 
 
 class BadIndex(AnabranchError):
-    """Not the index of a compacted ledger."""
+    """The data is not the index of a compacted ledger."""
 
 
 class CompactedIndex:
     def __init__(self) -> None:
         self._ledgers: list[int] = []
         self._tables: list[array[int]] = []
-        # How many entries there are before each table.
+        # The number of entries before each table.
         self._before: list[int] = []
         self._size = 0
 
-    # -- making
+    # -- building
 
     def add(self, at: Position) -> None:
-        """Places come in rising order."""
+        """Adds a position. Positions must rise."""
         ledger, entry = at
         if not self._ledgers or self._ledgers[-1] != ledger:
             self._ledgers.append(ledger)
@@ -46,7 +46,7 @@ class CompactedIndex:
         self._size += 1
 
     def parts(self) -> Iterable[bytes]:
-        """As it is stored: a ledger, a count, the numbers, little-endian."""
+        """The stored form: a ledger, a count, the numbers, little-endian."""
         for ledger, table in zip(self._ledgers, self._tables, strict=True):
             for first in range(0, len(table), _PART_ENTRIES):
                 some = table[first : first + _PART_ENTRIES]
@@ -65,18 +65,18 @@ class CompactedIndex:
         self._tables[-1].extend(entries)
         self._size += count
 
-    # -- asking
+    # -- queries
 
     def __len__(self) -> int:
         return self._size
 
     def place(self, number: int) -> Position:
-        """Where the number-th entry was in the log."""
+        """The position of the number-th entry in the log."""
         table = bisect_right(self._before, number) - 1
         return self._ledgers[table], self._tables[table][number - self._before[table]]
 
     def number(self, at: Position) -> int:
-        """How many entries lie below that place: the number of the first that does not."""
+        """How many entries lie below that position: the number of the first entry at or after it."""
         table = bisect_left(self._ledgers, at[0])
         if table == len(self._ledgers):
             return self._size

@@ -1,7 +1,7 @@
 """The numbers of the messages that compaction keeps, as each of its passes found them: sorted, eight bytes each.
 
-What the only pass found stays in memory, where its table just was. If there are several, each one's numbers go to an
-unnamed temporary file and are mapped: memory need not hold them.
+The numbers of an only pass stay in memory, where its table just was. If there are several passes, the numbers of each
+go to an unnamed temporary file and are mapped: memory need not hold them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 
-class Kept:
+class Survivors:
     def __init__(self) -> None:
         self._runs: list[array[int] | memoryview] = []
-        # In each run, the first number not below the last one asked for: questions come in rising order.
+        # In each run, the place of the first number not below the last one queried: queries come in rising order.
         self._at: list[int] = []
         self._maps: list[mmap.mmap] = []
 
     def add(self, packed: array[int], *, is_only: bool) -> None:
-        """Numbers of eight bytes, sorted; no run has one of another's."""
+        """Adds a run of sorted numbers of eight bytes; no number is in two runs."""
         self._at.append(0)
         if is_only or not packed:
             self._runs.append(packed)
@@ -38,7 +38,7 @@ class Kept:
         return self._runs
 
     def flags(self, first: int, count: int) -> bytearray:
-        """1 for each number from `first` on that is kept."""
+        """1 for each kept number from `first` on, for `count` numbers."""
         found = bytearray(count)
         end = first + count
         for n, run in enumerate(self._runs):
@@ -51,7 +51,7 @@ class Kept:
         return found
 
     def has(self, number: int) -> bool:
-        """Of any number, in any order."""
+        """Whether the number is kept; for queries in any order."""
         for run in self._runs:
             at = bisect_left(run, number)
             if at < len(run) and run[at] == number:

@@ -1,8 +1,8 @@
-"""Which pieces make up a large message, and what becomes of each. Pure.
+"""Which pieces (chunks) make up a large message, and whether each is kept. Pure.
 
-Pieces are known by their producer's name and an id that the producer chose, mostly its own name and a count. A producer
-that counts from the start again uses an id again, so a first piece begins another message: one must not stand or fall
-with the other. What was begun and never ended before that is dropped, as every reader does.
+Pieces are identified by their producer's name and an id that the producer chose, mostly its own name and a count. A
+producer that counts from the start again reuses an id, so a first piece begins another message: the two must be decided
+separately. A message that was begun and never ended before that is dropped, as every reader does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ Name = tuple[str, str]
 
 
 class Pieces:
-    """Every pass is shown the same pieces in the same order."""
+    """Every pass must be given the same pieces in the same order."""
 
     def __init__(self) -> None:
-        # How many messages of each name have begun in this pass, and in all of one.
+        # How many messages of each name have begun in this pass, and in a whole pass.
         self._begun: dict[Name, int] = {}
         self._all: dict[Name, int] = {}
         # The slot of each message's last piece, or KEEP or DROP.
@@ -26,18 +26,18 @@ class Pieces:
         self._all, self._begun = self._begun, {}
 
     def note(self, looked: Looked, slot: int) -> None:
-        """A piece that stands in that slot."""
+        """Notes a piece in that slot."""
         message = self._message(looked)
         if looked.is_last_piece:
             hash_, _ = looked.slots[0]
             self._ends[message] = slot if hash_ >= 0 else hash_
 
     def end_of(self, looked: Looked) -> int:
-        """The slot of the last piece of the piece's message; KEEP or DROP if that is all there is to say."""
+        """The slot of the last piece of the piece's message; KEEP or DROP if that alone decides."""
         message = self._message(looked)
         if (end := self._ends.get(message)) is not None:
             return end
-        # One whose end has not come yet is kept: the rest of it may follow.
+        # A message without an end so far is kept: the rest of it may follow.
         name, number = message
         return DROP if number < self._all.get(name, 0) else KEEP
 

@@ -1,8 +1,8 @@
-"""One compaction of one topic, from what the last one left and the log behind it to a ledger that takes its place.
+"""One compaction of one topic: from the last compacted ledger and the log behind it to a ledger that replaces both.
 
-Nothing that exists is changed on the way. The new ledger is written and confirmed in full, then the topic's record
-names it in one compare-and-set, and only then does the compaction's cursor let the log behind it go. A crash between
-any two of these leaves what was there before, or all of the new.
+Existing data is not changed on the way. The new ledger is written and confirmed in full, then the topic's record names
+it in one compare-and-set, and only then does the compaction's cursor release the log behind it. A crash between any two
+of these steps leaves either the old state or all of the new.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.compaction.view import CompactedLog
 from anabranch.broker.compaction.worker import Worker
 from anabranch.model.position import LedgerId, Position
-from anabranch.storage.compacted_writer import CompactedWriter
+from anabranch.storage.core.topic_record import CompactedLedger
 from anabranch.storage.port import Buffer, Entry
-from anabranch.storage.topic_log import TopicLog
-from anabranch.storage.topic_record import CompactedLedger
+from anabranch.storage.topic.compacted_writer import CompactedWriter
+from anabranch.storage.topic.topic_log import TopicLog
 
 _READ_ENTRIES = 1000
 _READ_BYTES = 1 << 20
@@ -37,9 +37,11 @@ async def compact(
     *,
     keeps_keyless: bool,
 ) -> int:
-    """Compacts everything below `upto` into that ledger and makes it the topic's; how many messages were left out.
+    """Compacts everything below `upto` into that ledger and makes it the topic's; returns the number of removed
+    messages.
 
-    `named` is called the moment that it is: what was there before is given up right after. Bytes are counted.
+    `named` is called the moment that the record names the ledger: the old one is deleted right after. Bytes are
+    counted.
     """
     source = CompactedLog(log, lambda: before)
     expected = (0 if before is None else before[0].bytes) + log.size_bytes
@@ -71,7 +73,8 @@ async def compact(
         bytes=size,
         created_ms=now_ms,
     )
-    # From here on the record may name it, and it must stay: if it is not named after all, the next start gives it up.
+    # From here on the record may name the ledger, so it must stay: if it is not named after all, the next start deletes
+    # it.
     await _name(log, compacted, lambda: named((compacted, index)))
     return removed
 
@@ -79,7 +82,7 @@ async def compact(
 async def _write(
     source: CompactedLog, upto: Position, worker: Worker, writer: CompactedWriter, figures: CompactionFigures
 ) -> tuple[CompactedIndex, int]:
-    """Writes what is left of each entry: where they came from, and how many messages are gone."""
+    """Writes what is left of each entry; returns their positions in the log, and the number of removed messages."""
     index = CompactedIndex()
     async for number, entries in _read(source, upto, figures):
         found = await worker.compact([data for _, _, data in entries])
@@ -96,7 +99,8 @@ async def _write(
 
 
 async def _name(log: TopicLog, compacted: CompactedLedger, named: Callable[[], None]) -> None:
-    """Whoever cancels this waits for its end: half a change of the record would be known to nobody."""
+    """Puts the ledger into the topic's record. A cancelled call still waits for the end: the result of a half-done
+    change would be unknown."""
     naming = asyncio.ensure_future(log.use_compacted(compacted, named))
     try:
         await asyncio.shield(naming)
@@ -108,7 +112,7 @@ async def _name(log: TopicLog, compacted: CompactedLedger, named: Callable[[], N
 async def _read(
     source: CompactedLog, upto: Position, figures: CompactionFigures
 ) -> AsyncIterator[tuple[int, list[Entry]]]:
-    """Every entry below `upto`, those of one ledger at a time."""
+    """Every entry below `upto`, entries of one ledger at a time."""
     at = source.first
     while at < upto:
         ledger, entries = await source.read(at, _READ_ENTRIES, _READ_BYTES)

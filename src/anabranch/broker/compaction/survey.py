@@ -8,10 +8,9 @@
     compactor.finish()
 
 The table holds a 128-bit hash of each key and the number of its latest message. Hashes are keyed with a secret of this
-run, so nobody can make two keys collide on purpose, and by chance they do not. Once the table has `keys_max` keys, the
-upper half of the hash range looked at is put off to another pass, as often as need be: memory is bounded whatever the
-number of keys, and one pass suffices for all that fit. What each pass found goes to `Kept`, on disk if there is more
-than one.
+run, so collisions can neither be provoked nor expected by chance. Once the table has `keys_max` keys, the upper half of
+the present hash range is left to another pass, as often as necessary: memory is bounded whatever the number of keys,
+and one pass suffices if all keys fit. The result of each pass goes to `Survivors`, on disk if there is more than one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hashlib import blake2b
 from typing import Final
 
 from anabranch.broker.compaction.entries import DROP, KEEP, Slot, look, rebuilt
-from anabranch.broker.compaction.kept import Kept
+from anabranch.broker.compaction.kept import Survivors
 from anabranch.broker.compaction.pieces import Pieces
 from anabranch.errors import AnabranchError
 from anabranch.wire.frames import Buffer
@@ -38,7 +37,7 @@ class InputChangedError(AnabranchError):
 
 
 class Compactor:
-    """Every pass must be given the same entries in the same order; how they are cut into lists does not matter."""
+    """Every pass must be given the same entries in the same order; how they are split into lists does not matter."""
 
     def __init__(self, *, secret: bytes, keys_max: int = KEYS_MAX, keeps_keyless: bool = False) -> None:
         self._secret = secret
@@ -47,13 +46,13 @@ class Compactor:
         self._low, self._high = 0, _HASH_END
         self._table: dict[int, int] = {}
         self._next = 0  # The number of the next slot.
-        self._slots = -1  # How many there are, once a pass has counted them.
-        self._kept = Kept()
+        self._slots = -1  # The number of slots, once a pass has counted them.
+        self._kept = Survivors()
         self._pieces = Pieces()
         self.passes = 0
         self.removed = 0
 
-    # -- what is the latest
+    # -- finding the latest messages
 
     def survey(self, entries: Sequence[Buffer]) -> None:
         for entry in entries:
@@ -77,12 +76,12 @@ class Compactor:
             return
         self._table[hash_] = self._next
         while len(self._table) > self._keys_max:
-            # The upper half of the range waits for a pass of its own.
+            # The upper half of the range is left to a pass of its own.
             self._high = middle = (self._low + self._high) // 2
             self._table = {key: value for key, value in self._table.items() if key < middle}
 
     def end_pass(self) -> bool:
-        """Whether all is known; if not, the same entries are wanted once more."""
+        """Whether everything is known; if not, the same entries are needed once more."""
         if self._slots < 0:
             self._slots = self._next
         self._check_count()
@@ -95,7 +94,7 @@ class Compactor:
         self._table = {}
         return is_done
 
-    # -- what is left
+    # -- removing the others
 
     def compact(self, entries: Sequence[Buffer]) -> list[Buffer | None]:
         """What is left of each entry: itself, a smaller one, or None."""
@@ -131,5 +130,5 @@ class Compactor:
         return int.from_bytes(blake2b(key, digest_size=_HASH_BYTES, key=self._secret).digest(), "big")
 
     def _no_hash(self, key: bytes) -> int:
-        """Which slots of a key are kept is known by their numbers."""
+        """A dummy hash: the slots to keep are known by their numbers."""
         return 0

@@ -1,26 +1,29 @@
-"""The compaction of one topic: whether one is under way, how the last one went, what it left for readers.
+"""The compaction of one topic: whether one is running, how the last one ended, its result for readers.
 
-One compaction runs at a time in a broker, so that what it takes is bounded; others wait for their turn and count as
-running. The durable subscription `__compaction` keeps the log from letting go what is not compacted yet.
+One compaction runs at a time in a broker, so that its resources are bounded; others wait for their turn and count as
+running. The durable subscription `__compaction` keeps the log from trimming entries that are not compacted yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from anabranch.broker.compaction import run
 from anabranch.broker.compaction.figures import CompactionFigures
 from anabranch.broker.compaction.view import CompactedLog, load_index
+from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError
+from anabranch.broker.subscription.subscription import Subscription
 from anabranch.errors import AnabranchError
-from anabranch.model.position import LedgerId, Position
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.storage.core.topic_record import CompactedLedger
 from anabranch.storage.port import LogError
-from anabranch.storage.topic_record import CompactedLedger
-
-if TYPE_CHECKING:
-    from anabranch.broker.topic import Topic
+from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +39,60 @@ class AlreadyCompactingError(AnabranchError):
     """The topic is being compacted: ask again once that is done."""
 
 
+class CompactedTopic(Protocol):
+    """A topic as its compaction sees it."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def log(self) -> TopicLog: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+    async def create_subscription(
+        self, name: str, position: Position | str, properties: dict[str, str]
+    ) -> Subscription: ...
+
+
 class TopicCompaction:
-    def __init__(self, topic: Topic) -> None:
+    __slots__ = (
+        "_config",
+        "_ledger_ids",
+        "_left",
+        "_loading",
+        "_loop",
+        "_now_ms",
+        "_task",
+        "_topic",
+        "_turn",
+        "figures",
+        "last_error",
+        "status",
+        "view",
+    )
+
+    def __init__(
+        self,
+        topic: CompactedTopic,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        turn: asyncio.Semaphore,
+        ledger_ids: LedgerIds,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        """`turn` lets only one compaction of the broker run at a time."""
         self._topic = topic
+        self._loop = loop
+        self._now_ms = now_ms
+        self._turn = turn
+        self._ledger_ids = ledger_ids
+        self._config = config
         self._left: run.Left | None = None
         self._task: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
@@ -74,7 +128,7 @@ class TopicCompaction:
             self._left = left, index
 
     def forget_unread(self) -> None:
-        """Gives back the memory of an index that nobody reads with."""
+        """Frees the memory of an index that no subscription reads with."""
         if self._left is not None and not self._is_read:
             self._left = None
 
@@ -99,22 +153,22 @@ class TopicCompaction:
         if self.is_running:
             raise AlreadyCompactingError("Compaction already in progress")
         self.status, self.last_error = RUNNING, ""
-        # Cancelled by `stop`; it answers for its own failures.
-        self._task = self._topic.broker.loop.create_task(self._run())
+        # Cancelled by `stop`; it reports its own failures.
+        self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
-        topic, broker = self._topic, self._topic.broker
-        started = broker.loop.time()
+        topic = self._topic
+        started = self._loop.time()
         removed = 0
         try:
-            async with broker.compacting:
-                # Not counting the wait for its turn.
-                started = broker.loop.time()
+            async with self._turn:
+                # The wait for its turn does not count.
+                started = self._loop.time()
                 removed = await self._compact()
         except asyncio.CancelledError:
             self.status, self.last_error = ERROR, "the topic was closed meanwhile"
             raise
-        except Exception as error:  # A task boundary: the topic goes on with what it had.
+        except Exception as error:  # A task boundary: the topic keeps the previous result.
             if not isinstance(error, AnabranchError):
                 log.exception("%s: compaction failed", topic.name)
             else:
@@ -125,14 +179,14 @@ class TopicCompaction:
         self.figures.ended(
             is_success=self.status == SUCCESS,
             removed=removed,
-            duration_ms=int((broker.loop.time() - started) * 1000),
-            now_ms=broker.now_ms(),
+            duration_ms=int((self._loop.time() - started) * 1000),
+            now_ms=self._now_ms(),
         )
 
     async def _compact(self) -> int:
-        """How many messages were left out."""
-        topic, broker = self._topic, self._topic.broker
-        # Before anything is looked at: from here on the log keeps what is to be compacted.
+        """Compacts; returns the number of removed messages."""
+        topic = self._topic
+        # Before anything is read: from here on the log keeps the entries to be compacted.
         await topic.create_subscription(COMPACTION, "earliest", {})
         await self.open_view()
         upto = topic.log.end
@@ -142,18 +196,18 @@ class TopicCompaction:
                 topic.log,
                 self._left,
                 upto,
-                LedgerId(await broker.next_ledger_id()),
-                broker.now_ms(),
+                await self._ledger_ids.next(0),
+                self._now_ms(),
                 self.figures,
                 self._named,
-                keeps_keyless=broker.config.topic_compaction_retain_null_key,
+                keeps_keyless=self._config().topic_compaction_retain_null_key,
             )
         await self._move_cursor(upto)
         self.forget_unread()
         return removed
 
     def _named(self, left: run.Left) -> None:
-        """Readers go on in what is left now."""
+        """Switches readers to the new compacted ledger."""
         self._left = left
         for subscription in list(self._topic.subscriptions.values()):
             if subscription.topic_log is self.view:
@@ -168,20 +222,20 @@ class TopicCompaction:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """Returns once nothing is under way any more."""
+        """Cancels the running compaction, if any, and returns once it has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Returns once the compaction that is under way, if any, has ended."""
+        """Returns once the running compaction, if any, has ended."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
-    # -- running by itself
+    # -- automatic runs
 
     def check(self, threshold: int) -> None:
-        """Starts a compaction if more than that many bytes have come since the last one; 0 for never."""
+        """Starts a compaction if more than that many bytes were added since the last one; 0 for never."""
         topic = self._topic
         self.forget_unread()
         if threshold <= 0 or self.is_running or topic.is_closed or not topic.name.is_classic:
@@ -191,7 +245,7 @@ class TopicCompaction:
 
     @property
     def backlog_bytes(self) -> int:
-        """About how many bytes of the log are not compacted yet."""
+        """Approximate number of bytes of the log that are not compacted yet."""
         kept = self._topic.log
         cursor = self._topic.subscriptions.get(COMPACTION)
         if cursor is None or not kept.entries:
@@ -210,7 +264,7 @@ class TopicCompaction:
         }
 
     def ledger_stats(self) -> dict[str, Any]:
-        """What Pulsar's internal stats say of the compacted ledger."""
+        """The compacted ledger in Pulsar's internal stats."""
         left = self._topic.log.topic_record.compacted
         if left is None:
             return {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}

@@ -1,8 +1,7 @@
-"""Data plane. A topic's log as compacted readers see it: what compaction has left up to its horizon, then the log.
+"""Data plane. A topic's log as compacted readers see it: the compacted ledger up to its horizon, then the log.
 
-Implements `LogReader`. Ids, order and counts are those of the entries that are left, so that cursors, seeks and
-backlogs need to know nothing of compaction. When a compaction ends, everyone reads on from the same place in what it
-has left.
+Implements `LogReader`. Ids, order and counts are those of the remaining entries, so that cursors, seeks and backlogs
+need not know of compaction. When a compaction ends, every reader continues at the same position in its result.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Callable
 from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import BEFORE_ALL, Position
+from anabranch.storage.core.topic_record import CompactedLedger
 from anabranch.storage.port import Entry, LogError
-from anabranch.storage.publish_times import first_published_at
-from anabranch.storage.topic_log import TopicLog
-from anabranch.storage.topic_record import CompactedLedger
+from anabranch.storage.topic.publish_times import first_published_at
+from anabranch.storage.topic.topic_log import TopicLog
 
 _INDEX_BYTES = 4 << 20
 
@@ -36,7 +35,8 @@ async def load_index(log: TopicLog, compacted: CompactedLedger) -> CompactedInde
 
 
 class CompactedLog:
-    """`left` says what compaction has left, and changes with each one; without any it is the log itself."""
+    """`left` returns the present compacted ledger, which changes with each compaction; without one this is the log
+    itself."""
 
     def __init__(
         self, log: TopicLog, left: Callable[[], tuple[CompactedLedger, CompactedIndex] | None]
@@ -44,7 +44,7 @@ class CompactedLog:
         self._log = log
         self._left = left
 
-    # -- places
+    # -- positions
 
     @property
     def _upto(self) -> Position:
@@ -126,7 +126,7 @@ class CompactedLog:
             try:
                 return first[0], await self._read_left(left, first, entries_max, bytes_max)
             except LogError:
-                # A compaction that has ended meanwhile gives up what the one before it left.
+                # A compaction that has ended meanwhile deletes the previous compacted ledger.
                 if self._left() is left:
                     raise
 

@@ -1,9 +1,9 @@
-"""The process that compacts: entries in, what is left of them out, one question and one answer at a time.
+"""The process that compacts: receives entries, returns what is left of them, one request and one response at a time.
 
-A process of its own, because the table of keys and the unpacking of batches would take the broker's memory and hold its
-event loop back. It knows nothing of topics or files: the broker reads the entries and writes what is left.
+A separate process, because the table of keys and the unpacking of batches would take the broker's memory and block its
+event loop. It knows nothing of topics or files: the broker reads the entries and writes the result.
 
-Questions and answers are msgpack behind a length of four bytes.
+Requests and responses are msgpack behind a length of four bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from anabranch.broker.compaction.survey import Compactor
 from anabranch.errors import AnabranchError
 from anabranch.wire.frames import Buffer
 
-# The worker must find this very package, however the broker itself was told where it is.
+# The worker must find this very package, however the broker itself found it.
 _PATH: Final = os.pathsep.join(
     filter(None, (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")))
 )
 _AS_IT_IS: Final = True
 _KEEP_KEYLESS: Final = "--keep-keyless"
 _LARGE: Final = "--large"
-# The kernels take a second to load; Python is through with this much by then.
+# The kernels take a second to load; Python has processed this much by then.
 _LARGE_BYTES: Final = 16 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -37,11 +37,11 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class CompactionError(AnabranchError):
-    """Compaction has failed; the message says why, and what was left before stays."""
+    """Compaction has failed; the message has the reason, and the previous result stays."""
 
 
 class Worker:
-    """The broker's end. `compactor` as in `survey.py`, every step a coroutine."""
+    """The broker's end. The methods of `survey.Compactor` as coroutines."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -73,7 +73,7 @@ class Worker:
         ]
 
     async def finish(self) -> int:
-        """How many messages were left out."""
+        """Ends the compaction; returns the number of removed messages."""
         return int(await self._ask("finish"))
 
     async def _ask(self, what: str, entries: Sequence[Buffer] = ()) -> Any:
@@ -100,7 +100,7 @@ class Worker:
 
 
 class Compacts(Protocol):
-    """As `survey.Compactor` does."""
+    """The methods of `survey.Compactor`."""
 
     removed: int
 
@@ -114,7 +114,7 @@ class Compacts(Protocol):
 
 
 def new_compactor(*, keeps_keyless: bool, is_large: bool) -> Compacts:
-    """The fast one where that is worth it, if what it needs is installed."""
+    """The fast compactor for large topics, if its libraries are installed; else the plain one."""
     secret = secrets.token_bytes(32)
     if not is_large:
         return Compactor(secret=secret, keeps_keyless=keeps_keyless)
@@ -139,7 +139,7 @@ def answer(compactor: Compacts, what: str, entries: Sequence[bytes]) -> Any:
 
 
 def serve(compactor: Compacts, questions: BinaryIO, answers: BinaryIO) -> None:
-    """Until the questions end."""
+    """Answers requests until they end."""
     while len(head := questions.read(4)) == 4:
         what, entries = _decode(questions.read(int.from_bytes(head, "big")))
         try:
@@ -153,7 +153,7 @@ def serve(compactor: Compacts, questions: BinaryIO, answers: BinaryIO) -> None:
 def main() -> None:
     is_large = _LARGE in sys.argv[1:]
     if is_large:
-        # Whatever else runs on this machine is more urgent.
+        # All other processes on this machine are more urgent.
         os.nice(10)
     compactor = new_compactor(keeps_keyless=_KEEP_KEYLESS in sys.argv[1:], is_large=is_large)
     serve(compactor, sys.stdin.buffer, sys.stdout.buffer)

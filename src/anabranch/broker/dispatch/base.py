@@ -1,10 +1,10 @@
-"""Data plane. What every dispatcher does: read entries in bursts, one read at a time, and let others run in between.
+"""Data plane. The common part of all dispatchers: reads entries in bursts, one read at a time, and lets others run in
+between.
 
 A dispatcher is woken when anything changes (permits, new entries, a socket that drained) and works until it lacks
-something; the wake-up that brings it comes later. A burst is bounded in bytes and entries, and the next one waits for
-its turn on the event loop, so that a long backlog does not hold up other topics. Reads that miss the cache run as a
-task; whatever moves the reading place raises `_generation`, and a read that comes back with an older one is thrown
-away.
+something; whatever provides that wakes it again. A burst is bounded in bytes and entries, and the next one waits for
+its turn on the event loop, so that a long backlog does not delay other topics. Reads that miss the cache run as a task;
+every change of the reading position raises `_generation`, and the result of a read with an older one is discarded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.cursor import Cursor
+from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.ports import EntryBatch, LogReader
+from anabranch.broker.state.cursor import Cursor
 from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer, LogDamagedError, LogError
@@ -31,11 +32,10 @@ _log = logging.getLogger(__name__)
 NO_METADATA: Final = pb.MessageMetadata()
 # More messages than a batch of 5 MB can hold: each takes six bytes at least.
 BATCH_MESSAGES_MAX: Final = 1 << 20
-BURST_BYTES: Final = 1 << 20
 
 
 def metadata_of(entry: Buffer) -> pb.MessageMetadata:
-    """Its metadata, or none if they cannot be read: whatever was stored is delivered, and the client reports it."""
+    """An entry's metadata, empty if unreadable: every stored entry is delivered, and the client reports the fault."""
     try:
         return parse_metadata(entry)
     except MalformedFrame:
@@ -43,36 +43,14 @@ def metadata_of(entry: Buffer) -> pb.MessageMetadata:
 
 
 def messages_of(entry: Buffer) -> int:
-    """How many permits an entry costs whose record does not say so believably: what its client will count."""
+    """The permits that an entry costs if the count in its record is not credible: the number that its client will
+    count."""
     return min(max(1, metadata_of(entry).num_messages_in_batch), BATCH_MESSAGES_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchLimits:
-    """Bounds of one subscription. What happens at each: dispatch waits."""
-
-    burst_bytes: int = BURST_BYTES
-    burst_entries: int = 1000
-    consumer_unacked_max: int = 50_000
-    subscription_unacked_max: int = 200_000
-    # Delayed messages remembered; beyond it nothing further is read until some are delivered.
-    delayed_max: int = 1_000_000
-    # Key_Shared: entries set aside because their key is held up, before reading stops.
-    held_per_consumer_max: int = 2_000
-    held_max: int = 20_000
-    # Failover: how long to wait for the last consumer's acknowledgements when it is replaced while connected.
-    failover_wait_seconds: float = 1.0
-    # How long to wait after a read that failed for a reason that may pass.
-    retry_seconds: float = 1.0
-    # Whether messages may ask to be delivered later; if not, they are delivered at once.
-    has_delays: bool = True
-    # Key_Shared: whether consumers share keys by points on a ring, or by halving ranges.
-    has_key_ring: bool = True
 
 
 @dataclass(slots=True)
 class DispatchContext:
-    """What a dispatcher works on. `cursor` and `log` belong to the subscription and the topic."""
+    """The surroundings of a dispatcher. `cursor` and `log` belong to the subscription and the topic."""
 
     topic: str
     subscription: str
@@ -83,23 +61,23 @@ class DispatchContext:
     limits: DispatchLimits = field(default_factory=DispatchLimits)
     partition: int = -1
     is_durable: bool = True
-    # Batches may lack some of their messages.
+    # Whether batches may lack some of their messages.
     is_compacted: bool = False
-    # Set where a rate limits what may be sent.
+    # Set where a rate limits dispatch.
     pace: DispatchPacer | None = None
-    # Told when dispatch has failed in a way that nobody foresaw. The dispatcher has stopped by then.
+    # Called when dispatch has failed unexpectedly. The dispatcher has stopped by then.
     failed: Callable[[Exception], None] | None = None
-    # Told when everything has been sent, if anybody wants to know.
+    # Called when everything has been sent.
     all_sent: Callable[[], None] | None = None
 
 
 class DispatchPacer(Protocol):
     def look(self, now: float) -> tuple[float, int]:
-        """How long to wait before anything is sent, and how many entries a burst may have then."""
+        """How many seconds to wait before sending, and how many entries a burst may then have."""
 
 
 class Dispatcher(ABC):
-    """Dispatches to `consumers`. Subclasses say what is read next and who gets it."""
+    """Dispatches to `consumers`. Subclasses decide what is read next and which consumer gets it."""
 
     kind: int
 
@@ -107,13 +85,13 @@ class Dispatcher(ABC):
         self._ctx = context
         self._log = context.log
         self._cursor = context.cursor
-        self.consumers: list[Consumer] = []
-        # The next entry never read by this dispatcher.
+        self.consumers: list[AttachedConsumer] = []
+        # The first entry that this dispatcher has not read yet.
         self.read_at: Position = context.cursor.settle(context.log)
         # Why reading has stopped, or None.
         self.error: str | None = None
         self.damage: LogDamagedError | None = None
-        # Set for good by what nobody foresaw.
+        # Set for good by an unexpected error.
         self.has_failed = False
         self._generation = 0
         self._is_reading = False
@@ -126,26 +104,26 @@ class Dispatcher(ABC):
     # -- consumers
 
     @abstractmethod
-    def add(self, consumer: Consumer) -> None:
-        """Raises a BrokerError if the consumer cannot join the others."""
+    def add(self, consumer: AttachedConsumer) -> None:
+        """Adds the consumer; raises a BrokerError if it cannot join the others."""
 
     @abstractmethod
-    def ready(self, consumer: Consumer) -> None:
-        """The consumer's client knows by now that it is subscribed."""
+    def ready(self, consumer: AttachedConsumer) -> None:
+        """Called once the consumer's client knows that it is subscribed."""
 
     @abstractmethod
-    def remove(self, consumer: Consumer) -> None:
-        """Takes a consumer out; what it had not acknowledged goes to others, or back to the cursor."""
+    def remove(self, consumer: AttachedConsumer) -> None:
+        """Removes a consumer; its unacknowledged entries go to others, or back to the cursor."""
 
     @abstractmethod
-    def may_unsubscribe(self, consumer: Consumer) -> bool: ...
+    def may_unsubscribe(self, consumer: AttachedConsumer) -> bool: ...
 
-    def room_changed(self, consumer: Consumer) -> None:
-        """The consumer may have room again: permits, an unblocked count or a drained socket."""
+    def room_changed(self, consumer: AttachedConsumer) -> None:
+        """Called when the consumer may have room again: permits, an unblocked count or a drained socket."""
         self.wake()
 
     def limits_changed(self) -> None:
-        """Some may have room again that had none under the old limits."""
+        """Wakes dispatch: consumers without room under the old limits may have room again."""
         if self._retry is not None and self.damage is None:
             self._retry.cancel()
             self._retry = None
@@ -154,26 +132,26 @@ class Dispatcher(ABC):
     # -- acknowledgements
 
     @abstractmethod
-    def acked(self, consumer: Consumer, at: Position) -> None:
-        """An entry is acknowledged in full."""
+    def acked(self, consumer: AttachedConsumer, at: Position) -> None:
+        """Called when an entry is acknowledged in full."""
 
     @abstractmethod
-    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
-        """That many more messages of a batch are acknowledged."""
+    def acked_part(self, consumer: AttachedConsumer, at: Position, messages: int) -> None:
+        """Called when that many more messages of a batch are acknowledged."""
 
     @abstractmethod
     def acks_done(self) -> None:
-        """After a round of acknowledgements, with the cursor settled."""
+        """Called after a round of acknowledgements, with the cursor settled."""
 
     @abstractmethod
     def acked_below(self, at: Position) -> None:
-        """Everything below is acknowledged by other means than a consumer: skipped, expired, cleared."""
+        """Called when everything below is acknowledged by other means than a consumer: skipped, expired, cleared."""
 
     @abstractmethod
-    def redeliver_all(self, consumer: Consumer) -> None: ...
+    def redeliver_all(self, consumer: AttachedConsumer) -> None: ...
 
     @abstractmethod
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None: ...
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position]) -> None: ...
 
     # -- running
 
@@ -187,7 +165,7 @@ class Dispatcher(ABC):
             self._ctx.loop.call_soon(self._run_scheduled)
 
     def hold(self) -> None:
-        """Sends nothing until `let_go`: what is handed back in several turns is sent again in its order."""
+        """Sends nothing until `let_go`: entries handed back over several turns are sent again in their order."""
         self._is_held = True
 
     def let_go(self) -> None:
@@ -208,11 +186,11 @@ class Dispatcher(ABC):
             if self._retry is None and (self._ctx.pace is None or self._is_in_time(self._ctx.pace)):
                 self._pump()
                 self._look_whether_all_is_sent()
-        except Exception as error:  # The boundary of a subscription: whoever woke it has others to wake.
+        except Exception as error:  # A task boundary of a subscription: the caller has others to wake.
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """An impossible state stops this subscription only."""
+        """Stops dispatch after an unexpected error, in this subscription only."""
         self.error = f"dispatch failed, see the broker's log: {error!r}"
         self.has_failed = True
         self.close()
@@ -220,27 +198,27 @@ class Dispatcher(ABC):
             self._ctx.failed(error)
 
     def _is_in_time(self, pace: DispatchPacer) -> bool:
-        """Whether the rate lets something through; if not, it is tried again as soon as it may."""
+        """Whether the rate allows sending now; if not, a retry is scheduled for when it does."""
         wait, entries = pace.look(self._ctx.loop.time())
         if wait > 0:
             self._retry = self._ctx.loop.call_later(wait, self._try_again)
             return False
-        # Batches may still go beyond; what they take too much is waited for afterwards.
+        # Batches may still exceed the rate; the excess is waited for afterwards.
         self._ctx.limits = replace(self._ctx.limits, burst_entries=entries)
         return True
 
     @abstractmethod
     def _pump(self) -> None:
-        """Does one burst at most, and calls `wake_soon` if there may be more to do."""
+        """Does at most one burst, and calls `wake_soon` if there may be more to do."""
 
     def rewind(self) -> None:
-        """Starts again from the cursor: everything not acknowledged is new again."""
+        """Starts again from the cursor: all unacknowledged entries count as unsent."""
         self._generation += 1
         self._is_reading = False
         self.read_at = self._cursor.settle(self._log)
 
     def forget(self) -> None:
-        """After a seek: as if nothing had ever been sent."""
+        """Forgets after a seek that anything was ever sent."""
         self.rewind()
 
     def close(self) -> None:
@@ -253,9 +231,9 @@ class Dispatcher(ABC):
     # -- reading
 
     def _read(self, at: Position, entries_max: int, then: Callable[[EntryBatch], None]) -> None:
-        """Reads from storage, then calls back unless something has moved the reading place meanwhile."""
+        """Reads from storage, then calls `then` unless the reading position has changed meanwhile."""
         self._is_reading = True
-        # The task ends by itself and never raises; it is referred to here so that it is not collected.
+        # The task ends by itself and never raises; this reference keeps it from being garbage-collected.
         self._task = self._ctx.loop.create_task(self._fetch(at, entries_max, then, self._generation))
 
     async def _fetch(
@@ -267,7 +245,7 @@ class Dispatcher(ABC):
             if generation == self._generation:
                 self._read_failed(error, then)
             return
-        except Exception as error:  # A task boundary: this subscription stops, the others go on.
+        except Exception as error:  # A task boundary: this subscription stops, the others continue.
             _log.exception("%s, subscription %s: reading failed", self._ctx.topic, self._ctx.subscription)
             if generation == self._generation:
                 self._read_failed(error, then)
@@ -292,11 +270,21 @@ class Dispatcher(ABC):
         self.error = str(error)
         then((-1, []))
         if isinstance(error, LogDamagedError):
-            # Only an operator can say that these entries are given up; a wake-up after that goes on.
-            _log.error("%s, subscription %s stops: %s", self._ctx.topic, self._ctx.subscription, error)
+            # Only an operator can decide to skip these entries; a wake-up after that continues.
+            _log.error(
+                "%s, subscription %s: dispatch stops until the damage is skipped: %s",
+                self._ctx.topic,
+                self._ctx.subscription,
+                error,
+            )
             self.damage = error
             return
-        _log.warning("%s, subscription %s: %s", self._ctx.topic, self._ctx.subscription, error)
+        _log.warning(
+            "%s, subscription %s: reading failed, trying again: %s",
+            self._ctx.topic,
+            self._ctx.subscription,
+            error,
+        )
         self._retry = self._ctx.loop.call_later(self._ctx.limits.retry_seconds, self._try_again)
 
     def _try_again(self) -> None:
@@ -314,5 +302,5 @@ class Dispatcher(ABC):
     # -- figures
 
     def stats(self) -> dict[str, Any]:
-        """What this kind of dispatcher adds to the subscription's figures."""
+        """The figures that this kind of dispatcher adds to the subscription's."""
         return {}

@@ -1,7 +1,7 @@
-"""Data plane. Which consumer has the first chunks of a message: only that one can put the others to them. Pure.
+"""Data plane. Which consumer has the first chunks of a message: only that one can assemble the message. Pure.
 
-A message is begun when its first chunk is sent and ends with its last one. If its consumer leaves or hands chunks back,
-it has to begin again, with somebody else perhaps. Chunks whose consumer has no room wait for it here, by position.
+A message begins when its first chunk is sent and ends with its last one. If its consumer leaves or hands chunks back,
+the message begins again, perhaps with another consumer. Chunks whose consumer has no room wait here, by position.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final
 
-from anabranch.broker.consumer import Consumer
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 
-# Messages whose chunks are being handed out. The oldest is forgotten: its producer has died half-way.
+# The most messages whose chunks are being sent. Beyond it the oldest is forgotten: its producer has died half-way.
 BEGUN_MAX: Final = 10_000
-# Chunks of one of them. Nobody's message has so many, and each is remembered: a producer may never come to the last.
+# The most chunks of one such message. No real message has so many, and each is remembered: a producer may never send
+# the last one.
 CHUNKS_MAX: Final = 10_000
-# Chunks waiting for room at their consumer, before reading stops.
+# The most chunks that wait for room at their consumer, before reading stops.
 WAITING_MAX: Final = 10_000
-# Longer names are kept by their hash: any producer may send any name.
+# Longer names are replaced by their hash: a producer may send a name of any length.
 _NAME_MAX: Final = 64
 
 Name = str | bytes
 
 
 def name_of(metadata: pb.MessageMetadata) -> Name:
-    """The message that a chunk is part of."""
+    """The name of the message that a chunk belongs to."""
     uuid: Name = metadata.uuid
     if len(uuid) <= _NAME_MAX:
         return uuid
@@ -35,11 +36,11 @@ def name_of(metadata: pb.MessageMetadata) -> Name:
 
 
 class _Begun:
-    """A message of which `places` were sent to `owner`."""
+    """A message whose chunks at `places` were sent to `owner`."""
 
     __slots__ = ("owner", "places")
 
-    def __init__(self, owner: Consumer) -> None:
+    def __init__(self, owner: AttachedConsumer) -> None:
         self.owner = owner
         self.places: list[Position] = []
 
@@ -51,27 +52,28 @@ class BegunChunks:
 
     @property
     def remembered(self) -> int:
-        """How many chunks of begun messages are known."""
+        """How many chunks of begun messages are remembered."""
         return sum(len(one.places) for one in self._begun.values())
 
     def __init__(self) -> None:
         self._begun: dict[Name, _Begun] = {}
-        # Position and key of each, and which message it is part of.
-        self._waiting: dict[Consumer, list[tuple[Position, int, Name]]] = {}
+        # The position and key of each waiting chunk, and its message's name.
+        self._waiting: dict[AttachedConsumer, list[tuple[Position, int, Name]]] = {}
         self.waiting = 0
 
-    def owner(self, metadata: pb.MessageMetadata) -> Consumer | None:
-        """Who must have this chunk. The first chunk starts over: a message sent again may go to somebody else."""
+    def owner(self, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
+        """The consumer that must get this chunk. The first chunk starts over: a message sent again may go to another
+        consumer."""
         if metadata.chunk_id <= 0:
             return None
         found = self._begun.get(name_of(metadata))
         return None if found is None else found.owner
 
-    def has_room(self, owner: Consumer) -> bool:
-        """Whether a chunk may be sent to him now, after those that wait for him."""
+    def has_room(self, owner: AttachedConsumer) -> bool:
+        """Whether a chunk may be sent to the consumer now, after the chunks that wait for it."""
         return owner.has_room and owner not in self._waiting
 
-    def sent(self, at: Position, metadata: pb.MessageMetadata, owner: Consumer) -> None:
+    def sent(self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer) -> None:
         name = name_of(metadata)
         if metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
             self._begun.pop(name, None)
@@ -86,7 +88,9 @@ class BegunChunks:
             return
         begun.places.append(at)
 
-    def wait(self, at: Position, metadata: pb.MessageMetadata, owner: Consumer, key_hash: int = 0) -> None:
+    def wait(
+        self, at: Position, metadata: pb.MessageMetadata, owner: AttachedConsumer, key_hash: int = 0
+    ) -> None:
         self._waiting.setdefault(owner, []).append((at, key_hash, name_of(metadata)))
         self.waiting += 1
 
@@ -97,15 +101,18 @@ class BegunChunks:
         ready = [owner for owner in self._waiting if owner.has_room]
         return [at for owner in ready for at, _, _ in self._take(owner)]
 
-    def left(self, owner: Consumer) -> list[tuple[Position, int]]:
-        """The consumer is gone: what it was sent begins again. Position and key of what waited for it."""
+    def left(self, owner: AttachedConsumer) -> list[tuple[Position, int]]:
+        """Removes a consumer that has left: its messages begin again. Returns position and key of the chunks that
+        waited for it."""
         if self._begun:
             self._begun = {name: one for name, one in self._begun.items() if one.owner is not owner}
         return [(at, key) for at, key, _ in self._take(owner)]
 
-    def handed_back(self, owner: Consumer, places: Collection[Position]) -> list[tuple[Position, int]]:
-        """The consumer does not have those any more: the messages that they are part of begin again. Position and key
-        of what waited for it of these messages."""
+    def handed_back(
+        self, owner: AttachedConsumer, places: Collection[Position]
+    ) -> list[tuple[Position, int]]:
+        """Starts the messages over whose chunks at `places` the consumer has handed back. Returns position and key of
+        their chunks that waited for it."""
         if not self._begun:
             return []
         given = set(places)
@@ -125,7 +132,7 @@ class BegunChunks:
             self.waiting += len(kept)
         return [(at, key) for at, key, name in waited if name in again]
 
-    def _take(self, owner: Consumer) -> list[tuple[Position, int, Name]]:
+    def _take(self, owner: AttachedConsumer) -> list[tuple[Position, int, Name]]:
         waited = self._waiting.pop(owner, [])
         self.waiting -= len(waited)
         return waited

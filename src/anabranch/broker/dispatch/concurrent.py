@@ -1,9 +1,8 @@
-"""Data plane. What Shared and Key_Shared have in common: several consumers at once, each acknowledging single
-entries.
+"""Data plane. The common part of Shared and Key_Shared: several consumers at once, each acknowledging single entries.
 
-Every entry sent is noted with the consumer that has it, so that it can go to another if that one leaves or refuses
-it. Entries to be sent again come before new ones, the lowest position first. Metadata is parsed once per entry,
-because a message may be delayed, or be one chunk of several.
+Every sent entry is noted with the consumer that has it, so that it can go to another if that one leaves or refuses it.
+Entries to be sent again come before new ones, the lowest position first. Metadata is searched for the two tags that
+mark a delayed message or a chunk, and parsed only if it has one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from anabranch.broker.consumer import Consumer
 from anabranch.broker.dispatch.base import (
     BATCH_MESSAGES_MAX,
     DispatchContext,
@@ -23,8 +21,9 @@ from anabranch.broker.dispatch.base import (
     messages_of,
     metadata_of,
 )
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.delayed import DelayedEntries
-from anabranch.broker.dispatch.replay import ReplayQueue, Run
+from anabranch.broker.dispatch.replay import ReplayQueue, ReplayRun
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer, Entry
@@ -38,36 +37,36 @@ class ConcurrentDispatcher(Dispatcher):
         self.unacked = 0
         self.is_blocked = False
         # Consumers that may have room, in turn, by priority; the highest (0) first.
-        self._rounds: list[tuple[int, deque[Consumer]]] = []
+        self._rounds: list[tuple[int, deque[AttachedConsumer]]] = []
         self._replay = ReplayQueue()
         self._delayed = DelayedEntries()
         self._delay_timer: asyncio.TimerHandle | None = None
         self._delay_timer_ms = 0
-        # How often an entry was handed back by a consumer; clients decide by it when to give a message up.
+        # How often consumers handed an entry back; clients use it to decide when to give up on a message.
         self._redeliveries: dict[Position, int] = {}
 
     # -- consumers
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         if not self.consumers:
-            # Nobody holds anything: the cursor alone says what is to be sent.
+            # No consumer holds any entry: the cursor alone determines what is to be sent.
             self.rewind()
         self.consumers.append(consumer)
         if self._ctx.is_durable:
             consumer.unacked_max = self._ctx.limits.consumer_unacked_max
         if all(level != consumer.priority for level, _ in self._rounds):
             self._rounds = sorted(
-                [*self._rounds, (consumer.priority, deque[Consumer]())], key=lambda one: one[0]
+                [*self._rounds, (consumer.priority, deque[AttachedConsumer]())], key=lambda one: one[0]
             )
         self._queue(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         self.consumers.remove(consumer)
         for _, waiting in self._rounds:
             if consumer in waiting:
                 waiting.remove(consumer)
         consumer.is_queued = False
-        # Levels that nobody has any more would be looked at for each entry.
+        # Levels without consumers would be checked for each entry.
         levels = {one.priority for one in self.consumers}
         self._rounds = [one for one in self._rounds if one[0] in levels]
         self._lower_unacked(consumer.unacked)
@@ -79,13 +78,13 @@ class ConcurrentDispatcher(Dispatcher):
         else:
             self.rewind()
 
-    def ready(self, consumer: Consumer) -> None:
+    def ready(self, consumer: AttachedConsumer) -> None:
         self.wake()
 
-    def may_unsubscribe(self, consumer: Consumer) -> bool:
+    def may_unsubscribe(self, consumer: AttachedConsumer) -> bool:
         return self.consumers == [consumer]
 
-    def room_changed(self, consumer: Consumer) -> None:
+    def room_changed(self, consumer: AttachedConsumer) -> None:
         if consumer.has_room:
             self._queue(consumer)
             self.wake()
@@ -95,13 +94,13 @@ class ConcurrentDispatcher(Dispatcher):
         """The priorities of its consumers, the highest first."""
         return [level for level, _ in self._rounds]
 
-    def _queue(self, consumer: Consumer) -> None:
+    def _queue(self, consumer: AttachedConsumer) -> None:
         if not consumer.is_queued:
             consumer.is_queued = True
             next(waiting for level, waiting in self._rounds if level == consumer.priority).append(consumer)
 
-    def _next_with_room(self) -> Consumer | None:
-        """The consumer whose turn it is, left at the head of its round; those without room leave the round."""
+    def _next_with_room(self) -> AttachedConsumer | None:
+        """The consumer whose turn it is, left at the head of its round; consumers without room leave the round."""
         for _, waiting in self._rounds:
             while waiting:
                 consumer = waiting[0]
@@ -112,7 +111,7 @@ class ConcurrentDispatcher(Dispatcher):
         return None
 
     def _room(self, count_max: int) -> int:
-        """How many messages may be sent now, counted up to a limit: reading more would be for nothing."""
+        """How many messages may be sent now, counted up to a limit: reading more would be wasted."""
         total = 0
         for _, waiting in self._rounds:
             for consumer in waiting:
@@ -132,7 +131,7 @@ class ConcurrentDispatcher(Dispatcher):
 
     # -- acknowledgements
 
-    def acked(self, consumer: Consumer, at: Position) -> None:
+    def acked(self, consumer: AttachedConsumer, at: Position) -> None:
         owner, found = consumer, consumer.give_back(at)
         if found is None:
             for other in self.consumers:
@@ -148,7 +147,7 @@ class ConcurrentDispatcher(Dispatcher):
             if not owner.is_queued and owner.has_room:
                 self._queue(owner)
 
-    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
+    def acked_part(self, consumer: AttachedConsumer, at: Position, messages: int) -> None:
         owner = next((c for c in (consumer, *self.consumers) if at in c.pending), None)
         if owner is not None:
             left, key_hash = owner.pending[at]
@@ -177,15 +176,15 @@ class ConcurrentDispatcher(Dispatcher):
         if self.is_blocked and self.unacked < self._ctx.limits.subscription_unacked_max // 2:
             self.is_blocked = False
 
-    def _given_back(self, owner: Consumer, key_hash: int) -> None:
-        """An entry with this key left the consumer that had it."""
+    def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
+        """Called when an entry with this key has left the consumer that had it."""
 
     # -- sending again
 
-    def redeliver_all(self, consumer: Consumer) -> None:
+    def redeliver_all(self, consumer: AttachedConsumer) -> None:
         self.redeliver(consumer, list(consumer.pending))
 
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position]) -> None:
         back: list[tuple[Position, tuple[int, int]]] = []
         for at in positions:
             found = consumer.give_back(at)
@@ -200,8 +199,10 @@ class ConcurrentDispatcher(Dispatcher):
             self._queue(consumer)
         self.wake_soon()
 
-    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
-        """Entries that the consumer had and that must be sent again."""
+    def _hand_back(
+        self, consumer: AttachedConsumer, entries: Iterable[tuple[Position, tuple[int, int]]]
+    ) -> None:
+        """Queues entries that the consumer had, to be sent again."""
         self._replay.add_all(at for at, _ in entries)
 
     def rewind(self) -> None:
@@ -275,19 +276,19 @@ class ConcurrentDispatcher(Dispatcher):
             if self.read_at < self._log.end or len(self._replay):
                 self.wake_soon()
 
-    def _replay_arrived(self, run: Run, batch: EntryBatch) -> None:
+    def _replay_arrived(self, run: ReplayRun, batch: EntryBatch) -> None:
         if batch[0] < 0:
-            # The read failed: the entries are still wanted.
+            # The read failed: the entries are still to be sent.
             self._replay.add_all((run[0], run[1] + n) for n in range(run[2]))
             return
         self._replay_some(run, batch)
         self.wake_soon()
 
-    def _replay_some(self, run: Run, batch: EntryBatch) -> int:
-        """Sends entries of a run again; what was not read or found no taker goes back to the queue."""
+    def _replay_some(self, run: ReplayRun, batch: EntryBatch) -> int:
+        """Sends entries of a run again; entries that were not read or found no consumer go back to the queue."""
         ledger, first, count = run
         end = first + count
-        # A read may come back with later entries, if those wanted have been trimmed or skipped.
+        # A read may return later entries, if those wanted have been trimmed or skipped.
         entries = [entry for entry in batch[1] if entry[0] < end] if batch[0] == ledger else []
         if not entries:
             return 0
@@ -297,10 +298,10 @@ class ConcurrentDispatcher(Dispatcher):
         return size
 
     def _deliver(self, ledger: int, entries: list[Entry]) -> tuple[int, int]:
-        """Sends entries to whoever is to have them; returns how many were dealt with, and their bytes."""
+        """Sends entries to their consumers; returns how many were processed, and their bytes."""
         cursor, now = self._cursor, self._ctx.now_ms()
-        # What each is sent, and the permits that it had before.
-        out: dict[Consumer, tuple[list[Buffer], int]] = {}
+        # The pieces for each consumer, and its permits before.
+        out: dict[AttachedConsumer, tuple[list[Buffer], int]] = {}
         redeliveries = self._redeliveries
         size = done = 0
         for number, count, data in entries:
@@ -309,7 +310,7 @@ class ConcurrentDispatcher(Dispatcher):
                 done += 1
                 continue
             metadata = self._metadata_of(data)
-            # A millisecond has to be over: whoever measures more finely must not find a message early.
+            # The whole millisecond must be over: a client with a finer clock must not find a message early.
             if metadata.deliver_at_time >= now and self._ctx.limits.has_delays:
                 self._delayed.add(at, metadata.deliver_at_time + 1)
                 done += 1
@@ -357,21 +358,22 @@ class ConcurrentDispatcher(Dispatcher):
             self.is_blocked = True
         return self.is_blocked
 
-    # What `_route` says beside the consumer: the entry's key, and whether nobody can take anything further.
+    # Further results of `_route`: the entry's key, and whether no consumer can accept anything more.
     _key_hash = 0
     _is_stuck = False
-    # Entries read at least, however few can be sent: some of them may be set aside.
+    # The fewest entries to read, however few can be sent: some of them may be set aside.
     _read_ahead = 1
 
     @abstractmethod
-    def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
-        """Who gets this entry. None: it has been set aside or, with `_is_stuck`, it must be read again later."""
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
+        """The consumer for this entry. None: the entry has been set aside or, with `_is_stuck`, must be read again
+        later."""
 
     def _release(self) -> None:
         """Moves entries that were set aside and can be sent now to the replay queue."""
 
     def _may_read_on(self) -> bool:
-        """Whether new entries may be read, given what is set aside already."""
+        """Whether new entries may be read, given how many are set aside already."""
         return len(self._delayed) < self._ctx.limits.delayed_max
 
     def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
@@ -402,7 +404,8 @@ class ConcurrentDispatcher(Dispatcher):
             self._set_delay_timer_later()
 
     def _set_delay_timer_later(self) -> None:
-        """Due entries that nobody has room for wait for room, not for the clock."""
+        """Sets the timer unless entries are due already: due entries wait for a consumer with room, not for the
+        clock."""
         due = self._delayed.next_due_ms
         if due is not None and due > self._ctx.now_ms():
             self._set_delay_timer()

@@ -1,6 +1,6 @@
-"""Entries that must not be delivered yet, by the time they become due. Pure.
+"""Entries that must not be delivered yet, by the time when they become due. Pure.
 
-Kept in memory only: after a restart the entries are not acknowledged, so they are read and found to be early again.
+Kept in memory only: after a restart the entries are unacknowledged, so they are read and found to be early again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DelayedEntries:
         heappush(self._heap, (due_ms, at))
 
     def take_due(self, now_ms: int, count_max: int) -> list[Position]:
-        """Removes and returns up to that many entries whose time has come, the earliest first."""
+        """Removes and returns up to that many due entries, the earliest first."""
         due: list[Position] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < count_max:
             due.append(heappop(self._heap)[1])

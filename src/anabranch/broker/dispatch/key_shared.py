@@ -1,13 +1,14 @@
 """Data plane. Key_Shared: all messages of a key go to one consumer at a time, in order.
 
 The rule that keeps a key's order: an entry may be sent to the consumer its key belongs to only if no other consumer
-still holds an unacknowledged entry of that key (it is *draining*), and no earlier entry of the key is waiting.
-Whatever cannot be sent is set aside under its key, by position only, and looked at again when the one thing it lacked
-has come: the other consumer's acknowledgement, or room at its own. Other keys go on meanwhile, until too much is set
+still holds an unacknowledged entry of that key (it is *draining*), and no earlier entry of the key is waiting. An entry
+that cannot be sent is set aside under its key, by position only, and checked again when the one thing it lacked has
+come: the other consumer's acknowledgement, or room at its own. Other keys continue meanwhile, until too much is set
 aside; then reading stops. `allowOutOfOrderDelivery` drops the first half of the rule.
 
-The chunks of a message that was begun follow its holder, whoever the key belongs to by now and whatever waits under it:
-the holder acknowledges nothing of the message before it has all of it, so the key would wait for ever.
+The chunks of a message that was begun go to its holder, regardless of which consumer the key belongs to by now and of
+the entries that wait under the key: the holder acknowledges nothing of the message before it has all of it, so the key
+would wait for ever.
 """
 
 from __future__ import annotations
@@ -16,50 +17,51 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from anabranch.broker.consumer import KEY_SHARED, Consumer
 from anabranch.broker.dispatch.base import DispatchContext
 from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector
 from anabranch.broker.errors import SubscriptionBusyError
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.subscription_types import KEY_SHARED
 
 
 class KeySharedDispatcher(ConcurrentDispatcher):
     kind = KEY_SHARED
     _read_ahead = 32
 
-    def __init__(self, context: DispatchContext, first: Consumer) -> None:
+    def __init__(self, context: DispatchContext, first: AttachedConsumer) -> None:
         super().__init__(context)
         self.mode, self.is_unordered = _policy(first)
         split = HashRing if context.limits.has_key_ring else KeyHalves
         self._selector: Selector = KeyRanges() if self.mode == pb.STICKY else split()
-        # Who holds unacknowledged entries of a key, and how many.
-        self._holders: dict[int, tuple[Consumer, int]] = {}
-        # Entries set aside, by key; a heap each.
+        # The consumer that holds unacknowledged entries of a key, and how many.
+        self._holders: dict[int, tuple[AttachedConsumer, int]] = {}
+        # Entries set aside, by key; each value is a heap.
         self._aside: dict[int, list[Position]] = {}
         self._aside_count = 0
         self._dropped_at: Position = context.cursor.next
-        # Keys to look at again, and keys that wait for room at their consumer.
+        # Keys to check again, and keys that wait for room at their consumer.
         self._ready: dict[int, None] = {}
-        self._short: dict[Consumer, set[int]] = {}
+        self._short: dict[AttachedConsumer, set[int]] = {}
         self._chunks = BegunChunks()
 
     # -- consumers
 
-    def check_policy(self, consumer: Consumer) -> None:
+    def check_policy(self, consumer: AttachedConsumer) -> None:
         if _policy(consumer) != (self.mode, self.is_unordered):
             raise SubscriptionBusyError(
                 f"subscription {self._ctx.subscription} has consumers with another Key_Shared policy"
             )
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         self._selector.add(consumer)
         super().add(consumer)
         self._owners_changed()
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         self._selector.remove(consumer)
         self._begin_again(self._chunks.left(consumer))
         super().remove(consumer)
@@ -69,7 +71,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         self._short.clear()
         self._ready.update(dict.fromkeys(self._aside))
 
-    def room_changed(self, consumer: Consumer) -> None:
+    def room_changed(self, consumer: AttachedConsumer) -> None:
         if consumer.has_room:
             self._ready.update(dict.fromkeys(self._short.pop(consumer, ())))
         super().room_changed(consumer)
@@ -85,7 +87,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
 
     # -- who has what
 
-    def _given_back(self, owner: Consumer, key_hash: int) -> None:
+    def _given_back(self, owner: AttachedConsumer, key_hash: int) -> None:
         holder = self._holders.get(key_hash)
         if holder is not None and holder[0] is owner:
             if holder[1] > 1:
@@ -97,7 +99,9 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         if owner in self._short and owner.has_room:
             self._ready.update(dict.fromkeys(self._short.pop(owner)))
 
-    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+    def _hand_back(
+        self, consumer: AttachedConsumer, entries: Iterable[tuple[Position, tuple[int, int]]]
+    ) -> None:
         places: list[Position] = []
         for at, (_, key_hash) in entries:
             places.append(at)
@@ -107,20 +111,22 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         self._begin_again(self._chunks.handed_back(consumer, places))
 
     def _begin_again(self, chunks: Iterable[tuple[Position, int]]) -> None:
-        """They waited for a consumer that has handed back those before them."""
+        """Sets chunks aside that waited for a consumer which has handed back the chunks before them."""
         for at, key_hash in chunks:
             self._put_aside(at, key_hash)
             self._ready[key_hash] = None
 
     # -- dispatch
 
-    def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
         key_hash = self._key_hash = self._selector.hash_of(metadata)
         if metadata.num_chunks_from_msg > 1:
             return self._route_chunk(at, metadata, key_hash)
         return self._route_key(at, key_hash)
 
-    def _route_chunk(self, at: Position, metadata: pb.MessageMetadata, key_hash: int) -> Consumer | None:
+    def _route_chunk(
+        self, at: Position, metadata: pb.MessageMetadata, key_hash: int
+    ) -> AttachedConsumer | None:
         owner = self._chunks.owner(metadata)
         if owner is None:
             owner = self._route_key(at, key_hash)
@@ -136,7 +142,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         self._chunks.sent(at, metadata, owner)
         return owner
 
-    def _route_key(self, at: Position, key_hash: int) -> Consumer | None:
+    def _route_key(self, at: Position, key_hash: int) -> AttachedConsumer | None:
         consumer = self._selector.select(key_hash)
         aside = self._aside.get(key_hash)
         if consumer is None or (aside is not None and aside[0] < at):
@@ -166,12 +172,12 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         self._aside_count += 1
 
     def _release(self) -> None:
-        """Moves what can be sent now to the replay queue, as much as the consumers have room for."""
+        """Moves entries that can be sent now to the replay queue, as many as the consumers have room for."""
         self._replay.add_all(self._chunks.let_go())
         if not self._ready:
             return
         left = self._ctx.limits.burst_entries
-        room: dict[Consumer, int] = {}
+        room: dict[AttachedConsumer, int] = {}
         while self._ready and left > 0:
             key_hash = next(iter(self._ready))
             del self._ready[key_hash]
@@ -193,7 +199,7 @@ class KeySharedDispatcher(ConcurrentDispatcher):
             else:
                 self._ready[key_hash] = None
 
-    def _is_draining(self, key_hash: int, consumer: Consumer) -> bool:
+    def _is_draining(self, key_hash: int, consumer: AttachedConsumer) -> bool:
         holder = self._holders.get(key_hash)
         return holder is not None and holder[0] is not consumer and not self.is_unordered
 
@@ -234,11 +240,11 @@ class KeySharedDispatcher(ConcurrentDispatcher):
         stats["drainingHashesUnackedMessages"] = sum(draining)
         return stats
 
-    def key_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+    def key_ranges(self) -> dict[AttachedConsumer, list[tuple[int, int]]]:
         return self._selector.ranges()
 
 
-def _policy(consumer: Consumer) -> tuple[pb.KeySharedMode, bool]:
+def _policy(consumer: AttachedConsumer) -> tuple[pb.KeySharedMode, bool]:
     meta = consumer.key_shared
     if meta is None:
         return pb.AUTO_SPLIT, False

@@ -7,12 +7,12 @@ from heapq import heapify, heappop, heappush
 
 from anabranch.model.position import Position
 
-# (ledger, first entry, how many): entries that follow each other and can be read at once.
-Run = tuple[int, int, int]
+# (ledger, first entry, count): consecutive entries that can be read at once.
+ReplayRun = tuple[int, int, int]
 
 
 class ReplayQueue:
-    """A heap that ignores what it already holds."""
+    """A heap that ignores positions it already holds."""
 
     __slots__ = ("_heap", "_known")
 
@@ -37,13 +37,13 @@ class ReplayQueue:
             for at in new:
                 heappush(self._heap, at)
         else:
-            # Very many come back at once when their consumer leaves.
+            # Very many entries come back at once when their consumer leaves.
             self._heap += new
             heapify(self._heap)
         self._known.update(new)
 
-    def take_run(self, count_max: int) -> Run | None:
-        """Removes and returns the first run of neighbours, or None if the queue is empty."""
+    def take_run(self, count_max: int) -> ReplayRun | None:
+        """Removes and returns the first run of consecutive entries, or None if the queue is empty."""
         if not self._heap:
             return None
         ledger, first = heappop(self._heap)

@@ -1,8 +1,8 @@
 """Which consumer gets which key, and which consumer of a Failover subscription is active. Pure.
 
 Numbers follow the reference, so that clients which compute a key's slot themselves agree with us: AUTO_SPLIT puts a
-hundred points per consumer on a ring of slots 1 to 65,535, or halves ranges where the broker is told so; STICKY
-consumers name their own ranges of 0 to 65,535. Two consumers of one name get different points, by their order of
+hundred points per consumer on a ring of slots 1 to 65,535, or halves ranges where the broker is configured so; STICKY
+consumers name their own ranges of 0 to 65,535. Two consumers of the same name get different points, by their order of
 arrival.
 """
 
@@ -13,49 +13,50 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, Protocol
 
-from anabranch.broker.consumer import EXCLUSIVE, KEY_SHARED, Consumer
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import ConsumerAssignError
 from anabranch.model.keyhash import STICKY_SLOTS, murmur3, sticky_slot
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import sticky_key
+from anabranch.wire.subscription_types import EXCLUSIVE, KEY_SHARED
 
 RING_POINTS: Final = 100
 _FAILOVER_POINTS: Final = 100
-# Key ranges of one consumer: they are looked at on the event loop.
+# The most key ranges of one consumer: they are checked on the event loop.
 RANGES_MAX: Final = 8_192
 
 
 class Selector(Protocol):
-    """Slots of keys to consumers."""
+    """Maps the slots of keys to consumers."""
 
     def hash_of(self, metadata: pb.MessageMetadata) -> int:
         """The slot of an entry's key, never 0."""
 
-    def add(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError if the consumer cannot be placed; then nothing has changed."""
+    def add(self, consumer: AttachedConsumer) -> None:
+        """Adds the consumer; raises ConsumerAssignError if it cannot be placed, and then nothing has changed."""
 
-    def remove(self, consumer: Consumer) -> None: ...
+    def remove(self, consumer: AttachedConsumer) -> None: ...
 
-    def select(self, key_hash: int) -> Consumer | None: ...
+    def select(self, key_hash: int) -> AttachedConsumer | None: ...
 
-    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        """Inclusive ranges of slots per consumer, for people to see."""
+    def ranges(self) -> dict[AttachedConsumer, list[tuple[int, int]]]:
+        """Inclusive ranges of slots per consumer, for display."""
 
 
 class HashRing:
-    """AUTO_SPLIT: consistent hashing, so that a consumer coming or going moves few keys."""
+    """AUTO_SPLIT: consistent hashing, so that a consumer joining or leaving moves few keys."""
 
     def __init__(self) -> None:
         self._points: list[int] = []
-        # Consumers of a point in order of arrival. The first has it; the others wait for it to leave.
-        self._owners: dict[int, list[Consumer]] = {}
-        self._numbers: dict[Consumer, int] = {}
-        self._points_of: dict[Consumer, tuple[int, ...]] = {}
+        # The consumers of a point in order of arrival. The first one owns it; the others wait for that one to leave.
+        self._owners: dict[int, list[AttachedConsumer]] = {}
+        self._numbers: dict[AttachedConsumer, int] = {}
+        self._points_of: dict[AttachedConsumer, tuple[int, ...]] = {}
 
     def hash_of(self, metadata: pb.MessageMetadata) -> int:
         return _ring_slot(sticky_key(metadata))
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
         number = next(n for n in range(len(taken) + 1) if n not in taken)
         self._numbers[consumer] = number
@@ -68,7 +69,7 @@ class HashRing:
             else:
                 owners.append(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         if self._numbers.pop(consumer, None) is None:
             return
         for point in set(self._points_of.pop(consumer)):
@@ -79,15 +80,15 @@ class HashRing:
                 del self._owners[point]
                 del self._points[bisect_left(self._points, point)]
 
-    def select(self, key_hash: int) -> Consumer | None:
+    def select(self, key_hash: int) -> AttachedConsumer | None:
         points = self._points
         if not points:
             return None
         at = bisect_left(points, key_hash)
         return self._owners[points[at] if at < len(points) else points[0]][0]
 
-    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        found: dict[Consumer, list[tuple[int, int]]] = {}
+    def ranges(self) -> dict[AttachedConsumer, list[tuple[int, int]]]:
+        found: dict[AttachedConsumer, list[tuple[int, int]]] = {}
         start = 1
         edges = [*self._points, STICKY_SLOTS - 1] if self._points else []
         for edge in edges:
@@ -104,20 +105,21 @@ class HashRing:
 
 
 class KeyHalves:
-    """AUTO_SPLIT without a ring: who comes takes half of the widest range, who goes leaves his to a neighbour.
+    """AUTO_SPLIT without a ring: a joining consumer takes half of the widest range, a leaving one leaves its range to a
+    neighbour.
 
-    Shares are even for two, four or eight consumers and depend on nobody's name; but keys move more than on the ring.
+    Shares are even for two, four or eight consumers and do not depend on names; but more keys move than on the ring.
     """
 
     def __init__(self) -> None:
-        # Each range by its last slot, ascending; the last of all is the end of the space.
+        # Each range by its last slot, ascending; the last one is the end of the space.
         self._ends: list[int] = []
-        self._owners: dict[int, Consumer] = {}
+        self._owners: dict[int, AttachedConsumer] = {}
 
     def hash_of(self, metadata: pb.MessageMetadata) -> int:
         return sticky_slot(sticky_key(metadata))
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         if not self._ends:
             end = STICKY_SLOTS
         else:
@@ -133,23 +135,23 @@ class KeyHalves:
         insort(self._ends, end)
         self._owners[end] = consumer
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         end = next((end for end, owner in self._owners.items() if owner is consumer), None)
         if end is None:
             return
         if end == STICKY_SLOTS and len(self._ends) > 1:
-            # The highest range goes to the one below it; any other one to the one above.
+            # The highest range goes to the consumer below it; any other range to the one above.
             below = self._ends.pop(-2)
             self._owners[end] = self._owners.pop(below)
             return
         self._ends.remove(end)
         del self._owners[end]
 
-    def select(self, key_hash: int) -> Consumer | None:
+    def select(self, key_hash: int) -> AttachedConsumer | None:
         at = bisect_left(self._ends, key_hash)
         return self._owners[self._ends[at]] if at < len(self._ends) else None
 
-    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+    def ranges(self) -> dict[AttachedConsumer, list[tuple[int, int]]]:
         starts = [0, *(end + 1 for end in self._ends)]
         return {
             self._owners[end]: [(start, min(end, STICKY_SLOTS - 1))]
@@ -158,16 +160,16 @@ class KeyHalves:
 
 
 class KeyRanges:
-    """STICKY: each consumer names the ranges it wants, and they may not overlap."""
+    """STICKY: each consumer names the ranges it wants, which must not overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._held: dict[int, tuple[int, Consumer]] = {}
+        self._held: dict[int, tuple[int, AttachedConsumer]] = {}
 
     def hash_of(self, metadata: pb.MessageMetadata) -> int:
         return sticky_slot(sticky_key(metadata))
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         ranges = _ranges_of(consumer)
         for start, end in ranges:
             other = self._overlapping(start, end)
@@ -178,34 +180,34 @@ class KeyRanges:
         self._held.update((start, (end, consumer)) for start, end in ranges)
         self._starts = sorted(self._held)
 
-    def _overlapping(self, start: int, end: int) -> Consumer | None:
+    def _overlapping(self, start: int, end: int) -> AttachedConsumer | None:
         at = bisect_right(self._starts, end) - 1
         if at < 0:
             return None
         held_end, consumer = self._held[self._starts[at]]
         return consumer if held_end >= start else None
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         self._held = {start: held for start, held in self._held.items() if held[1] is not consumer}
         self._starts = sorted(self._held)
 
-    def select(self, key_hash: int) -> Consumer | None:
+    def select(self, key_hash: int) -> AttachedConsumer | None:
         at = bisect_right(self._starts, key_hash) - 1
         if at < 0:
             return None
         end, consumer = self._held[self._starts[at]]
         return consumer if key_hash <= end else None
 
-    def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        found: dict[Consumer, list[tuple[int, int]]] = {}
+    def ranges(self) -> dict[AttachedConsumer, list[tuple[int, int]]]:
+        found: dict[AttachedConsumer, list[tuple[int, int]]] = {}
         for start in self._starts:
             end, consumer = self._held[start]
             found.setdefault(consumer, []).append((start, end))
         return found
 
 
-def check_ranges(consumer: Consumer) -> None:
-    """ConsumerAssignError if the consumer names ranges of keys that nobody can have."""
+def check_ranges(consumer: AttachedConsumer) -> None:
+    """Raises ConsumerAssignError if the consumer names ranges of keys that no consumer can have."""
     meta = consumer.key_shared
     if consumer.kind == KEY_SHARED:
         if meta is not None and meta.keySharedMode == pb.STICKY:
@@ -214,7 +216,7 @@ def check_ranges(consumer: Consumer) -> None:
         _ranges_of(consumer)
 
 
-def _ranges_of(consumer: Consumer) -> list[tuple[int, int]]:
+def _ranges_of(consumer: AttachedConsumer) -> list[tuple[int, int]]:
     wanted = [] if consumer.key_shared is None else consumer.key_shared.hashRanges
     if not wanted:
         raise ConsumerAssignError("a STICKY Key_Shared consumer must name at least one key range")
@@ -236,32 +238,33 @@ def _ranges_of(consumer: Consumer) -> list[tuple[int, int]]:
 
 
 def _ring_slot(key: bytes) -> int:
-    # Slots start at 1, so the ring has one less than STICKY ranges cover.
+    # Slots start at 1, so the ring has one slot fewer than STICKY ranges cover.
     return murmur3(key) % (STICKY_SLOTS - 1) + 1
 
 
 def _ring_points(name: str, number: int) -> Iterable[int]:
-    # Between the parts stands NUL, which no name contains.
+    # The parts are separated by NUL, which no name contains.
     return (_ring_slot(f"{name}\0{number}\0{n}".encode()) for n in range(RING_POINTS))
 
 
 @lru_cache(maxsize=1024)
 def _failover_points(name: str) -> tuple[int, ...]:
-    # Asked for each time that any of them comes or goes.
+    # Cached, because it is called each time that any of the consumers joins or leaves.
     return tuple(murmur3(f"{name}{n}".encode()) for n in range(_FAILOVER_POINTS))
 
 
-def pick_failover(consumers: Sequence[Consumer], topic: str, partition: int) -> Consumer:
-    """The active one: among the highest priority, in name order, the partition's share; else by the topic's name.
+def pick_failover(consumers: Sequence[AttachedConsumer], topic: str, partition: int) -> AttachedConsumer:
+    """The active consumer: among those of the highest priority, in name order, by the partition; else by the topic's
+    name.
 
-    The partitions of one topic thus spread over the consumers. Topics without partitions use a ring, so that a consumer
-    coming or going rarely changes who is active.
+    So the partitions of one topic spread over the consumers. Topics without partitions use a ring, so that a consumer
+    joining or leaving rarely changes which one is active.
     """
     highest = min(consumer.priority for consumer in consumers)
     candidates = sorted((c for c in consumers if c.priority == highest), key=lambda c: c.name)
     if partition >= 0:
         return candidates[partition % len(candidates)]
-    # Later consumers win a point that two of them share, as in the reference.
+    # The later of two consumers that share a point owns it, as in the reference.
     ring = {point: consumer for consumer in candidates for point in _failover_points(consumer.name)}
     points = sorted(ring)
     at = bisect_left(points, murmur3(topic.encode()))

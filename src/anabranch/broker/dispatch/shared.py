@@ -1,7 +1,7 @@
 """Data plane. Shared: each entry goes to one consumer, in turn, the highest priority with room first.
 
-Chunks of one message go to one consumer, since only that one can put them together. If it has no room for the next
-chunk, the chunk waits for it.
+Chunks of one message go to one consumer, since only that one can assemble them. If it has no room for the next chunk,
+the chunk waits for it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from anabranch.broker.consumer import SHARED, Consumer
 from anabranch.broker.dispatch.base import NO_METADATA, DispatchContext
 from anabranch.broker.dispatch.chunks import WAITING_MAX, BegunChunks
 from anabranch.broker.dispatch.concurrent import ConcurrentDispatcher
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.errors import MalformedFrame
 from anabranch.model.position import Position
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import metadata_span
+from anabranch.wire.subscription_types import SHARED
 
-# How `deliver_at_time` and `num_chunks_from_msg` begin in encoded metadata: field number and kind.
+# The first bytes of `deliver_at_time` and `num_chunks_from_msg` in encoded metadata: field number and kind.
 _DELIVER_AT_TAG: Final = b"\x98\x01"
 _CHUNKS_TAG: Final = b"\xd8\x01"
 
@@ -30,11 +31,13 @@ class SharedDispatcher(ConcurrentDispatcher):
         super().__init__(context)
         self._chunks = BegunChunks()
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         self._replay.add_all(at for at, _ in self._chunks.left(consumer))
         super().remove(consumer)
 
-    def _hand_back(self, consumer: Consumer, entries: Iterable[tuple[Position, tuple[int, int]]]) -> None:
+    def _hand_back(
+        self, consumer: AttachedConsumer, entries: Iterable[tuple[Position, tuple[int, int]]]
+    ) -> None:
         places = [at for at, _ in entries]
         self._replay.add_all(places)
         self._replay.add_all(at for at, _ in self._chunks.handed_back(consumer, places))
@@ -44,7 +47,7 @@ class SharedDispatcher(ConcurrentDispatcher):
         self._chunks.clear()
 
     def _metadata_of(self, data: memoryview) -> pb.MessageMetadata:
-        # Looking for two tags is cheaper than parsing; where one turns up by chance, parsing settles it.
+        # Searching for two tags is cheaper than parsing; where one occurs by chance, parsing settles it.
         try:
             start, end = metadata_span(data)
         except MalformedFrame:
@@ -54,7 +57,7 @@ class SharedDispatcher(ConcurrentDispatcher):
             return super()._metadata_of(data)
         return NO_METADATA
 
-    def _route(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
+    def _route(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
         self._is_stuck = False
         if metadata.num_chunks_from_msg > 1:
             return self._route_chunk(at, metadata)
@@ -69,14 +72,14 @@ class SharedDispatcher(ConcurrentDispatcher):
         self._is_stuck = True
         return None
 
-    def _turn(self, consumer: Consumer) -> None:
-        """Sends the consumer at the head of its round to the end of it."""
+    def _turn(self, consumer: AttachedConsumer) -> None:
+        """Moves the consumer at the head of its round to the end of the round."""
         for _, waiting in self._rounds:
             if waiting and waiting[0] is consumer:
                 waiting.rotate(-1)
                 return
 
-    def _route_chunk(self, at: Position, metadata: pb.MessageMetadata) -> Consumer | None:
+    def _route_chunk(self, at: Position, metadata: pb.MessageMetadata) -> AttachedConsumer | None:
         owner = self._chunks.owner(metadata)
         if owner is None:
             owner = self._next_with_room()

@@ -1,7 +1,7 @@
 """Data plane. Exclusive and Failover: one active consumer gets everything, in order.
 
-Nothing is noted per entry sent: what is not acknowledged is found again by going back to the cursor. A caught-up
-consumer costs a header and two list appends per entry, and no metadata is parsed.
+Sent entries are not noted: unacknowledged ones are found again by going back to the cursor. A caught-up consumer costs
+a header and two list appends per entry, and no metadata is parsed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from anabranch.broker.dispatch.base import (
     BATCH_MESSAGES_MAX,
     DispatchContext,
@@ -18,14 +17,16 @@ from anabranch.broker.dispatch.base import (
     messages_of,
     metadata_of,
 )
+from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.dispatch.selector import KeyRanges, pick_failover
 from anabranch.broker.errors import ConsumerBusyError
 from anabranch.broker.ports import EntryBatch
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire.encode import encode_message_header
+from anabranch.wire.subscription_types import EXCLUSIVE, FAILOVER
 
-# Places that compaction may have left in one batch; where there are more, all of it is shown.
+# The most messages that compaction may have left in one batch; if there are more, the whole batch is sent.
 _LEFT_MAX: Final = 1 << 16
 
 
@@ -34,15 +35,15 @@ class SingleActiveDispatcher(Dispatcher):
         super().__init__(context)
         assert kind in (EXCLUSIVE, FAILOVER)
         self.kind = kind
-        self.active: Consumer | None = None
-        # While set, the last active consumer's acknowledgements are awaited before the next one starts.
+        self.active: AttachedConsumer | None = None
+        # While set, dispatch waits for the previous active consumer's acknowledgements before the next one starts.
         self._switching: asyncio.TimerHandle | None = None
-        # An Exclusive consumer may ask for some keys only; the rest is passed over and stays unacknowledged.
+        # An Exclusive consumer may ask for some keys only; entries of other keys are skipped and stay unacknowledged.
         self._only: KeyRanges | None = None
 
     # -- consumers
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: AttachedConsumer) -> None:
         if self.kind == EXCLUSIVE and self.consumers:
             raise ConsumerBusyError(
                 f"ConsumerBusy: Exclusive consumer is already connected to {self._ctx.subscription}: "
@@ -55,11 +56,11 @@ class SingleActiveDispatcher(Dispatcher):
         self.consumers.append(consumer)
         self._choose()
 
-    def ready(self, consumer: Consumer) -> None:
+    def ready(self, consumer: AttachedConsumer) -> None:
         if self.kind == FAILOVER and self._switching is None:
             consumer.send_active_change(consumer is self.active)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: AttachedConsumer) -> None:
         self.consumers.remove(consumer)
         if consumer is not self.active:
             return
@@ -70,11 +71,11 @@ class SingleActiveDispatcher(Dispatcher):
             self.active = None
             self.rewind()
 
-    def may_unsubscribe(self, consumer: Consumer) -> bool:
+    def may_unsubscribe(self, consumer: AttachedConsumer) -> bool:
         return self.consumers == [consumer] and self.active is consumer
 
     def _choose(self) -> None:
-        """Chooses the active consumer anew."""
+        """Chooses the active consumer again."""
         chosen = self.consumers[0]
         if self.kind == FAILOVER:
             chosen = pick_failover(self.consumers, self._ctx.topic, self._ctx.partition)
@@ -111,10 +112,10 @@ class SingleActiveDispatcher(Dispatcher):
 
     # -- acknowledgements
 
-    def acked(self, consumer: Consumer, at: Position) -> None:
+    def acked(self, consumer: AttachedConsumer, at: Position) -> None:
         consumer.messages_acked += 1
 
-    def acked_part(self, consumer: Consumer, at: Position, messages: int) -> None:
+    def acked_part(self, consumer: AttachedConsumer, at: Position, messages: int) -> None:
         consumer.messages_acked += messages
 
     def acked_below(self, at: Position) -> None:
@@ -122,16 +123,16 @@ class SingleActiveDispatcher(Dispatcher):
 
     def acks_done(self) -> None:
         if self._switching is not None and self._cursor.next >= self.read_at:
-            # All that the last consumer was sent is acknowledged: nothing will be sent twice.
+            # Everything sent to the previous consumer is acknowledged: nothing will be sent twice.
             self._stop_switching()
             self._switch()
 
-    def redeliver_all(self, consumer: Consumer) -> None:
+    def redeliver_all(self, consumer: AttachedConsumer) -> None:
         if consumer is self.active and self._switching is None:
             self.rewind()
             self.wake()
 
-    def redeliver(self, consumer: Consumer, positions: list[Position]) -> None:
+    def redeliver(self, consumer: AttachedConsumer, positions: list[Position]) -> None:
         # Single messages cannot be sent again without breaking the order.
         self.redeliver_all(consumer)
 
@@ -159,14 +160,14 @@ class SingleActiveDispatcher(Dispatcher):
     def _arrived(self, batch: EntryBatch) -> None:
         consumer = self.active
         if consumer is None or self._switching is not None or not consumer.link.is_writable:
-            # Its socket has filled up while this was read: it is read again when the socket has room.
+            # Its socket has filled up during the read: the entries are read again when the socket has room.
             return
         if batch[1]:
             self._deliver(consumer, batch)
             if self.read_at < self._log.end:
                 self.wake_soon()
 
-    def _deliver(self, consumer: Consumer, batch: EntryBatch) -> None:
+    def _deliver(self, consumer: AttachedConsumer, batch: EntryBatch) -> None:
         ledger, entries = batch
         if self._cursor.held or self._cursor.batches or self._only is not None or self._ctx.is_compacted:
             self._deliver_some(consumer, batch)
@@ -189,8 +190,8 @@ class SingleActiveDispatcher(Dispatcher):
         self.read_at = (ledger, number + 1)
         consumer.write(pieces, sent, messages, size, self._ctx.now_ms())
 
-    def _deliver_some(self, consumer: Consumer, batch: EntryBatch) -> None:
-        """The same where some entries, or some messages of a batch, are not to be sent."""
+    def _deliver_some(self, consumer: AttachedConsumer, batch: EntryBatch) -> None:
+        """Like `_deliver`, where some entries, or some messages of a batch, are not to be sent."""
         ledger, entries = batch
         cursor, only = self._cursor, self._only
         pieces: list[Buffer] = []
@@ -219,10 +220,11 @@ class SingleActiveDispatcher(Dispatcher):
             consumer.write(pieces, sent, messages, size, self._ctx.now_ms())
 
     def _left_of(self, at: Position, count: int, data: memoryview, unacked: int | None) -> int | None:
-        """Which messages of a batch are to be sent, where compaction has taken some out of it.
+        """Which messages of a batch are to be sent, where compaction has removed some of them.
 
-        Not every client looks at their marks; to all of them they can be shown as acknowledged. That they are, too:
-        or who acknowledges each message that it got would never be done with the batch.
+        Not every client checks the marks of removed messages; but every client can be shown them as acknowledged. The
+        cursor acknowledges them as well: otherwise a consumer that acknowledges each message it got would never finish
+        the batch.
         """
         bits = _bits_of_places(metadata_of(data).compacted_batch_indexes, count)
         if not bits:
@@ -237,7 +239,8 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 def _bits_of_places(places: Sequence[int], size: int) -> int:
-    """Those places of a batch of that many messages. Producers can claim any, and those outside it mean nothing."""
+    """The bits of those places of a batch of that many messages. Producers can claim any; places outside the batch are
+    ignored."""
     if not places or len(places) > _LEFT_MAX:
         return 0
     bits = bytearray((size + 7) // 8)

@@ -1,1 +1,1 @@
-"""`non-persistent://` topics: what is published goes to whoever has room for it at that moment, and is kept nowhere."""
+"""`non-persistent://` topics: a message goes to the consumers that have room at that moment, and is stored nowhere."""

@@ -1,37 +1,38 @@
-"""Data plane. A subscription of a non-persistent topic: which consumer gets what is published now, if any has room.
+"""Data plane. A subscription of a non-persistent topic: which consumer gets a message published now, if any has room.
 
-There is no cursor and no backlog, so nothing is sent again and acknowledgements mean nothing: they are taken and
-forgotten. What finds no consumer with permits and room in its socket is dropped, and counted.
+There is no cursor and no backlog, so nothing is sent again and acknowledgements are accepted without effect. A message
+that finds no consumer with permits and room in its socket is dropped, and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from anabranch.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, Consumer
 from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, messages_of, metadata_of
+from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector, pick_failover
 from anabranch.broker.errors import ConsumerBusyError, NotAllowedError, NotReadyError, SubscriptionBusyError
-from anabranch.broker.pace import Pace
-from anabranch.broker.ports import ConsumerLink, Done, LogReader
-from anabranch.broker.subscription import NotConnectedError
+from anabranch.broker.policy.rate_bucket import Pace
+from anabranch.broker.ports import Done, LogReader
+from anabranch.broker.subscription.subscription import NotConnectedError
 from anabranch.model.position import Position
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_message_header
 from anabranch.wire.extensions import OTHER_TYPE
+from anabranch.wire.subscription_types import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES
 
-# What every message of a non-persistent topic is called: there is nothing that it could be told from others by later.
+# The id of every message of a non-persistent topic: none can be referred to later.
 NOWHERE: Final = (0, 0)
 
-# How many messages an entry has, and its bytes.
+# The number of messages in an entry, and its bytes.
 Published = tuple[int, bytes]
 
 
 class NonPersistentSubscription:
-    """`ended` is called when it is gone: deleted, or a reader's whose reader has left."""
+    """`ended` is called when the subscription is gone: deleted, or a reader's whose reader has left."""
 
     def __init__(
         self,
@@ -48,11 +49,11 @@ class NonPersistentSubscription:
     ) -> None:
         self.name = name
         self.topic = topic
-        # Whether it outlives its consumers; it keeps nothing for them.
+        # Whether the subscription outlives its consumers; it keeps no messages for them.
         self.is_durable = is_durable
         self.kind = -1
-        self.consumers: list[Consumer] = []
-        self.active: Consumer | None = None
+        self.consumers: list[AttachedConsumer] = []
+        self.active: AttachedConsumer | None = None
         self.properties = properties or {}
         self.is_closed = False
         self.messages_dropped = 0
@@ -67,18 +68,18 @@ class NonPersistentSubscription:
         self._paces: Sequence[Pace] = ()
         self._partition = partition
         self._has_key_ring = has_key_ring
-        # Of Key_Shared, and of an Exclusive consumer that wants some keys only.
+        # For Key_Shared, and for an Exclusive consumer that wants some keys only.
         self._selector: Selector | None = None
         self._turn = 0
 
     def limit(self, consumers_max: int, paces: Sequence[Pace]) -> None:
-        """From now on; what goes beyond a pace is dropped."""
+        """Applies the limits from now on; messages beyond a rate are dropped."""
         self._consumers_max = consumers_max
         self._paces = paces
 
     # -- consumers
 
-    def add_consumer(self, consumer: Consumer) -> None:
+    def add_consumer(self, consumer: AttachedConsumer) -> None:
         if self.is_closed:
             raise NotReadyError(f"subscription {self.name} is closing")
         if self.consumers and self.kind != consumer.kind:
@@ -119,19 +120,19 @@ class NonPersistentSubscription:
                     if consumer.is_ready:
                         consumer.send_active_change(consumer is self.active)
 
-    def consumer_ready(self, consumer: Consumer) -> None:
+    def consumer_ready(self, consumer: AttachedConsumer) -> None:
         consumer.is_ready = True
         if self.kind == FAILOVER:
             consumer.send_active_change(consumer is self.active)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: AttachedConsumer) -> None:
         if not consumer.is_open:
             return
         self._take_out(consumer)
         if not self.consumers and not self.is_durable:
             self._end()
 
-    def _take_out(self, consumer: Consumer) -> None:
+    def _take_out(self, consumer: AttachedConsumer) -> None:
         consumer.is_open = False
         self.consumers.remove(consumer)
         if self._selector is not None:
@@ -142,7 +143,7 @@ class NonPersistentSubscription:
             self._choose()
 
     def close(self) -> None:
-        """Consumers are told, and may come back."""
+        """Closes the consumers; their clients may reconnect."""
         for consumer in list(self.consumers):
             self._take_out(consumer)
             consumer.link.consumer_closed(consumer)
@@ -153,7 +154,7 @@ class NonPersistentSubscription:
             self.is_closed = True
             self._ended(self)
 
-    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+    async def unsubscribe(self, consumer: AttachedConsumer, *, force: bool = False) -> None:
         if not consumer.is_open:
             raise NotConnectedError("the consumer is not connected")
         if not force and self.consumers != [consumer]:
@@ -163,18 +164,18 @@ class NonPersistentSubscription:
         self._take_out(consumer)
         self.close()
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
+    def flow(self, consumer: AttachedConsumer, permits: int) -> None:
         if consumer.is_open:
             consumer.flow(permits, self._now_ms())
 
     def link_writable(self, link: ConsumerLink) -> None:
-        """Nothing waits for that."""
+        """Does nothing: no message waits for that."""
 
-    # -- what is published
+    # -- dispatch
 
     def dispatch(self, entries: Sequence[Published]) -> None:
         if any(not 0 < count <= BATCH_MESSAGES_MAX for count, _ in entries):
-            # What no batch has would take all permits, or none.
+            # An impossible number of messages would take all permits, or none.
             entries = [(messages_of(data), data) for _, data in entries]
         if self._paces:
             entries = self._in_time(entries)
@@ -188,7 +189,7 @@ class NonPersistentSubscription:
             self._send_by_key(entries)
 
     def _in_time(self, entries: Sequence[Published]) -> list[Published]:
-        """Those that the rates let through; a batch is never cut, and what it takes too much comes off the next."""
+        """The entries that the rates allow; a batch is never split, and its excess is charged to the next ones."""
         now = self._loop.time()
         passed: list[Published] = []
         for published in entries:
@@ -201,8 +202,8 @@ class NonPersistentSubscription:
             passed.append(published)
         return passed
 
-    def _send_all(self, consumer: Consumer | None, entries: Sequence[Published]) -> None:
-        """To that consumer, as far as its permits go."""
+    def _send_all(self, consumer: AttachedConsumer | None, entries: Sequence[Published]) -> None:
+        """Sends to that consumer, as far as its permits go."""
         if consumer is None or not consumer.is_ready or not consumer.link.is_writable:
             self.messages_dropped += sum(messages for messages, _ in entries)
             return
@@ -227,8 +228,8 @@ class NonPersistentSubscription:
             consumer.write(pieces, sent, messages, size, self._now_ms())
 
     def _share(self, entries: Sequence[Published]) -> None:
-        """In turn, to those of the highest priority that have room."""
-        parts: dict[Consumer, list[Published]] = {}
+        """Sends in turn to the consumers of the highest priority that have room."""
+        parts: dict[AttachedConsumer, list[Published]] = {}
         left = {one: one.permits for one in self.consumers if one.is_ready and one.has_room}
         candidates = _highest(left)
         for published in entries:
@@ -240,7 +241,7 @@ class NonPersistentSubscription:
             left[chosen] -= published[0]
             parts.setdefault(chosen, []).append(published)
             if left[chosen] <= 0:
-                # Once for each that has no more room, not for each message.
+                # Once for each consumer that runs out of room, not for each message.
                 del left[chosen]
                 candidates = _highest(left)
         for consumer, part in parts.items():
@@ -248,7 +249,7 @@ class NonPersistentSubscription:
 
     def _send_by_key(self, entries: Sequence[Published]) -> None:
         assert self._selector is not None
-        parts: dict[Consumer, list[Published]] = {}
+        parts: dict[AttachedConsumer, list[Published]] = {}
         for published in entries:
             chosen = self._selector.select(self._selector.hash_of(metadata_of(published[1])))
             if chosen is not None:
@@ -258,9 +259,9 @@ class NonPersistentSubscription:
         for consumer, part in parts.items():
             self._send_all(consumer, part)
 
-    # -- what means nothing here
+    # -- without effect here
 
-    def ack(self, consumer: Consumer, command: pb.CommandAck, done: Done | None = None) -> None:
+    def ack(self, consumer: AttachedConsumer, command: pb.CommandAck, done: Done | None = None) -> None:
         consumer.last_acked_ms = self._now_ms()
         consumer.messages_acked += len(command.message_id)
         if done is not None:
@@ -270,9 +271,9 @@ class NonPersistentSubscription:
         done(None)
 
     def redeliver(
-        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None = None
+        self, consumer: AttachedConsumer, positions: Iterable[Position] | None, epoch: int | None = None
     ) -> None:
-        """Nothing is there to be sent again; what is sent from now on carries the new epoch."""
+        """Sends nothing again; messages sent from now on carry the new epoch."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
 
@@ -313,33 +314,14 @@ class NonPersistentSubscription:
         for consumer in self.consumers:
             consumer.update_rates(seconds)
 
-    def stats(self) -> dict[str, Any]:
-        """Pulsar's NonPersistentSubscriptionStats JSON."""
-        consumers = [consumer.stats() for consumer in self.consumers]
-        return {
-            "msgRateOut": sum(one["msgRateOut"] for one in consumers),
-            "msgThroughputOut": sum(one["msgThroughputOut"] for one in consumers),
-            "bytesOutCounter": self.bytes_out,
-            "msgOutCounter": self.messages_out,
-            "msgDropRate": self.drop_rate,
-            # Not a field of Pulsar's.
-            "msgDropCounter": self.messages_dropped,
-            "msgBacklog": 0,
-            "type": self.type_name,
-            "activeConsumerName": self.active.name if self.active is not None else "",
-            "consumers": consumers,
-            "isDurable": self.is_durable,
-            "subscriptionProperties": self.properties,
-        }
 
-
-def _highest(consumers: Collection[Consumer]) -> list[Consumer]:
-    """Those of the highest priority."""
+def _highest(consumers: Collection[AttachedConsumer]) -> list[AttachedConsumer]:
+    """The consumers of the highest priority."""
     highest = min((one.priority for one in consumers), default=0)
     return [one for one in consumers if one.priority == highest]
 
 
-def _selector_for(consumer: Consumer, *, has_ring: bool) -> Selector | None:
+def _selector_for(consumer: AttachedConsumer, *, has_ring: bool) -> Selector | None:
     wanted = consumer.key_shared
     if consumer.kind == KEY_SHARED:
         is_sticky = wanted is not None and wanted.keySharedMode == pb.STICKY

@@ -1,68 +1,69 @@
-"""Data plane. One open non-persistent topic: a publish is handed to every subscription and answered, all at once.
+"""Data plane. One open non-persistent topic: a publish is passed to every subscription and answered at once.
 
-Its namespace's limits hold here as on any topic. A publish rate slows connections down; a dispatch rate cannot wait, as
-nothing does here, and what goes beyond it is dropped.
+The limits of its namespace apply as to any topic. A publish rate slows connections down; a dispatch rate cannot delay
+messages, as nothing waits here, so messages beyond it are dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.attached import Attached
-from anabranch.broker.consumer import Consumer
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
     NotReadyError,
     SubscriptionNotFoundError,
 )
-from anabranch.broker.hidden_writes import hidden_as
+from anabranch.broker.hidden_writes.topic import hidden_as
 from anabranch.broker.non_persistent.subscription import NOWHERE, NonPersistentSubscription, Published
-from anabranch.broker.pace import Pace
-from anabranch.broker.pacing import held
-from anabranch.broker.policies import Policies
-from anabranch.broker.producer import Producer
-from anabranch.broker.publishing import refusal_of, send_error
-from anabranch.broker.topic_limits import TopicLimits, limits_of
-from anabranch.broker.topic_stats import NEVER_COMPACTED, NEVER_COUNTED, publisher_stats
+from anabranch.broker.policy.effective import effective
+from anabranch.broker.policy.limits import TopicLimits, limits_of
+from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.policy.rate_bucket import Pace
+from anabranch.broker.topic.producer import AttachedProducer
+from anabranch.broker.topic.producers import TopicProducers
+from anabranch.broker.topic.publishing import refusal_of, send_error
+from anabranch.broker.topic.throttle import PublishPace
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_receipts
 from anabranch.wire.entry import is_encrypted
 from anabranch.wire.frames import Frame
 
-if TYPE_CHECKING:
-    from anabranch.broker.broker import Broker
-    from anabranch.broker.session import Session
-
 
 class NonPersistentTopic:
-    """`is_kept` is set for one that was made by an operator: it stays when nobody uses it."""
+    """`is_kept` is set for a topic that an operator created: it stays when no client uses it."""
 
     def __init__(
         self,
-        broker: Broker,
         name: TopicName,
-        policies: Policies,
+        policies: NamespacePolicies,
         closed: Callable[[NonPersistentTopic], None],
         *,
         is_kept: bool,
+        config: Callable[[], BrokerConfig],
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
     ) -> None:
-        self.broker = broker
+        self._config = config
+        self._loop = loop
+        self._now_ms = now_ms
         self.name = name
         self.is_kept = is_kept
         self.is_closed = False
-        self.attached = Attached(self, None)
+        self.attached = TopicProducers(self, None)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.messages_in = self.bytes_in = self.entries_in = 0
         self.rates_in = (0.0, 0.0)
-        self.created_ms = self.used_ms = broker.now_ms()
+        self.created_ms = self.used_ms = now_ms()
         self._rates_from = (0, 0)
-        self._out_before = (0, 0)
+        # Messages and bytes that were sent to subscriptions that have ended since.
+        self.out_before = (0, 0)
         self._closed = closed
-        # Nothing stands between a connection and the publishing path, unless a rate does.
-        self.publish: Callable[[Producer, Sequence[Frame]], None] = self._publish
+        self._publish_pace: PublishPace | None = None
         self._policies = policies
         self._limits = TopicLimits()
         self._pace: Pace | None = None
@@ -70,20 +71,20 @@ class NonPersistentTopic:
 
     # -- limits
 
-    def apply_policies(self, policies: Policies) -> None:
-        """The namespace's, from now on. Those who are more than a new maximum stay."""
+    def apply_policies(self, policies: NamespacePolicies) -> None:
+        """Applies the namespace's policies from now on. Producers and consumers beyond a new maximum stay."""
         self._policies = policies
         self.limits_changed()
 
     def limits_changed(self) -> None:
-        """The policies, or the configuration behind them."""
-        before, limits = self._limits, limits_of(self.broker.config, self._policies)
+        """Applies a change of the policies, or of the configuration behind them."""
+        config = self._config()
+        before, limits = self._limits, limits_of(config, effective(config, self._policies))
         self._limits = limits
-        now = self.broker.loop.time()
+        now = self._loop.time()
         if limits.publish_rate != before.publish_rate:
             rate = limits.publish_rate
-            paced = None if rate is None else held(self._publish, Pace.of(rate, now), self.broker.loop)
-            self.publish = paced or self._publish
+            self._publish_pace = None if rate is None else PublishPace(Pace.of(rate, now), self._loop)
         if limits.dispatch_rate != before.dispatch_rate:
             self._pace = None if limits.dispatch_rate is None else Pace.of(limits.dispatch_rate, now)
         for subscription in self.subscriptions.values():
@@ -91,22 +92,22 @@ class NonPersistentTopic:
 
     def _limit(self, subscription: NonPersistentSubscription) -> None:
         rate = self._limits.subscription_dispatch_rate
-        own = [] if rate is None else [Pace.of(rate, self.broker.loop.time())]
+        own = [] if rate is None else [Pace.of(rate, self._loop.time())]
         paces = own if self._pace is None else [self._pace, *own]
         subscription.limit(self._limits.consumers_per_subscription_max, paces)
 
     # -- producers
 
     @property
-    def producers(self) -> Mapping[str, Producer]:
+    def producers(self) -> Mapping[str, AttachedProducer]:
         return self.attached.producers
 
     @property
     def is_used(self) -> bool:
-        """Somebody is attached."""
+        """Whether a producer or consumer is attached."""
         return bool(self.producers) or any(one.consumers for one in self.subscriptions.values())
 
-    async def add_producer(self, producer: Producer, request_id: int) -> None:
+    async def add_producer(self, producer: AttachedProducer, request_id: int) -> None:
         if hidden_as(producer.metadata) is not None:
             raise NotAllowedError(f"{self.name} keeps no messages: hidden writes need a persistent topic")
         await self.attached.make_way(producer)
@@ -120,23 +121,25 @@ class NonPersistentTopic:
         self.attached.add(producer, request_id)
 
     def last_sequence_id(self, producer: str) -> int:
-        """Nothing is known of what was published."""
+        """Always -1: publishes are not remembered."""
         return -1
 
     async def settled_sequence_id(self, producer: str) -> int:
         return self.last_sequence_id(producer)
 
     def store_epoch(self, done: Callable[[Exception | None], None]) -> None:
-        """It lives as long as the topic is open."""
+        """Calls back at once: the epoch lasts only while the topic is open."""
         done(None)
 
-    def close_producer(self, producer: Producer, answered: Callable[[], None]) -> None:
+    def close_producer(self, producer: AttachedProducer, answered: Callable[[], None]) -> None:
         producer.is_closed = True
         self.attached.remove(producer)
         answered()
 
-    def _publish(self, producer: Producer, sends: Sequence[Frame]) -> None:
-        """Takes a run of SENDs of one producer. Their entries are copied before this returns."""
+    def publish(self, producer: AttachedProducer, sends: Sequence[Frame]) -> None:
+        """Accepts consecutive SENDs of one producer. Their entries are copied before this returns."""
+        if self._publish_pace is not None:
+            self._publish_pace.spend(producer, sends)
         entries: list[Published] = []
         frames: list[bytes] = []
         receipts: list[tuple[int, int, int, int]] = []
@@ -157,7 +160,7 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.dispatch(entries)
 
-    def _count(self, producer: Producer, entries: Sequence[Published]) -> None:
+    def _count(self, producer: AttachedProducer, entries: Sequence[Published]) -> None:
         messages, size = sum(count for count, _ in entries), sum(len(data) for _, data in entries)
         self.entries_in += len(entries)
         self.messages_in += messages
@@ -167,7 +170,7 @@ class NonPersistentTopic:
 
     # -- consumers
 
-    async def subscribe(self, session: Session, request: pb.CommandSubscribe) -> Consumer:
+    async def subscribe(self, link: ConsumerLink, request: pb.CommandSubscribe) -> AttachedConsumer:
         if self.is_closed:
             raise NotReadyError(f"{self.name} is closing")
         if request.read_compacted:
@@ -178,23 +181,26 @@ class NonPersistentTopic:
         self._check_limits(request, is_new=existing is None)
         if existing is None:
             existing = self._subscription(request)
-        consumer = Consumer.asked_for(request, session, self.name.partition_index, self.broker.now_ms())
+        consumer = AttachedConsumer.asked_for(request, link, self.name.partition_index, self._now_ms())
         try:
             await self._join(existing, consumer, request)
         except BaseException:
             if not existing.consumers and not existing.is_durable:
-                # A reader's, and there is no reader.
+                # A reader's subscription is deleted if the reader did not join.
                 existing.close()
             raise
         return consumer
 
     async def _join(
-        self, subscription: NonPersistentSubscription, consumer: Consumer, request: pb.CommandSubscribe
+        self,
+        subscription: NonPersistentSubscription,
+        consumer: AttachedConsumer,
+        request: pb.CommandSubscribe,
     ) -> None:
         try:
             subscription.add_consumer(consumer)
         except ConsumerBusyError:
-            # It may be of a client that is gone without a word.
+            # The other consumer's client may have vanished without closing it.
             holder = subscription.consumers[0]
             if holder.link is not consumer.link and not await holder.link.is_alive():
                 subscription.remove_consumer(holder)
@@ -207,19 +213,20 @@ class NonPersistentTopic:
         limits.check_consumer(topic, present, request.subType)
         if is_new and request.durable:
             durable = sum(one.is_durable for one in self.subscriptions.values())
-            # Made by whoever comes, whatever policy says of that: nothing is kept that an operator would have to mind.
+            # Any consumer may create it, whatever policy says of auto-creation: nothing is stored that an operator
+            # would have to manage.
             limits.check_new_subscription(topic, request.subscription, durable, is_by_use=False)
 
     def _subscription(self, request: pb.CommandSubscribe) -> NonPersistentSubscription:
         made = self.subscriptions[request.subscription] = NonPersistentSubscription(
             request.subscription,
             str(self.name),
-            loop=self.broker.loop,
-            now_ms=self.broker.now_ms,
+            loop=self._loop,
+            now_ms=self._now_ms,
             ended=self._ended,
             is_durable=request.durable,
             partition=self.name.partition_index,
-            has_key_ring=self.broker.config.subscription_key_shared_use_consistent_hashing,
+            has_key_ring=self._config().subscription_key_shared_use_consistent_hashing,
             properties={item.key: item.value for item in request.subscription_properties},
         )
         self._limit(made)
@@ -228,8 +235,8 @@ class NonPersistentTopic:
     def _ended(self, subscription: NonPersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-            messages, size = self._out_before
-            self._out_before = messages + subscription.messages_out, size + subscription.bytes_out
+            messages, size = self.out_before
+            self.out_before = messages + subscription.messages_out, size + subscription.bytes_out
 
     def delete_subscription(self, name: str, *, force: bool = False) -> None:
         subscription = self.subscriptions.get(name)
@@ -239,10 +246,10 @@ class NonPersistentTopic:
             raise NotAllowedError(f"subscription {name} has active consumers")
         subscription.close()
 
-    # -- its end
+    # -- closing
 
     def close(self) -> None:
-        """Clients are told; those that come back make it anew."""
+        """Closes all clients; those that reconnect create the topic again."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -267,43 +274,8 @@ class NonPersistentTopic:
 
     @property
     def counters(self) -> tuple[int, int, int, int]:
-        """Messages and bytes in, messages and bytes out to all subscriptions, since the topic was opened."""
-        messages, size = self._out_before
+        """Messages and bytes in, then messages and bytes out to all subscriptions, since the topic was opened."""
+        messages, size = self.out_before
         for one in self.subscriptions.values():
             messages, size = messages + one.messages_out, size + one.bytes_out
         return self.messages_in, self.bytes_in, messages, size
-
-    def stats(self) -> dict[str, Any]:
-        """Pulsar's NonPersistentTopicStats JSON."""
-        subscriptions = {name: one.stats() for name, one in self.subscriptions.items()}
-        rate, throughput = self.rates_in
-        messages, size = self._out_before
-        return {
-            **NEVER_COUNTED,
-            "msgRateIn": rate,
-            "msgThroughputIn": throughput,
-            "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
-            "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
-            "bytesInCounter": self.bytes_in,
-            "msgInCounter": self.messages_in,
-            "bytesOutCounter": size + sum(one["bytesOutCounter"] for one in subscriptions.values()),
-            "msgOutCounter": messages + sum(one["msgOutCounter"] for one in subscriptions.values()),
-            "averageMsgSize": throughput / rate if rate else 0.0,
-            "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values()),
-            "storageSize": 0,
-            "backlogSize": 0,
-            # A publisher's own messages are never dropped before they are handed on.
-            "publishers": [{**publisher_stats(one), "msgDropRate": 0.0} for one in self.producers.values()],
-            "waitingPublishers": self.attached.waiting,
-            "subscriptions": subscriptions,
-            "backlogQuotaLimitSize": -1,
-            "backlogQuotaLimitTime": -1,
-            "oldestBacklogMessageAgeSeconds": -1,
-            "earliestMsgPublishTimeInBacklogs": 0,
-            "nonContiguousDeletedMessagesRanges": 0,
-            "topicCreationTimeStamp": self.created_ms,
-            "lastPublishTimeStamp": 0,
-            "compaction": NEVER_COMPACTED,
-            "topicEpoch": self.attached.epoch,
-            "ownerBroker": self.broker.http_url.partition("://")[2],
-        }

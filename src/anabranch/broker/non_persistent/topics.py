@@ -1,24 +1,41 @@
-"""The non-persistent topics open in a broker. They are nowhere else: what nobody uses for a while is gone."""
+"""The non-persistent topics open in a broker. They exist nowhere else: those that are unused for a while are
+removed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Callable
+from typing import Final
 
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
-from anabranch.broker.policies import Policies
+from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.topics.creation import NewTopics
 from anabranch.model.names import NamespaceName, TopicName
 
-if TYPE_CHECKING:
-    from anabranch.broker.broker import Broker
-
-# As long as Pulsar keeps a topic that nobody uses.
+# As long as Pulsar keeps an unused topic.
 UNUSED_MS: Final = 60_000
 
 
 class NonPersistentTopics:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        resources: Resources,
+        owners: Owners,
+        new_topics: NewTopics,
+        config: Callable[[], BrokerConfig],
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._resources = resources
+        self._owners = owners
+        self._new_topics = new_topics
+        self._config = config
+        self._loop = loop
+        self._now_ms = now_ms
         self._topics: dict[TopicName, NonPersistentTopic] = {}
 
     def loaded(self) -> list[NonPersistentTopic]:
@@ -31,42 +48,49 @@ class NonPersistentTopics:
         return sorted(name for name in self._topics if name.namespace == namespace)
 
     async def open(self, name: TopicName, *, create: bool) -> NonPersistentTopic:
-        """The topic; made if it is not there, as far as use may make topics here."""
+        """The topic; created if it does not exist, where topics may be auto-created."""
         self.check_enabled(name)
-        broker = self._broker
-        if not broker.owners.is_mine(name):
+        if not self._owners.is_mine(name):
             raise NotReadyError(
-                f"{name} is served by {broker.owners.owner(name).service_url}: look it up again"
+                f"{name} is served by {self._owners.owner(name).service_url}: look it up again"
             )
-        # Also where it is open already: the namespace may be gone.
-        await broker.resources.policies(name.namespace)
+        # Checked also if the topic is open already: the namespace may be gone.
+        await self._resources.policies(name.namespace)
         if (found := self._topics.get(name)) is not None:
             return found
-        if not create or not await broker.new_topics.may_create(name):
+        if not create or not await self._new_topics.may_create(name):
             raise TopicNotFoundError(f"{name} does not exist")
-        if not name.is_partition and await broker.resources.partitions(name):
+        if not name.is_partition and await self._resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
         return await self._make(name, is_kept=False)
 
     async def create(self, name: TopicName) -> bool:
-        """At an operator's wish; False if it exists."""
+        """Creates the topic at an operator's request; False if it exists."""
         self.check_enabled(name)
-        if await self._broker.resources.partitions(name) or name in self._topics:
+        if await self._resources.partitions(name) or name in self._topics:
             return False
         await self._make(name, is_kept=True)
         return True
 
     async def _make(self, name: TopicName, *, is_kept: bool) -> NonPersistentTopic:
-        # Asked last: what is changed from here on the topic is told of.
-        policies = await self._broker.resources.policies(name.namespace)
-        # Somebody may have been faster.
+        # Read last: the topic is notified of later changes.
+        policies = await self._resources.policies(name.namespace)
+        # Another request may have created it meanwhile.
         made = self._topics.get(name)
         if made is None:
-            made = NonPersistentTopic(self._broker, name, policies, self._closed, is_kept=is_kept)
+            made = NonPersistentTopic(
+                name,
+                policies,
+                self._closed,
+                is_kept=is_kept,
+                config=self._config,
+                loop=self._loop,
+                now_ms=self._now_ms,
+            )
             self._topics[name] = made
         return made
 
-    def policies_changed(self, namespace: NamespaceName, policies: Policies) -> None:
+    def policies_changed(self, namespace: NamespaceName, policies: NamespacePolicies) -> None:
         for name, topic in self._topics.items():
             if name.namespace == namespace:
                 topic.apply_policies(policies)
@@ -76,7 +100,7 @@ class NonPersistentTopics:
             topic.limits_changed()
 
     def check_enabled(self, name: TopicName) -> None:
-        if not self._broker.config.enable_non_persistent_topics:
+        if not self._config().enable_non_persistent_topics:
             raise NotAllowedError(
                 f"{name}: non-persistent topics are switched off on this broker (enableNonPersistentTopics=false)"
             )
@@ -86,18 +110,18 @@ class NonPersistentTopics:
             del self._topics[topic.name]
 
     def close_those(self, namespace: NamespaceName | None = None) -> None:
-        """All of them, or those of a namespace that is gone."""
+        """Closes all topics, or those of a deleted namespace."""
         for name, topic in list(self._topics.items()):
             if namespace is None or name.namespace == namespace:
                 topic.close()
 
     def owners_changed(self) -> None:
         for name, topic in list(self._topics.items()):
-            if not self._broker.owners.is_mine(name):
+            if not self._owners.is_mine(name):
                 topic.close()
 
     def update_rates(self, seconds: float) -> None:
-        now = self._broker.now_ms()
+        now = self._now_ms()
         for topic in list(self._topics.values()):
             topic.update_rates(seconds)
             if topic.is_used or topic.is_kept:

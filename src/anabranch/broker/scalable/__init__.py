@@ -1,1 +1,1 @@
-"""Scalable topics on a broker: what it owns of them, and what it tells their clients."""
+"""Scalable topics on a broker: the segments that it owns, and what it sends to their clients."""

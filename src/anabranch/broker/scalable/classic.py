@@ -1,24 +1,27 @@
-"""What the controllers of scalable topics ask this broker: about its classic topics, and how long things are kept."""
+"""What the controllers of scalable topics ask this broker: about its classic topics, and for how long to retain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from anabranch.broker.catalog.resources import PARTITIONED, Resources
+from anabranch.broker.catalog.topic_policies import TopicPolicyStore
+from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import TopicNotFoundError
-from anabranch.broker.resources import PARTITIONED
-from anabranch.broker.scalable.naming import is_segment_consumer
-from anabranch.controller.feed import Part
+from anabranch.broker.policy.effective import effective
+from anabranch.broker.scalable.ports import ServedTopics
+from anabranch.controller.feed import StalePart
+from anabranch.controller.ports import Segments
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import Domain, InvalidName, TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
-
-if TYPE_CHECKING:
-    from anabranch.broker.broker import Broker
+from anabranch.model.segment_consumers import is_segment_consumer
 
 # Producers and consumers of Pulsar's V5 clients carry this among their properties while they use a classic topic. They
-# follow a migration by themselves. Stream consumers of 5.0.0-M1 have only their names to be known by.
+# follow a migration by themselves. Stream consumers of 5.0.0-M1 can be recognised only by their names.
 V5_MARK: Final = ("__pulsar.v5.managed", "true")
 _QUEUES: Final = ("Shared", "Key_Shared")
 
@@ -26,16 +29,17 @@ _QUEUES: Final = ("Shared", "Key_Shared")
 class ClassicTopics:
     """Implements the controllers' `Classic`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, resources: Resources, served: ServedTopics) -> None:
+        self._resources = resources
+        self._served = served
 
     async def topics(self, topic: TopicName) -> Sequence[TopicName]:
         try:
             name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
         except InvalidName:
-            # No classic topic can be called so.
+            # No classic topic can have this name.
             return ()
-        resources = self._broker.resources
+        resources = self._resources
         if partitions := 0 if name.is_partition else await resources.partitions(name):
             return [name.partition(n) for n in range(partitions)]
         return [name] if await resources.topic_exists(name) else ()
@@ -45,10 +49,10 @@ class ClassicTopics:
             name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
         except InvalidName:
             return ""
-        return await self._broker.resources.classic_id(name)
+        return await self._resources.classic_id(name)
 
     async def attached(self, topic: TopicName) -> int:
-        found = self._broker.loaded().get(topic)
+        found = self._served.opened(topic)
         if found is None:
             return 0
         consumers = [c for s in found.subscriptions.values() for c in s.consumers]
@@ -59,28 +63,28 @@ class ClassicTopics:
 
     async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
         try:
-            opened = await self._broker.topic(topic)
+            opened = await self._served.topic(topic)
         except TopicNotFoundError:
-            # A partition that nobody has used yet.
+            # A partition that has not been used yet.
             return {}
         return {
             found.name: SubscriptionKind.QUEUE if found.type_name in _QUEUES else SubscriptionKind.STREAM
-            # Without compaction's own: scalable topics are not compacted.
+            # Excludes compaction's own cursor: scalable topics are not compacted.
             for found in opened.subscribing.durable()
         }
 
 
-def scalable_topics(broker: Broker) -> ScalableTopics:
-    """The scalable topics of that broker, not yet started."""
-    topics = ScalableTopics(
-        broker.metadata,
-        broker.segments,
-        service_url=broker.service_url,
-        settings=controller_settings(broker),
-        classic=ClassicTopics(broker),
-    )
-    # A classic topic that gets more partitions shows them as segments at once.
-    topics.feed.follow(PARTITIONED, _partitioned_topic, Part.PARTITIONS)
+def scalable_topics(
+    metadata: MetadataStore,
+    segments: Segments,
+    service_url: str,
+    settings: ControllerSettings,
+    classic: ClassicTopics,
+) -> ScalableTopics:
+    """The scalable topics of the broker with that URL, not yet started."""
+    topics = ScalableTopics(metadata, segments, service_url=service_url, settings=settings, classic=classic)
+    # If a classic topic gets more partitions, they show as segments at once.
+    topics.feed.follow(PARTITIONED, _partitioned_topic, StalePart.PARTITIONS)
     return topics
 
 
@@ -88,23 +92,22 @@ def _partitioned_topic(path: str) -> TopicName | None:
     try:
         return scalable_name(TopicName.from_storage_path(path.removeprefix(f"{PARTITIONED}/")))
     except InvalidName:
-        return None  # A folder of them.
+        return None  # A folder of partitioned topics.
 
 
-def controller_settings(broker: Broker) -> ControllerSettings:
-    config = broker.config
-
+def controller_settings(
+    config: BrokerConfig, resources: Resources, topic_policies: TopicPolicyStore
+) -> ControllerSettings:
     async def retention_ms(name: TopicName) -> int | None:
-        """As long as retention keeps consumed entries, and never less than they linger anyway; None for ever.
+        """How long consumed entries are retained, at least for as long as they linger anyway; None for ever.
 
-        A segment that was a classic topic keeps what that topic's own policy says.
+        A segment that was a classic topic follows that topic's own policy.
 
-        What the disk's share, or a retention by size, takes of them earlier leaves nothing to keep: `emptied_ms`.
+        Entries that the share of the disk, or a retention by size, deletes earlier need not be kept: `emptied_ms`.
         """
-        of_namespace = await broker.resources.policies(name.namespace)
-        found = broker.topic_policies.over(of_namespace, name).retention_policies
-        minutes = config.default_retention_time_in_minutes if found is None else found.minutes
-        megabytes = config.default_retention_size_in_mb if found is None else found.megabytes
+        of_namespace = await resources.policies(name.namespace)
+        found = effective(config, topic_policies.over(of_namespace, name)).retention_policies
+        minutes, megabytes = found.minutes, found.megabytes
         if minutes < 0 and megabytes:
             return None
         kept_s = minutes * 60 if megabytes else 0

@@ -1,1 +1,1 @@
-"""The page at `/ui`: a router for what it asks, the files it is made of, and the hour that it shows."""
+"""The page at `/ui`: its routes, its files, and the recorded hour that it shows."""

@@ -1,8 +1,8 @@
-"""`/ui`: the page's files, and what it asks for under `/ui/api`.
+"""`/ui`: the page's files, and the data that it requests under `/ui/api`.
 
-Anybody may load the files: they say nothing about any topic. Everything under `/ui/api` asks for the same rights as the
-admin REST; splits, merges and policies are changed there, with its own routes. Each answer forbids the page to load or
-send anything anywhere else.
+The files need no right: they contain nothing about any topic. Everything under `/ui/api` needs the same rights as in
+the admin REST; the page changes splits, merges and policies with the routes of the admin REST. Each answer forbids the
+page to load or send anything anywhere else.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from functools import lru_cache
 from importlib import resources
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
-from fastapi.responses import RedirectResponse
+import msgspec
 
-from anabranch.broker.admin.dispatch import include
-from anabranch.broker.admin.errors import RestError
-from anabranch.broker.admin.needs import Needs, needs
-from anabranch.broker.admin.params import BrokerDep, NamespaceDep, RoleDep, decoded_once
-from anabranch.broker.authorization import NotAuthorizedError
-from anabranch.broker.broker import Broker
+from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.parameters import Role
+from anabranch.broker.admin.http.request import HttpRequest
+from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.security.rights import NotAuthorizedError, Rights
 from anabranch.broker.ui.overview import Names, overview_json
 from anabranch.broker.ui.river import classic_json, topic_json
-from anabranch.controller.ports import NotLeader
+from anabranch.broker.ui.sources import PageSources
+from anabranch.controller.core.errors import NotLeader
 from anabranch.model.names import Domain, TopicName
-
-router = APIRouter()
-home = APIRouter()
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -45,76 +43,75 @@ TYPES: Final = {
 }
 SINCE_MAX: Final = 2**53
 
-Since = Annotated[int, Query(ge=0, le=SINCE_MAX)]
+Since = Annotated[int, msgspec.Meta(ge=0, le=SINCE_MAX)]
+_DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
 
 
-def install(app: FastAPI) -> None:
-    app.state.ui_names = Names()
-    include(app, router, prefix="/ui", tags=["page"], in_schema=False)
-    include(app, home, prefix="", tags=["page"], in_schema=False)
+def page_routes(sources: PageSources) -> Routes:
+    routes = Routes("", tag="page", needs=Needs.NOTHING, domain=Domain.TOPIC, is_described=False)
+    names = Names()
+
+    @routes.get("/ui/api/overview", needs=Needs.ROUTE)
+    async def overview(
+        role: Role, since: Since = 0, q: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    ) -> HttpAnswer:
+        return _shown(await overview_json(sources, names, role, since, q.strip()))
+
+    @routes.get("/ui/api/topics/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
+    async def topic(
+        role: Role,
+        topic: TopicName,
+        since: Since = 0,
+        layout: Annotated[str, msgspec.Meta(max_length=64)] = "",
+    ) -> HttpAnswer:
+        return _shown(await _topic_json(sources, role, topic, since, layout))
+
+    @routes.get("/ui")
+    async def index(request: HttpRequest) -> HttpAnswer:
+        return _file(request, "index.html")
+
+    @routes.get("/ui/{path:path}")
+    async def file(request: HttpRequest, path: str) -> HttpAnswer:
+        return _file(request, path)
+
+    @routes.get("/")
+    async def home() -> HttpAnswer:
+        return HttpAnswer(status=307, headers=HEADERS | {"Location": "/ui"})
+
+    return routes
 
 
-@home.get("/")
-@needs(Needs.NOTHING)
-async def _home() -> RedirectResponse:
-    return RedirectResponse("/ui", headers=HEADERS)
+# -- data for the page
 
 
-# -- what the page asks for
-
-
-@router.get("/api/overview")
-@needs(Needs.ROUTE)
-async def overview(
-    request: Request,
-    broker: BrokerDep,
-    role: RoleDep,
-    response: Response,
-    since: Since = 0,
-    q: Annotated[str, Query(max_length=200)] = "",
+async def _topic_json(
+    sources: PageSources, role: str, topic: TopicName, since: int, layout: str
 ) -> dict[str, Any]:
-    _guard(response)
-    return await overview_json(broker, request.app.state.ui_names, role, since, q.strip())
-
-
-@router.get("/api/topics/{tenant}/{namespace}/{topic:path}")
-@needs(Needs.ROUTE)
-async def topic(
-    broker: BrokerDep,
-    role: RoleDep,
-    namespace: NamespaceDep,
-    topic: str,
-    response: Response,
-    since: Since = 0,
-    layout: Annotated[str, Query(max_length=64)] = "",
-) -> dict[str, Any]:
-    """For those who administer the topic. Splits and merges are for super users, as in the admin REST."""
-    name = TopicName(Domain.TOPIC, namespace, decoded_once(topic))
-    await broker.rights.administer(role, name)
-    _guard(response)
-    if broker.scalable is None:
-        return await classic_json(broker, name, since)
+    """For roles that administer the topic. Splits and merges are for super users, as in the admin REST."""
+    await sources.rights.administer(role, topic)
+    if sources.scalable is None:
+        return await classic_json(sources, topic, since)
     try:
-        found = await topic_json(broker, name, since, layout)
+        found = await topic_json(sources, topic, since, layout)
     except NotLeader as elsewhere:
-        # A redirect would lead the page away from its own origin, which it may not follow: it shows a link instead.
-        web_url = await broker.registry.web_url(elsewhere.leader) if elsewhere.leader else ""
+        # A redirect would lead the page to another origin, which it may not follow: it shows a link instead.
+        web_url = await sources.registry.web_url(elsewhere.leader) if elsewhere.leader else ""
         if not web_url:
             raise
-        return {"now": broker.now_ms(), "topic": str(name), "kind": "elsewhere", "url": f"{web_url}/ui"}
-    return found | {"may": await _may_change(broker, role)}
+        return {"now": sources.now_ms(), "topic": str(topic), "kind": "elsewhere", "url": f"{web_url}/ui"}
+    return found | {"may": await _may_change(sources.rights, role)}
 
 
-async def _may_change(broker: Broker, role: str) -> dict[str, Any]:
+async def _may_change(rights: Rights, role: str) -> dict[str, Any]:
     try:
-        await broker.rights.super_user(role)
+        await rights.super_user(role)
     except NotAuthorizedError:
         return {"change": False, "because": "splits and merges are for super users"}
     return {"change": True, "because": ""}
 
 
-def _guard(response: Response) -> None:
-    response.headers.update(HEADERS | {"Cache-Control": "no-store"})
+def _shown(value: dict[str, Any]) -> HttpAnswer:
+    return json_answer(value, headers=_DATA_HEADERS)
 
 
 # -- files
@@ -122,7 +119,7 @@ def _guard(response: Response) -> None:
 
 @lru_cache(maxsize=64)
 def static_file(path: str) -> tuple[bytes, str] | None:
-    """The bytes and their tag; None if there is none. Only plain names below the folder of files are looked at."""
+    """The bytes and their tag; None if there is none. Only plain names below the folder of files are accepted."""
     parts = path.split("/")
     suffix = path.rpartition(".")[2]
     if suffix not in TYPES or not all(p.replace("_", "").replace(".", "", 1).isalnum() for p in parts):
@@ -134,21 +131,13 @@ def static_file(path: str) -> tuple[bytes, str] | None:
     return data, f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
 
 
-@router.get("")
-@needs(Needs.NOTHING)
-async def page(request: Request) -> Response:
-    return await file(request, "index.html")
-
-
-@router.get("/{path:path}")
-@needs(Needs.NOTHING)
-async def file(request: Request, path: str) -> Response:
+def _file(request: HttpRequest, path: str) -> HttpAnswer:
     found = None if path.startswith("api/") else static_file(path)
     if found is None:
         raise RestError(404, f"The page has no file {path}")
     data, tag = found
-    # Asked for each time, and sent only when it changed: a new version of the broker is a new page at once.
+    # Revalidated each time, and sent only if changed: after an upgrade of the broker the page is new at once.
     headers = HEADERS | {"ETag": tag, "Cache-Control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return Response(data, media_type=TYPES[path.rpartition(".")[2]], headers=headers)
+    if request.header(b"if-none-match") == tag:
+        return HttpAnswer(status=304, headers=headers)
+    return HttpAnswer(data, TYPES[path.rpartition(".")[2]], headers=headers)

@@ -1,7 +1,7 @@
-"""Segments that a topic has already forgotten, for as long as the page shows them. Pure.
+"""Segments that were pruned from a topic's layout, for as long as the page shows them. Pure.
 
-A sealed segment that nobody needs any more is pruned, often within minutes, and its children lose the link to it. A
-picture of the last hour needs both, so whoever looks at layouts shows them to a `LayoutMemory` as they go by.
+A sealed segment that is no longer needed is pruned, often within minutes, and its children lose the link to it. A
+picture of the last hour needs both, so readers of layouts pass them to a `LayoutMemory`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Remembered:
 
 
 class LayoutMemory:
-    """Bounded by what topics do within `kept_ms`: one that never changed costs nothing."""
+    """Bounded by the changes of topics within `kept_ms`: a topic that never changed costs nothing."""
 
     def __init__(self, kept_ms: int) -> None:
         self._kept_ms = kept_ms
@@ -35,11 +35,11 @@ class LayoutMemory:
 
     @property
     def topics(self) -> list[TopicName]:
-        """Those of which anything is remembered."""
+        """The topics of which segments are remembered."""
         return list(self._topics)
 
     def see(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> None:
-        """That is how the topic looks now."""
+        """Records the present layout of the topic."""
         known = self._topics.get(topic)
         if known is None or known.generation != record.generation:
             self._topics.pop(topic, None)
@@ -54,7 +54,7 @@ class LayoutMemory:
             known.segments[number] = _with_links(segment, known.segments.get(number))
 
     def segments(self, topic: TopicName, record: ScalableTopic, now_ms: int) -> list[Segment]:
-        """Every segment of the topic, and those of the time kept that it has forgotten; by id."""
+        """Every segment of the topic, and those pruned within the time kept; by id."""
         self.see(topic, record, now_ms)
         known = self._topics.get(topic)
         if known is None:
@@ -66,7 +66,7 @@ class LayoutMemory:
         ]
 
     def forget(self, now_ms: int) -> None:
-        """Lets go of what lies too far back."""
+        """Drops what is older than the time kept."""
         for topic, known in list(self._topics.items()):
             for number, segment in list(known.segments.items()):
                 if segment.sealed_ms and segment.sealed_ms < now_ms - self._kept_ms:
@@ -76,7 +76,7 @@ class LayoutMemory:
 
 
 def _with_links(segment: Segment, before: Segment | None) -> Segment:
-    """With the relatives that it had before they were pruned."""
+    """The segment, with the relatives that it had before they were pruned."""
     if before is None:
         return segment
     return replace(

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import InvalidPolicy
-from anabranch.broker.admin.large import in_turns
-from anabranch.broker.authorization import NotAuthorizedError
-from anabranch.broker.broker import Broker
-from anabranch.broker.metrics import resident_bytes
-from anabranch.broker.owners import BROKERS
-from anabranch.broker.resources import ResourceError
-from anabranch.broker.scalable.auto_policy import applied
+from anabranch.broker.admin.http.large import in_turns
+from anabranch.broker.catalog.owners import BROKERS
+from anabranch.broker.catalog.resources import ResourceError
+from anabranch.broker.observe.metrics import resident_bytes
+from anabranch.broker.scalable.load.auto_policy import applied
+from anabranch.broker.security.rights import NotAuthorizedError
 from anabranch.broker.ui.recorder import shown_name
+from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.records import Records
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -26,9 +26,9 @@ from anabranch.model.scalable import SubscriptionKind
 from anabranch.model.segments import HASH_MAX, SegmentId
 
 TOPICS_MAX: Final = 200
-# How long a list of names is good enough. A topic that carries messages is seen at once, whatever the list says.
+# How long a list of names is fresh enough. A topic with traffic is seen at once, whatever the list says.
 NAMES_FRESH_S: Final = 5.0
-# A list of ten thousand takes longer to read: it is read for a twentieth of the time at most.
+# A list of ten thousand takes longer to read: reading takes a twentieth of the time at most.
 READING_SHARE: Final = 20
 
 
@@ -37,117 +37,117 @@ _Shape = tuple[SegmentLayout, Mapping[str, Any] | None]
 
 @dataclass(slots=True)
 class Names:
-    """The names of all topics, read now and then, and the layouts of those that no controller here knows."""
+    """The names of all topics, read at intervals, and the layouts of those without a controller here."""
 
     fresh_until: float = float("-inf")
     scalable: tuple[TopicName, ...] = ()
     classic: tuple[TopicName, ...] = ()
     layouts: dict[TopicName, _Shape | None] = field(default_factory=dict)
 
-    async def refresh(self, broker: Broker) -> None:
+    async def refresh(self, sources: PageSources) -> None:
         began = time.monotonic()
         if began < self.fresh_until:
             return
         self.fresh_until = began + NAMES_FRESH_S
         scalable: list[TopicName] = []
         classic: set[TopicName] = set()
-        for tenant in await broker.resources.tenants():
-            for namespace in await broker.resources.namespaces(tenant):
-                scalable += await broker.resources.scalable_names(namespace)
-                names = await broker.resources.topic_names(namespace)
+        for tenant in await sources.resources.tenants():
+            for namespace in await sources.resources.namespaces(tenant):
+                scalable += await sources.resources.scalable_names(namespace)
+                names = await sources.resources.topic_names(namespace)
                 classic |= {name.base for name in names if not name.is_system}
-                classic |= set(await broker.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
+                classic |= set(await sources.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
         self.scalable, self.classic = tuple(scalable), tuple(classic)
         self.layouts.clear()
         took = time.monotonic() - began
         self.fresh_until = began + max(NAMES_FRESH_S, took * READING_SHARE)
 
-    async def shape(self, broker: Broker, name: TopicName) -> _Shape | None:
+    async def shape(self, sources: PageSources, name: TopicName) -> _Shape | None:
         """The topic's layout and its own policy; None if it is gone."""
-        controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+        controller = None if sources.scalable is None else sources.scalable.controllers.get(name)
         if controller is not None and controller.state is not None:
             return controller.state.topic.layout, controller.state.topic.auto_scale
         if name not in self.layouts:
-            stored = await Records(broker.metadata).get(name)
+            stored = await Records(sources.metadata).get(name)
             self.layouts[name] = None if stored is None else (stored.layout, stored.auto_scale)
         return self.layouts[name]
 
 
 async def overview_json(
-    broker: Broker, names: Names, role: str, since_ms: int, wanted: str
+    sources: PageSources, names: Names, role: str, since_ms: int, wanted: str
 ) -> dict[str, Any]:
-    """`wanted` is part of a name, or empty. Topics that the role may not administer are left out, uncounted."""
-    await names.refresh(broker)
-    readable = await _readable(broker, role, {*names.scalable, *names.classic, *_open(broker)})
+    """`wanted` is part of a name, or empty. Topics that the role may not administer are left out, and not counted."""
+    await names.refresh(sources)
+    readable = await _readable(sources, role, {*names.scalable, *names.classic, *_open(sources)})
     wanted = wanted.lower()
     matching = [
-        (-_rate(broker, name), str(name), name)
+        (-_rate(sources, name), str(name), name)
         async for name in in_turns(readable)
         if wanted in str(name).lower()
     ]
     busiest = [name for _, _, name in heapq.nsmallest(TOPICS_MAX, matching)]
-    consumers = _consumers(broker, busiest)
+    consumers = _consumers(sources, busiest)
     return {
-        "now": broker.now_ms(),
+        "now": sources.now_ms(),
         "topicCount": len(readable),
         "matching": len(matching),
-        "segmentCount": sum(name.domain is Domain.SEGMENT for name in broker.loaded()),
+        "segmentCount": sum(name.domain is Domain.SEGMENT for name in sources.loaded()),
         "topics": [
             row | {"consumers": consumers[name]}
             for name in busiest
-            if (row := await _topic(broker, names, name, since_ms)) is not None
+            if (row := await _topic(sources, names, name, since_ms)) is not None
         ],
-        **await _broker_wide(broker, role, since_ms),
+        **await _broker_wide(sources, role, since_ms),
     }
 
 
-def _open(broker: Broker) -> Iterable[TopicName]:
-    return {shown_name(name) for name in broker.loaded() if not name.is_system}
+def _open(sources: PageSources) -> Iterable[TopicName]:
+    return {shown_name(name) for name in sources.loaded() if not name.is_system}
 
 
-def _rate(broker: Broker, name: TopicName) -> float:
-    latest = broker.recorder.totals(name).latest
+def _rate(sources: PageSources, name: TopicName) -> float:
+    latest = sources.recorder.totals(name).latest
     return 0.0 if latest is None else latest.messages_in + latest.messages_out
 
 
-async def _readable(broker: Broker, role: str, names: Iterable[TopicName]) -> list[TopicName]:
-    """A right on the namespace counts for all its topics; without it each is asked for, where that can matter."""
+async def _readable(sources: PageSources, role: str, names: Iterable[TopicName]) -> list[TopicName]:
+    """A right on the namespace counts for all its topics; without it each topic is checked, where that can matter."""
     whole: dict[NamespaceName, bool] = {}
     found = []
     async for name in in_turns(names):
         if name.namespace not in whole:
-            whole[name.namespace] = await _may(broker, role, name.namespace)
-        is_asked = not whole[name.namespace] and not broker.rights.go_by_tenant
-        if whole[name.namespace] or (is_asked and await _may(broker, role, name)):
+            whole[name.namespace] = await _may(sources, role, name.namespace)
+        is_asked = not whole[name.namespace] and not sources.rights.go_by_tenant
+        if whole[name.namespace] or (is_asked and await _may(sources, role, name)):
             found.append(name)
     return found
 
 
-async def _may(broker: Broker, role: str, where: NamespaceName | TopicName) -> bool:
+async def _may(sources: PageSources, role: str, where: NamespaceName | TopicName) -> bool:
     try:
-        await broker.rights.administer(role, where)
+        await sources.rights.administer(role, where)
     except NotAuthorizedError:
         return False
     return True
 
 
-async def _broker_wide(broker: Broker, role: str, since_ms: int) -> dict[str, Any]:
-    """Sums over everybody's topics are for those who may see all of them."""
+async def _broker_wide(sources: PageSources, role: str, since_ms: int) -> dict[str, Any]:
+    """Sums over all topics are for roles that may see all of them."""
     try:
-        await broker.rights.super_user(role)
+        await sources.rights.super_user(role)
     except NotAuthorizedError:
         return {"totals": [], "brokers": None}
-    totals = broker.recorder.broker_totals.since(since_ms)
+    totals = sources.recorder.broker_totals.since(since_ms)
     return {
         "totals": [[round(value, 2) for value in total] for total in totals],
-        "brokers": await _brokers(broker),
+        "brokers": await _brokers(sources),
     }
 
 
-async def _brokers(broker: Broker) -> list[dict[str, Any]]:
+async def _brokers(sources: PageSources) -> list[dict[str, Any]]:
     found = []
-    for child in await broker.metadata.children(BROKERS):
-        node = await broker.metadata.get(f"{BROKERS}/{child}")
+    for child in await sources.metadata.children(BROKERS):
+        node = await sources.metadata.get(f"{BROKERS}/{child}")
         if node is None:
             continue
         value = json.loads(node.value)
@@ -155,23 +155,25 @@ async def _brokers(broker: Broker) -> list[dict[str, Any]]:
             "name": child,
             "serviceUrl": value.get("pulsarServiceUrl", ""),
             "started": value.get("startTimestamp", 0),
-            "isThis": value.get("pulsarServiceUrl") == broker.service_url,
+            "isThis": value.get("pulsarServiceUrl") == sources.service_url,
         }
         if shown["isThis"]:
             shown |= {
-                "connections": len(broker.sessions),
+                "connections": len(sources.connections),
                 "memory": resident_bytes(),
-                "lag": round(broker.loop_lag_s, 4),
+                "lag": round(sources.lag_s(), 4),
             }
         found.append(shown)
     return found
 
 
-async def _topic(broker: Broker, names: Names, name: TopicName, since_ms: int) -> dict[str, Any] | None:
-    totals = broker.recorder.totals(name)
+async def _topic(sources: PageSources, names: Names, name: TopicName, since_ms: int) -> dict[str, Any] | None:
+    totals = sources.recorder.totals(name)
     latest = totals.latest
     shape = (
-        await _scalable(broker, names, name) if name.domain is Domain.TOPIC else await _classic(broker, name)
+        await _scalable(sources, names, name)
+        if name.domain is Domain.TOPIC
+        else await _classic(sources, name)
     )
     if shape is None:
         return None
@@ -185,23 +187,23 @@ async def _topic(broker: Broker, names: Names, name: TopicName, since_ms: int) -
     }
 
 
-async def _classic(broker: Broker, name: TopicName) -> dict[str, Any]:
-    partitions = await broker.resources.partitions(name)
+async def _classic(sources: PageSources, name: TopicName) -> dict[str, Any]:
+    partitions = await sources.resources.partitions(name)
     return {"kind": "classic", "segmentCount": max(1, partitions), "section": [[1.0, 0.0]], "heat": 0.0}
 
 
-async def _scalable(broker: Broker, names: Names, name: TopicName) -> dict[str, Any] | None:
-    """Of a topic that another broker leads the record is read; its loads are known to that one alone."""
-    found = await names.shape(broker, name)
+async def _scalable(sources: PageSources, names: Names, name: TopicName) -> dict[str, Any] | None:
+    """For a topic that another broker leads, the record is read; its loads are known to that broker alone."""
+    found = await names.shape(sources, name)
     if found is None:
         return None
     layout, override = found
     try:
-        policies = await broker.resources.policies(name.namespace)
-        limits = applied(broker.config, policies, override).policy.split
+        policies = await sources.resources.policies(name.namespace)
+        limits = applied(sources.config, policies, override).policy.split
     except (InvalidPolicy, ResourceError):
         limits = Load()
-    heats = _heats(broker, name, limits)
+    heats = _heats(sources, name, limits)
     section = [
         [round(len(segment.range) / (HASH_MAX + 1), 5), round(heats.get(segment.id, 0.0), 3)]
         for segment in layout.active
@@ -214,28 +216,29 @@ async def _scalable(broker: Broker, names: Names, name: TopicName) -> dict[str, 
     }
 
 
-def _heats(broker: Broker, name: TopicName, limits: Load) -> dict[SegmentId, float]:
-    """Averaged over as long as decisions average it."""
-    if broker.scaling is None or min(limits.rates) <= 0:
+def _heats(sources: PageSources, name: TopicName, limits: Load) -> dict[SegmentId, float]:
+    """Heat averaged over the same time as for decisions."""
+    if sources.scaling is None or min(limits.rates) <= 0:
         return {}
     heats = {}
-    from_ms = broker.now_ms() - round(broker.config.scalable_topic_load_report_window * 1000)
-    for number, samples in broker.load_history.since(name, from_ms).items():
+    from_ms = sources.now_ms() - round(sources.config.scalable_topic_load_report_window * 1000)
+    for number, samples in sources.scaling.reporter.history.since(name, from_ms).items():
         sums = [sum(column) / len(samples) for column in zip(*(s.load.rates for s in samples), strict=True)]
         heats[number] = Load(*sums).heat(limits)
     return heats
 
 
-def _consumers(broker: Broker, names: Iterable[TopicName]) -> dict[TopicName, int]:
-    """Of all subscriptions. Those of a stream are counted by the controller, others where there are most."""
+def _consumers(sources: PageSources, names: Iterable[TopicName]) -> dict[TopicName, int]:
+    """Consumers of all subscriptions. The controller counts those of a stream; for others the largest count of a
+    segment is taken."""
     counts: dict[TopicName, dict[str, int]] = {name: {} for name in names}
-    for open_name, topic in broker.loaded().items():
+    for open_name, topic in sources.loaded().items():
         found = counts.get(shown_name(open_name))
         if found is not None:
             for subscription in topic.subscriptions.values():
                 found[subscription.name] = max(found.get(subscription.name, 0), len(subscription.consumers))
     for name, found in counts.items():
-        controller = None if broker.scalable is None else broker.scalable.controllers.get(name)
+        controller = None if sources.scalable is None else sources.scalable.controllers.get(name)
         for subscribed, coordinator in {} if controller is None else controller.coordinators.items():
             if coordinator.record.kind is not SubscriptionKind.QUEUE:
                 found[subscribed] = max(found.get(subscribed, 0), len(coordinator.group.sessions))

@@ -1,34 +1,32 @@
-"""What the page remembers of the last hour: traffic and backlog of the broker and its topics, and vanished segments.
+"""What the page shows of the last hour: traffic and backlog of the broker and its topics, and pruned segments.
 
-In memory and bounded; a restart forgets it. Counters that the broker keeps anyway are read now and then, all topics
-some at a time. Of topics at rest nothing is written down: their last sample moves along when somebody looks. The
-samples of single segments are `LoadHistory`'s.
+In memory and bounded; lost at a restart. It reads counters that the broker keeps anyway at intervals, some topics at a
+time. For topics at rest no samples are added: their last sample moves along when it is read. `LoadHistory` has the
+samples of single segments.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from anabranch.broker.topic.topic import Topic
 from anabranch.broker.ui.memory import LayoutMemory
+from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import scalable_name
 
-if TYPE_CHECKING:
-    from anabranch.broker.broker import Broker
-    from anabranch.broker.topic import Topic
-
 KEPT_MS: Final = 3_600_000
-# About 100 bytes each. Beyond them the topics that were quiet for longest lose their past.
+# About 100 bytes each. Beyond this number the topics that were quiet for longest lose their samples.
 SAMPLES_MAX: Final = 200_000
 TOPICS_PER_TURN: Final = 500
 
 
 class Total(NamedTuple):
-    """Rates since the sample before, and how many messages wait to be acknowledged."""
+    """Rates since the last sample, and how many messages are unacknowledged."""
 
     at_ms: int
     messages_in: float
@@ -47,13 +45,13 @@ class Totals:
 
     def __init__(self) -> None:
         self._samples: deque[Total] = deque()
-        self.is_resting = False  # Whether the last sample stands for every look since.
+        self.is_resting = False  # Whether the last sample stands for every round since.
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def add(self, total: Total) -> int:
-        """By how many samples there are more now."""
+        """Adds a sample; returns by how many the number of samples grew."""
         samples = self._samples
         before = len(samples)
         if (
@@ -72,14 +70,14 @@ class Totals:
 
     @property
     def may_rest(self) -> bool:
-        """Whether the last two samples say the same: the next one like them would change nothing but the time."""
+        """Whether the last two samples are equal: another equal one would change nothing but the time."""
         if len(self._samples) < 2:
             return False
         one, other = self._samples[-2], self._samples[-1]
         return one.is_still and other.is_still and one.backlog == other.backlog
 
     def extend(self, at_ms: int) -> int:
-        """At rest until then. By how many samples there are more now."""
+        """The topic was at rest until then. Returns by how many the number of samples grew."""
         samples = self._samples
         before = len(samples)
         if samples[-1].at_ms < at_ms:
@@ -91,7 +89,7 @@ class Totals:
         return len(samples) - before
 
     def since(self, at_ms: int) -> Sequence[Total]:
-        """Those after that moment."""
+        """The samples after that time."""
         return [total for total in self._samples if total.at_ms > at_ms]
 
     @property
@@ -100,18 +98,18 @@ class Totals:
 
     @property
     def moved_ms(self) -> int:
-        """When there last was traffic."""
+        """The time of the last traffic."""
         return next((total.at_ms for total in reversed(self._samples) if not total.is_still), 0)
 
 
 @lru_cache(maxsize=20_000)
 def shown_name(name: TopicName) -> TopicName:
-    """The topic that people know it as: of a segment its scalable topic, of a partition the whole."""
+    """The name that users know: for a segment its scalable topic, for a partition the partitioned topic."""
     return scalable_name(name) if name.domain is Domain.SEGMENT else name.base
 
 
 class _Counted:
-    """An open topic as it was looked at last."""
+    """An open topic as of the last round."""
 
     __slots__ = ("backlog", "counters", "shown")
 
@@ -122,27 +120,35 @@ class _Counted:
 
 
 class Recorder:
-    """`sample` is called at every interval."""
+    """`sample` is to be called at every interval. `scalable` is None while scalable topics are turned off."""
 
-    def __init__(self, broker: Broker, *, samples_max: int = SAMPLES_MAX) -> None:
+    def __init__(
+        self,
+        loaded: Callable[[], Mapping[TopicName, Topic]],
+        scalable: ScalableTopics | None,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float],
+        *,
+        samples_max: int = SAMPLES_MAX,
+    ) -> None:
+        """`loaded` returns the topics that are open."""
         self.broker_totals = Totals()
         self.layouts = LayoutMemory(KEPT_MS)
-        self._broker = broker
+        self._loaded = loaded
+        self._scalable = scalable
+        self._now_ms = now_ms
+        self._clock = clock
         self._samples_max = samples_max
         self._topics: dict[TopicName, Totals] = {}
         self._count = 0
         self._counted: dict[Topic, _Counted] = {}
-        # By the name that people know: how many are open, and what waits in all of them.
+        # By the name that users know: how many are open, and the backlog of all of them.
         self._open: Counter[TopicName] = Counter()
         self._backlogs: Counter[TopicName] = Counter()
         self._awake: dict[TopicName, None] = {}  # Open, and not at rest.
-        self._closed: dict[TopicName, None] = {}  # Not open any more, and not forgotten yet.
-        self._looked = broker.loop.time()
+        self._closed: dict[TopicName, None] = {}  # Not open any more, and still remembered.
+        self._looked = clock()
         self._sampled_ms = 0
-
-    @property
-    def interval_s(self) -> float:
-        return self._broker.config.scalable_topic_load_report_interval
 
     def totals(self, topic: TopicName) -> Totals:
         found = self._topics.get(topic)
@@ -153,7 +159,7 @@ class Recorder:
         return found
 
     async def sample(self) -> None:
-        now, now_ms = self._broker.loop.time(), self._broker.now_ms()
+        now, now_ms = self._clock(), self._now_ms()
         seconds, self._looked = max(1e-3, now - self._looked), now
         moved = await self._moved()
         whole = [sum(column) for column in zip(*moved.values(), strict=True)] or [0] * 4
@@ -167,9 +173,9 @@ class Recorder:
         await self._remember_layouts(now_ms)
 
     async def _moved(self) -> dict[TopicName, Sequence[int]]:
-        """What flowed since the last time, where anything did or the backlog is another."""
+        """What flowed since the last round, for topics with traffic or a changed backlog."""
         moved: dict[TopicName, Sequence[int]] = {}
-        loaded = self._broker.loaded()
+        loaded = self._loaded()
         for number, (name, topic) in enumerate(loaded.items()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -221,7 +227,7 @@ class Recorder:
             self._awake[topic] = None
 
     def _wake(self, topic: TopicName) -> None:
-        """The look before this one was the last that found the topic at rest."""
+        """The last round was the last one in which the topic was at rest."""
         totals = self._topics.get(topic)
         if totals is not None and totals.is_resting:
             self._count += totals.extend(self._sampled_ms)
@@ -245,9 +251,9 @@ class Recorder:
             self._awake[topic] = None
 
     async def _remember_layouts(self, now_ms: int) -> None:
-        if self._broker.scalable is None:
+        if self._scalable is None:
             return
-        controllers = self._broker.scalable.controllers
+        controllers = self._scalable.controllers
         worth_seeing = [
             found for topic in self.layouts.topics if (found := controllers.get(topic)) is not None
         ]

@@ -1,6 +1,7 @@
-"""One topic for the page: its segments of the last hour, what flowed through them, what was decided, who reads.
+"""One topic for the page: its segments of the last hour, their traffic, the decisions, and the consumers.
 
-The page asks again every second and says what it has: samples come only from then on, the layout only when it changed.
+The page asks again every second and says what it has: samples are sent only from then on, the layout only if it
+changed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 from anabranch.autoscale.decisions import Decision
 from anabranch.autoscale.load import Load
-from anabranch.broker.broker import Broker
 from anabranch.broker.ui.recorder import KEPT_MS, Recorder
-from anabranch.controller.errors import TopicMissing
+from anabranch.broker.ui.sources import PageSources
+from anabranch.controller.core.errors import TopicMissing
 from anabranch.controller.ports import SegmentStatus
 from anabranch.controller.service import SubscriptionStats, TopicStats
 from anabranch.model.names import Domain, TopicName
@@ -20,30 +21,31 @@ from anabranch.model.scalable import ScalableTopic
 from anabranch.model.segments import WHOLE, HashRange, Segment, SegmentId
 
 
-async def topic_json(broker: Broker, topic: TopicName, since_ms: int, layout: str) -> dict[str, Any]:
-    """`topic` is a `topic://`, which may turn out to be a classic one. TopicMissing if it is neither."""
-    assert broker.scalable is not None
-    record = await broker.scalable.get(topic)
+async def topic_json(sources: PageSources, topic: TopicName, since_ms: int, layout: str) -> dict[str, Any]:
+    """`topic` is a `topic://`, which may be a classic topic. TopicMissing if it is neither."""
+    assert sources.scalable is not None
+    assert sources.scaling is not None
+    record = await sources.scalable.get(topic)
     if record is None:
-        return await classic_json(broker, topic, since_ms)
-    stats = await broker.scalable.stats(topic)
-    explained = await broker.autoscaler.explain(topic)
+        return await classic_json(sources, topic, since_ms)
+    stats = await sources.scalable.stats(topic)
+    explained = await sources.scaling.scaler.explain(topic)
     policy = explained.resolved.policy
-    now_ms = broker.now_ms()
+    now_ms = sources.now_ms()
     plan = stats.topic.plan
     return {
         "now": now_ms,
         "topic": str(topic),
         "kind": "scalable",
-        "layout": _layout(broker.recorder, topic, stats.topic, layout, now_ms),
+        "layout": _layout(sources.recorder, topic, stats.topic, layout, now_ms),
         "samples": {
             str(number): [(sample.at_ms, *_rounded(sample.load)) for sample in samples]
-            for number, samples in broker.load_history.since(topic, since_ms + 1).items()
+            for number, samples in sources.scaling.reporter.history.since(topic, since_ms + 1).items()
         },
-        "totals": _totals(broker.recorder, topic, since_ms),
+        "totals": _totals(sources.recorder, topic, since_ms),
         "limits": {"split": policy.split.to_json(), "merge": policy.merge.to_json()},
-        # Over how long rates are averaged before they are held against the limits.
-        "windowMs": round(broker.config.scalable_topic_load_report_window * 1000),
+        # The time over which rates are averaged before they are compared with the limits.
+        "windowMs": round(sources.config.scalable_topic_load_report_window * 1000),
         "policy": explained.resolved.to_json(),
         "problems": list(explained.problems),
         "decisions": [_decision(one) for one in explained.decisions.since(now_ms - KEPT_MS)],
@@ -56,26 +58,26 @@ async def topic_json(broker: Broker, topic: TopicName, since_ms: int, layout: st
     }
 
 
-async def classic_json(broker: Broker, topic: TopicName, since_ms: int) -> dict[str, Any]:
+async def classic_json(sources: PageSources, topic: TopicName, since_ms: int) -> dict[str, Any]:
     name = TopicName(Domain.PERSISTENT, topic.namespace, topic.local)
-    partitions = await broker.resources.partitions(name)
-    if not partitions and not await broker.resources.topic_exists(name):
+    partitions = await sources.resources.partitions(name)
+    if not partitions and not await sources.resources.topic_exists(name):
         raise TopicMissing(
             f"There is no topic {topic.local} in {topic.namespace}. "
             f"`anabranch topics create {topic} --scalable` makes it"
         )
     readers: dict[str, int] = {}
-    for open_name, opened in broker.loaded().items():
+    for open_name, opened in sources.loaded().items():
         if open_name.base == name:
             for subscription in opened.subscriptions.values():
                 most = max(readers.get(subscription.name, 0), len(subscription.consumers))
                 readers[subscription.name] = most
     return {
-        "now": broker.now_ms(),
+        "now": sources.now_ms(),
         "topic": str(name),
         "kind": "classic",
         "partitions": partitions,
-        "totals": _totals(broker.recorder, name, since_ms),
+        "totals": _totals(sources.recorder, name, since_ms),
         "subscriptions": [
             {"name": subscription, "kind": "classic", "consumers": [], "consumerCount": consumers}
             for subscription, consumers in sorted(readers.items())
@@ -84,7 +86,7 @@ async def classic_json(broker: Broker, topic: TopicName, since_ms: int) -> dict[
 
 
 def _rounded(load: Load) -> list[float]:
-    """Three digits more than anybody can see, instead of sixteen."""
+    """Three more digits than the page can show, instead of sixteen."""
     return [round(rate, 2) for rate in load.rates]
 
 
@@ -95,7 +97,7 @@ def _totals(recorder: Recorder, topic: TopicName, since_ms: int) -> list[list[fl
 def _layout(
     recorder: Recorder, topic: TopicName, record: ScalableTopic, known: str, now_ms: int
 ) -> dict[str, Any] | None:
-    """None if the page has it already."""
+    """The layout; None if the page has it already."""
     found = f"{record.generation}.{record.layout.epoch}"
     if found == known:
         return None
@@ -120,10 +122,11 @@ def _layout(
 
 
 def _places(segments: Sequence[Segment]) -> Mapping[SegmentId, HashRange]:
-    """Where each is drawn. Every partition of a former classic topic covers all hashes: they share the space evenly."""
-    legacy = [s.id for s in segments if s.legacy_topic and s.range == WHOLE]
-    shared = HashRange.even(len(legacy)) if legacy else []
-    return {s.id: s.range for s in segments} | dict(zip(legacy, shared, strict=True))
+    """Where each segment is drawn. Partitions of a former classic topic each cover all hashes: they share the space
+    evenly."""
+    classic = [s.id for s in segments if s.classic_topic and s.range == WHOLE]
+    shared = HashRange.even(len(classic)) if classic else []
+    return {s.id: s.range for s in segments} | dict(zip(classic, shared, strict=True))
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def _figures(status: SegmentStatus) -> dict[str, Any]:
 
 
 def _subscriptions(stats: TopicStats) -> list[dict[str, Any]]:
-    """Those with the most consumers first: they are what a reader looks for."""
+    """Subscriptions with the most consumers first, as the most interesting ones."""
     found = [_subscription(name, one, stats) for name, one in sorted(stats.subscriptions.items())]
     return sorted(found, key=lambda s: (-max(len(s["consumers"]), s["consumerCount"]), s["name"]))
 

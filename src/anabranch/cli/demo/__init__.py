@@ -1,7 +1,7 @@
-"""`anabranch demo`: a broker at work, told step by step, every claim checked.
+"""`anabranch demo`: shows a broker at work, step by step, and checks every claim.
 
 The main job is a clickstream on a topic that splits and merges, with Spark reading it; `--durability` is a shorter
-story with Pulsar's own client. Both end with what was checked, and with an exit code that says whether it held.
+story with Pulsar's own client. Both end with the list of checks, and with an exit code that says whether all held.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from anabranch.cli.options import UsageError
+from anabranch.cli.parsing.options import UsageError
 
 if TYPE_CHECKING:
     from anabranch.cli.demo.account import Account
-    from anabranch.cli.demo.reading import Reading
+    from anabranch.cli.demo.reading import DemoReading
 
-# What the command line says, and the demo's process has to know.
+# The options of the command line that the demo's process needs.
 OPTIONS: Final = (
     *("durability", "events", "keep", "messages", "no_browser"),
     *("no_kill", "no_spark", "report", "seconds"),
@@ -30,7 +30,7 @@ SECONDS_MIN = 5.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """What is wrong with the question is said at once; then the demo runs as a process that this one looks after."""
+    """Invalid options are refused at once; then the demo runs as a process that this one supervises."""
     from anabranch.cli.demo.supervised import supervise
 
     _check(arguments)
@@ -68,7 +68,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--seconds must be at least {SECONDS_MIN:.0f}: a topic needs time to split and merge"
         )
-    # Now, and not when the report is to be written, in a minute.
+    # The path is resolved now, and not in a minute, when the report is written.
     folder = Path(arguments.report).absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -85,7 +85,7 @@ def _main_job(account: Account, arguments: argparse.Namespace, stays: Callable[[
         arguments.seconds,
         Path(arguments.report),
         is_kept=arguments.keep,
-        # The page forgets its hour with the broker: whoever keeps it wants to look at it.
+        # The page's history is lost with the broker: a user of --keep wants to see it.
         is_killing=not arguments.no_kill and not arguments.keep,
         opens_browser=not arguments.no_browser and _has_screen(),
         stays=stays,
@@ -93,8 +93,8 @@ def _main_job(account: Account, arguments: argparse.Namespace, stays: Callable[[
     return MainJob(account, wish, choose_reading(account, is_spark=not arguments.no_spark)).run()
 
 
-def choose_reading(account: Account, *, is_spark: bool) -> Reading:
-    """Spark if it can run; what reads instead if not, and a sentence about it."""
+def choose_reading(account: Account, *, is_spark: bool) -> DemoReading:
+    """Spark if it can run; otherwise the substitute, with a sentence about the reason."""
     from anabranch.cli.demo.plain_reading import PlainReading
     from anabranch.cli.demo.spark_reading import SparkReading
     from anabranch.pipelines.session import missing
@@ -104,12 +104,12 @@ def choose_reading(account: Account, *, is_spark: bool) -> Reading:
     if (why := missing()) is None:
         return SparkReading()
     account.say(f"Without Spark: {why}.")
-    account.say("The demo goes on with Anabranch's own consumer in its place; sessions are left out.")
+    account.say("The demo uses Anabranch's own consumer instead; sessions are left out.")
     return PlainReading()
 
 
 def _has_screen() -> bool:
-    """Whether somebody sits in front of a screen that can show a page."""
+    """Whether there is a screen that can show a page."""
     has_display = sys.platform == "darwin" or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )

@@ -1,6 +1,6 @@
 """`python -m anabranch.cli.demo FOLDER LIFELINE OPTIONS` is the demo's own process; `anabranch demo` starts it.
 
-Once nobody holds the other end of the lifeline, whoever looked after the demo is gone, and the demo ends itself.
+Once no process holds the other end of the lifeline, the supervisor is gone, and the demo ends itself.
 """
 
 from __future__ import annotations

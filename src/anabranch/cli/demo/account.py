@@ -1,4 +1,4 @@
-"""What the demo says, and the checks behind what it says. A failed check is told and makes the exit code."""
+"""The demo's statements, and the checks behind them. A failed check is printed and sets the exit code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Account:
 
     @property
     def checked(self) -> list[tuple[str, bool]]:
-        """What was checked so far, and whether it held."""
+        """The checks so far, and whether each held."""
         return [(claim, is_true) for _, claim, is_true in self._checks]
 
     def note(self, text: str) -> None:
-        """Something to find below the summary."""
+        """Adds a text below the summary."""
         self._notes.append(text)
 
     @contextmanager
@@ -55,7 +55,7 @@ class Account:
         self._checks.append((self._title, claim, is_true))
 
     def conclude(self) -> int:
-        """The summary; 0 only if something was checked and all of it held."""
+        """Prints the summary; returns 0 only if there were checks and all of them held."""
         failed = [check for check in self._checks if not check[2]]
         table = Table(title="Summary", title_justify="left", show_edge=False, pad_edge=False)
         table.add_column("step")

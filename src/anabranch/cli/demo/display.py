@@ -1,4 +1,4 @@
-"""What the demo shows while the stream runs: a few lines that are redrawn on a terminal, else a line now and then."""
+"""The demo's display while the stream runs: a few lines that are redrawn on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 LINE_EVERY_S: Final = 5.0
-STRIP_COLUMNS: Final = 30  # All of it fits into 80.
+STRIP_COLUMNS: Final = 30  # The whole line fits into 80 columns.
 # From idle to the limit at which a segment splits.
 HEAT: Final = ("#1d5f8a", "#5b78d6", "#a866d9", "#e3629b", "#f59a52", "#ffd75e")
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """A query, or what reads in its place."""
+class ShownReader:
+    """A query, or its substitute."""
 
     name: str
     rows: int
@@ -42,7 +42,7 @@ class Snapshot:
     segments: Sequence[tuple[int, int, float]]  # First and last hash, share of the split limit.
     splits: int
     merges: int
-    readers: Sequence[Reader]
+    readers: Sequence[ShownReader]
 
 
 class Display:
@@ -53,7 +53,7 @@ class Display:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around the time in which snapshots come."""
+        """A context for the time in which snapshots come."""
         if not self._console.is_terminal:
             yield
             return
@@ -66,7 +66,7 @@ class Display:
 
     @contextmanager
     def waiting(self, doing: str) -> Iterator[None]:
-        """Around something that only takes time."""
+        """A context for work that only takes time."""
         if self._console.is_terminal:
             with self._console.status(f"{escape(doing)} …"):
                 yield
@@ -117,7 +117,7 @@ def drawn(seen: Snapshot) -> Group:
 
 
 def segments_strip(segments: Sequence[tuple[int, int, float]], columns: int = STRIP_COLUMNS) -> Text:
-    """The hash space from left to right: height and colour of each segment are how close it is to its split limit."""
+    """The hash space from left to right: height and colour of each segment show how close it is to its split limit."""
     strip = Text()
     at = 0
     for number, (_, last, heat) in enumerate(segments):

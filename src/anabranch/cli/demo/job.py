@@ -1,8 +1,8 @@
 """The main job of `anabranch demo`, from an empty folder to a verified report.
 
-A broker as a process of its own, a scalable topic, a clickstream whose rate rises and falls, two queries of Spark
-that read it meanwhile, one `kill -9`, and then the question whether every event is in the tables, once and in order.
-Whatever ends it, a failure or Ctrl-C, ends the processes and removes the folder.
+A broker as a process of its own, a scalable topic, a clickstream whose rate rises and falls, two queries of Spark that
+read it meanwhile, one `kill -9`, and then a check that every event is in the tables, once and in order. Any end, a
+failure or Ctrl-C too, ends the processes and removes the folder.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from anabranch.cli.admin.rest import RestRefused
 from anabranch.cli.demo.account import Account, StoryEnded
-from anabranch.cli.demo.clickstream import Clickstream, due, peak_rate
-from anabranch.cli.demo.display import Display, Reader, Snapshot, counted
+from anabranch.cli.demo.core.clickstream import Clickstream, due, peak_rate
+from anabranch.cli.demo.core.ran import Killed, Moment, Ran
+from anabranch.cli.demo.core.report import report, stored_rates
+from anabranch.cli.demo.display import Display, ShownReader, Snapshot, counted
 from anabranch.cli.demo.process import BrokerProcess
 from anabranch.cli.demo.producing import Producing
-from anabranch.cli.demo.ran import Killed, Moment, Ran
-from anabranch.cli.demo.report import report, stored_rates
-from anabranch.cli.rest import RestRefused
 
 if TYPE_CHECKING:
-    from anabranch.cli.demo.reading import Reading
+    from anabranch.cli.demo.reading import DemoReading
 
 TOPIC: Final = "topic://public/default/clicks"
 REST: Final = "/admin/v2/scalable/public/default/clicks"
 PAGE: Final = "/ui#/topics/public/default/clicks"
 LOOK_EVERY_S: Final = 0.5
 LOGS: Final = ("broker.out", "spark.log")
-# A broker usually looks once a minute at what happened within minutes; here all of it has to show within one.
+# By default a broker evaluates topics once a minute; here all changes have to show within one minute.
 SETTINGS: Final = {
-    # What was under way when the broker is killed is sent again; without this it may then be stored twice.
+    # Messages under way when the broker is killed are sent again; without this they may be stored twice.
     "brokerDeduplicationEnabled": "true",
     "scalableTopicAutoScaleInterval": "500ms",
     "scalableTopicLoadReportInterval": "500ms",
     "scalableTopicLoadReportWindow": "2s",
 }
-SPLITS_AT: Final = 1 / 5  # Of the highest rate of the stream.
+SPLITS_AT: Final = 1 / 5  # A share of the highest rate of the stream.
 MERGES_AT: Final = 1 / 12
-# Of the time of the stream: late, since the page forgets the past with the broker, and since the store's time
+# A share of the stream's time: late, since the page's history is lost with the broker, and since the store's time
 # stands still for some seconds after a crash, in which nothing is split or merged.
 KILLED_AT: Final = 0.95
-# How long the queries may take behind the stream. A machine that is busy otherwise needs a while.
+# How long the queries may take after the end of the stream. A busy machine needs a while.
 DRAIN_MAX_S: Final = 300.0
 MERGES_MAX_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     events: int
     seconds: float
@@ -62,7 +62,7 @@ class Wish:
     is_kept: bool = False
     is_killing: bool = True
     opens_browser: bool = False
-    # Told the exit code when the demo is over and the broker goes on.
+    # Called with the exit code when the demo is over and the broker goes on.
     stays: Callable[[int], object] = lambda code: None
 
 
@@ -81,7 +81,7 @@ def policy(stream: Clickstream) -> dict[str, float]:
 
 
 class MainJob:
-    def __init__(self, account: Account, wish: Wish, reading: Reading) -> None:
+    def __init__(self, account: Account, wish: Wish, reading: DemoReading) -> None:
         self._tell = account
         self._wish = wish
         self._reading = reading
@@ -184,7 +184,7 @@ class MainJob:
 
     def _kill(self, producing: Producing) -> None:
         at_ms, stored = _now_ms(), producing.stored
-        producing.go_on()  # Clicks are on their way while the broker dies, and while it is away.
+        producing.go_on()  # Clicks are under way while the broker dies, and while it is down.
         self._broker.kill()
         self._broker.start()
         self.ran.killed = Killed(at_ms, _now_ms(), stored)
@@ -196,7 +196,7 @@ class MainJob:
         )
 
     def _drain(self, producing: Producing) -> None:
-        """The closing event goes out once all others were read: it pushes the watermark past every session."""
+        """The closing event is sent once all others were read: it moves the watermark past every session."""
         with self._tell.step(self._reading.catching_up):
             with self._display.running():
                 deadline = time.monotonic() + DRAIN_MAX_S
@@ -231,7 +231,7 @@ class MainJob:
             self._display.say(f"{failure}; it goes on from its checkpoint", "bold yellow")
         past = self.ran.past
         fresh = []
-        with suppress(RestRefused):  # The broker may be busy, or just back.
+        with suppress(RestRefused):  # The broker may be busy, or just restarted.
             fresh = past.take(
                 self._broker.rest("GET", f"/ui/api/topics/public/default/clicks?{past.question}")
             )
@@ -257,7 +257,9 @@ class MainJob:
                 past.count("split"),
                 past.count("merge"),
                 [
-                    Reader(name, count, max(0, producing.stored - count), self._reading.batch_count(name))
+                    ShownReader(
+                        name, count, max(0, producing.stored - count), self._reading.batch_count(name)
+                    )
                     for name, count in rows.items()
                 ],
             )
@@ -289,7 +291,8 @@ class MainJob:
                 self._tell.check(killed is not None, told)
 
     def _leave_behind(self) -> None:
-        """The report, also of a run that failed, as it shows how far it came; of such a run the logs too."""
+        """Writes the report, even for a failed run, as it shows how far the run came; for such a run it copies the logs
+        too."""
         self.ran.checks = self._tell.checked
         folder = self._wish.report
         folder.mkdir(parents=True, exist_ok=True)
@@ -313,7 +316,7 @@ class MainJob:
         )
 
     def _stay(self, code: int) -> None:
-        """Until the demo is ended from outside, and then its folder stays."""
+        """Waits until the demo is ended from outside; then its folder stays."""
         self._is_staying = True
         self._tell.say("")
         self._tell.say(f"the broker goes on until Ctrl-C: {self._broker.admin_url}{PAGE}")
@@ -324,7 +327,7 @@ class MainJob:
 
 
 def _made(stream: Clickstream) -> Any:
-    """The events, and what sends them ready to run."""
+    """The events, with the kernels that send them compiled."""
     from anabranch.columns import warm_up
 
     warm_up()

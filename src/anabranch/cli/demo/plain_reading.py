@@ -1,6 +1,6 @@
 """The project's own consumer as the reader of the demo's topic, where Spark cannot run: no sessions, the same proof.
 
-A checkpoint consumer, as it goes on exactly where it was when its broker comes back.
+It is a checkpoint consumer, which continues exactly where it was when its broker comes back.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 import numpy as np
 
 import anabranch
-from anabranch.cli.demo import verify
-from anabranch.cli.demo.clickstream import Clickstream
-from anabranch.cli.demo.ran import Batch
-from anabranch.cli.demo.verify import Finding
+from anabranch.cli.demo.core import verify
+from anabranch.cli.demo.core.clickstream import Clickstream
+from anabranch.cli.demo.core.ran import MicroBatch
+from anabranch.cli.demo.core.verify import Finding
 from anabranch.client.errors import TimedOut
 
 NAME: Final = "consumer"
@@ -27,7 +27,7 @@ END_MAX_S: Final = 15.0
 
 
 class PlainReading:
-    """Takes whole record batches, in a thread with a loop of its own."""
+    """Reads whole record batches, in a thread with a loop of its own."""
 
     told = "a checkpoint consumer"
     catching_up = "The consumer catches up"
@@ -84,8 +84,8 @@ class PlainReading:
     def batch_count(self, name: str) -> int:
         return len(self.received)
 
-    def batches(self) -> Mapping[str, Sequence[Batch]]:
-        """None: its batches are too many and too small for a picture."""
+    def batches(self) -> Mapping[str, Sequence[MicroBatch]]:
+        """Empty: its batches are too many and too small for a picture."""
         return {}
 
     def has_read(self, events: int) -> bool:

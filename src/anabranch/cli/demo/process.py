@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anabranch.cli.rest import RestRefused, call
+from anabranch.cli.admin.rest import RestRefused, call
 
 START_MAX_S = 30.0
 STOP_MAX_S = 15.0
 
 
 class BrokerProcess:
-    """Started by `start`, also again after `kill`; `discard` ends it and removes its folder, whatever happened."""
+    """`start` starts it, also again after `kill`; `discard` ends it in any state and removes its folder."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = [f"{name}={value}" for name, value in (settings or {}).items()]
@@ -37,7 +37,7 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self) -> float:
-        """Returns how many seconds it took until clients can connect and the admin REST answers."""
+        """Starts the broker; returns the seconds until clients can connect and the admin REST answers."""
         started = time.monotonic()
         options = ["--data-dir", str(self.folder / "data"), "--port", str(self._port)]
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class BrokerProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
-            # Ctrl-C is not for the broker: whoever started it stops it, in an order of its own.
+            # The broker must not get Ctrl-C: its parent process stops it, in its own order.
             process_group=0,
         )
         while time.monotonic() - started < START_MAX_S:
@@ -73,19 +73,19 @@ class BrokerProcess:
         return call(self.admin_url, method, path, body, timeout=10)
 
     def kill(self) -> None:
-        """SIGKILL: the broker gets no chance to write anything down."""
+        """SIGKILL: the broker gets no chance to write anything."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOP_MAX_S)
 
     def discard(self, *, keep: bool = False) -> None:
-        """`keep` leaves the folder."""
+        """Ends the broker and removes its folder, unless `keep`."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

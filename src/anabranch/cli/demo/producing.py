@@ -1,8 +1,8 @@
-"""Sends the clickstream in its own time, in a thread with a loop of its own.
+"""Sends the clickstream at its own pace, in a thread with a loop of its own.
 
-Each tick hands in the rows that are due, as a slice of one Arrow table; the client routes them, follows splits and
-merges, and sends again what a broker that died had not confirmed. A stall (a broker that is away, a machine that is
-busy) delays the stream instead of being made up for all at once: events stay about as far apart as they happened.
+Each tick posts the rows that are due, as a slice of one Arrow table; the client routes them, follows splits and merges,
+and sends again what a dead broker had not confirmed. A stall (a broker that is down, a busy machine) delays the stream
+instead of causing a burst afterwards: events keep about their distance in time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from anabranch.cli.demo.clickstream import CLOSING_KEY, Clickstream, due
+from anabranch.cli.demo.core.clickstream import CLOSING_KEY, Clickstream, due
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,23 +22,24 @@ BEHIND_MAX_S: Final = 1.0
 
 
 class Producing(threading.Thread):
-    """`sent` are handed in, `stored` have a receipt; `error` is what ended it early, if anything did.
+    """`sent` events are posted, `stored` ones have a receipt; `error` is what ended the thread early, if anything did.
 
-    From event `held_from` on it waits until it may `go_on`, so that nobody who looks now and then is too late.
+    From event `held_from` on it waits until `go_on` is called, so that a caller that checks now and then is not too
+    late.
     """
 
     def __init__(
         self, service_url: str, topic: str, stream: Clickstream, table: pa.Table, held_from: int
     ) -> None:
         super().__init__(name="clickstream", daemon=True)
-        self.start_ms = 0  # When the first event happens.
+        self.start_ms = 0  # The time of the first event.
         self.sent = 0
         self.stored = 0
         self.stalled_s = 0.0
         self.error: BaseException | None = None
-        self.is_sent = threading.Event()  # All of the stream is stored.
+        self.is_sent = threading.Event()  # The whole stream is stored.
         self._close_at_ms: int | None = None
-        self._wanted = threading.Event()  # That the closing event is sent, or that all of it ends.
+        self._wanted = threading.Event()  # Set when the closing event is to be sent, or the thread is to end.
         self._is_over = False
         self._sendable = held_from
         self._service_url = service_url
@@ -54,7 +55,7 @@ class Producing(threading.Thread):
         self._sendable = self._stream.events
 
     def close_stream(self, at_ms: int) -> None:
-        """Has the closing event sent, which happens then."""
+        """Requests the closing event, with that time."""
         self._close_at_ms = at_ms
         self._wanted.set()
 

@@ -1,7 +1,7 @@
-"""The demo's two Structured Streaming queries, and what they say about how far they are.
+"""The demo's two Structured Streaming queries, and their progress.
 
-One writes every row to Parquet, the other each visitor's sessions, once the watermark says that they are over. Both
-are plain queries as anybody would write them; nothing here knows of segments.
+One writes every row to Parquet, the other each visitor's sessions, once the watermark has passed them. Both are plain
+queries as any user would write them; nothing here depends on segments.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from anabranch.cli.demo.clickstream import Clickstream
-from anabranch.cli.spark_progress import until_begun
+from anabranch.cli.demo.core.clickstream import Clickstream
+from anabranch.cli.pipelines.spark_progress import until_begun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # No later batch has rows that are older than this, so a watermark that is further behind drops none.
 SKEW: Final = "5s"
 WATERMARK_S: Final = 10
-# What a query wrote before it failed counts anyway.
+# Rows that a query wrote before it failed count anyway.
 RESTARTS_MAX: Final = 3
-# Of Spark, which waits ten seconds for a Python process to start: too short for a machine that is very busy.
+# Spark's error: it waits ten seconds for a Python process to start, which is too short on a very busy machine.
 SLOW_START: Final = "failed to connect back"
 SLOW_STARTS_MAX: Final = 60
 EVENT: Final = "number bigint, step bigint, page string"
@@ -34,7 +34,7 @@ class Progress:
     """One micro-batch."""
 
     batch: int
-    at_ms: int  # When it was triggered.
+    at_ms: int  # The time of its trigger.
     took_ms: int
     rows: int
     state_rows: int
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass
 class Followed:
-    """A query and the micro-batches that it has told of."""
+    """A query and the micro-batches that it has reported."""
 
     name: str
     start: Callable[[], Any]
@@ -60,10 +60,11 @@ class Followed:
         return self.progress[max(self.progress)] if self.progress else None
 
     def look(self) -> None:
-        """A query that failed goes on from its checkpoint; raises what ended it once it has failed too often."""
+        """Reads the progress. A failed query continues from its checkpoint; raises its error once it has failed too
+        often."""
         if (told := self.query.lastProgress) is not None:
             known = max(self.progress, default=-1)
-            # Asking for all of them costs a call each; it is needed only where one went by unseen.
+            # Reading all of them costs a call each; it is needed only where one was missed.
             for one in [told] if told["batchId"] <= known + 1 else self.query.recentProgress:
                 self._take(progress_of(one))
         if self.query.isActive:
@@ -76,14 +77,15 @@ class Followed:
         self.query = self.start()
 
     def _take(self, made: Progress) -> None:
-        """An idle trigger is told of under the number of the batch that comes next, which then takes its place."""
+        """Keeps the larger report: Spark reports an idle trigger under the number of the next batch, which then
+        replaces it."""
         before = self.progress.get(made.batch)
         if before is None or made.rows >= before.rows:
             self.progress[made.batch] = made
 
 
 def progress_of(told: Mapping[str, Any]) -> Progress:
-    """From what Spark tells of a micro-batch."""
+    """Converts Spark's report of a micro-batch."""
     operators = told.get("stateOperators") or []
     at = datetime.fromisoformat(told["timestamp"])
     return Progress(
@@ -96,7 +98,7 @@ def progress_of(told: Mapping[str, Any]) -> Progress:
     )
 
 
-class Job:
+class DemoQueries:
     """Both queries on one topic."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Spark as the reader of the demo's topic: started, followed, and its tables compared with what was sent."""
+"""Spark as the reader of the demo's topic: starts it, follows it, and compares its tables with the events sent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from anabranch.cli.demo import verify
-from anabranch.cli.demo.clickstream import Clickstream
-from anabranch.cli.demo.queries import Job
-from anabranch.cli.demo.ran import Batch
+from anabranch.cli.demo.core import verify
+from anabranch.cli.demo.core.clickstream import Clickstream
+from anabranch.cli.demo.core.ran import MicroBatch
+from anabranch.cli.demo.core.verify import Finding
+from anabranch.cli.demo.queries import DemoQueries
 from anabranch.cli.demo.spark_session import spark_session
-from anabranch.cli.demo.verify import Finding
 
 
 class SparkReading:
-    """Two queries of a session of their own."""
+    """Two queries in a session of their own."""
 
     told = "two Spark queries"
     catching_up = "The queries catch up, and a closing event ends the last sessions"
@@ -30,7 +30,7 @@ class SparkReading:
         self.software = f"Spark {importlib.metadata.version('pyspark')}, Python {sys.version.split()[0]}"
         self.sessions = 0
         self._stack = ExitStack()
-        self._job: Job | None = None
+        self._job: DemoQueries | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -39,15 +39,15 @@ class SparkReading:
         self._stack.__exit__(*exc)  # type: ignore[arg-type]
 
     @property
-    def job(self) -> Job:
+    def job(self) -> DemoQueries:
         assert self._job is not None, "not started"
         return self._job
 
     def start(self, service_url: str, topic: str, stream: Clickstream, folder: Path) -> None:
-        # Spark's warnings would run through the display; they are kept beside the data.
+        # Spark's warnings would disturb the display; they are kept beside the data.
         with _errors_to(folder / "spark.log"):
             spark = self._stack.enter_context(spark_session(folder))
-            self._job = Job(spark, service_url, topic, stream, folder)
+            self._job = DemoQueries(spark, service_url, topic, stream, folder)
             self._job.start()
 
     def look(self) -> None:
@@ -62,9 +62,11 @@ class SparkReading:
     def batch_count(self, name: str) -> int:
         return next(len(query.progress) for query in self.job.queries if query.name == name)
 
-    def batches(self) -> Mapping[str, Sequence[Batch]]:
+    def batches(self) -> Mapping[str, Sequence[MicroBatch]]:
         return {
-            query.name: [Batch(one.at_ms, one.took_ms, one.rows) for _, one in sorted(query.progress.items())]
+            query.name: [
+                MicroBatch(one.at_ms, one.took_ms, one.rows) for _, one in sorted(query.progress.items())
+            ]
             for query in self.job.queries
         }
 
@@ -72,7 +74,7 @@ class SparkReading:
         return all(query.rows >= events for query in self.job.queries)
 
     def has_closed(self, events: int) -> bool:
-        """Both have read the closing event, and it is the only one whose session is still open."""
+        """Whether both have read the closing event, and only its session is still open."""
         latest = self.job.sessions.latest
         return self.has_read(events + 1) and latest is not None and latest.state_rows == 1
 
@@ -117,7 +119,7 @@ def read_table(folder: Path) -> tuple[Any, verify.Numbers]:
 
 @contextmanager
 def _errors_to(path: Path) -> Iterator[None]:
-    """Whatever is started meanwhile has the file as its standard error, and so have we."""
+    """Redirects standard error to the file, for this process and for all processes started meanwhile."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:

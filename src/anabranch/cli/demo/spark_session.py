@@ -1,4 +1,4 @@
-"""A Spark session for the demo: all its files are in one folder, and no process of it outlives the demo."""
+"""A Spark session for the demo: all its files are in one folder, and none of its processes outlives the demo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings(scratch: Path) -> dict[str, str]:
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.extraJavaOptions": java,
-        # One machine: names of hosts are not needed, and need not resolve.
+        # All on one machine: host names are not needed, and need not resolve.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.python.authenticate.socketTimeout": "60s",
@@ -48,7 +48,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     made = session("anabranch demo", MASTER, settings(scratch))
     try:
         spark = made.__enter__()
-        # Spark's own answer to Ctrl-C asks Java to cancel jobs, in the middle of whatever else is being asked.
+        # Spark's own handler of Ctrl-C asks Java to cancel jobs, in the middle of any other call.
         signal.signal(signal.SIGINT, handler)
         gateway: Any = spark.sparkContext._gateway
         yield spark
@@ -61,7 +61,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 
 
 def _children(process: int | str) -> set[int]:
-    """Processes that it has started, where the system tells."""
+    """The child processes of a process, where the system lists them."""
     with suppress(OSError):
         tasks = Path(f"/proc/{process}/task").iterdir()
         return {int(child) for task in tasks for child in (task / "children").read_text().split()}
@@ -69,7 +69,7 @@ def _children(process: int | str) -> set[int]:
 
 
 def _kill(children: set[int]) -> None:
-    """With all that they have started. What they were doing is of no interest any more."""
+    """Kills the processes and all that they have started. Their work is not needed any more."""
     doomed, found = set(children), set(children)
     while found:
         found = {one for child in found for one in _children(child)} - doomed
@@ -83,7 +83,7 @@ def _kill(children: set[int]) -> None:
 
 
 def _let_go(made: Any) -> None:
-    """Ends the session on our side, whose other side is gone. Py4J would tell of that at length."""
+    """Ends the session on the Python side, after its Java side is gone. Py4J would log that at length."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with suppress(BaseException):
@@ -92,7 +92,7 @@ def _let_go(made: Any) -> None:
 
 
 def _end(gateway: Any) -> None:
-    """Spark's own process outlives the session, to serve the next one. There is none."""
+    """Ends Spark's own process, which would outlive the session to serve the next one. There is none."""
     from pyspark import SparkContext
 
     held: Any = SparkContext

@@ -1,4 +1,4 @@
-"""The demo's steps, in order: each does something with Pulsar's client and checks what the broker made of it."""
+"""The demo's steps, in order: each does something with Pulsar's client and checks the broker's response."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Story:
     def _produce(self) -> None:
         with self._tell.step(f"Produce {self._count:,} keyed messages"):
             for name in (SHARED, FAILOVER):
-                # Made before the first message, so that each of them gets every message.
+                # Made before the first message, so that each subscription gets every message.
                 self._subscribe(name, TOPIC).close()
             self._send_all(TOPIC)
 

@@ -1,8 +1,8 @@
 """Runs the demo as a process of its own, and ends all of it at any moment: Ctrl-C, SIGTERM, a closed terminal.
 
 The demo calls Java, compiles, draws and has threads; an exception that a signal raises in the middle of any of these
-is told at length by whoever meets it. So no exception is raised. The process that hears the signal does nothing but
-wait: it ends every process of the demo's session, removes their folder and says so in a line.
+causes long error output. So no exception is raised. The process that receives the signal does nothing but wait: it ends
+every process of the demo's session, removes their folder and says so in a line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED: Final = 130
-# In the demo's folder, once the demo is over and goes on until Ctrl-C: the exit code.
+# A file in the demo's folder with the exit code, once the demo is over and its broker goes on until Ctrl-C.
 STAYS: Final = "stays"
 LOOK_EVERY_S: Final = 0.05
 ENDS_MAX_S: Final = 20.0
 
 
 def supervise(options: Mapping[str, Any]) -> int:
-    """Tells the demo that `options` ask for; the exit code. Its processes and its folder are gone behind it."""
+    """Runs the demo with `options` and returns its exit code. Its processes and its folder are gone afterwards."""
     noted: list[int] = []
     before = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in SIGNALS}
     try:
@@ -46,9 +46,9 @@ def _supervised(options: Mapping[str, Any], noted: list[int]) -> int:
         [sys.executable, "-m", "anabranch.cli.demo", str(folder), str(lifeline), json.dumps(options)],
         stdin=subprocess.DEVNULL,
         pass_fds=(lifeline,),
-        # A terminal tells its own session only: none of the demo's processes hears of Ctrl-C.
+        # A terminal signals its own session only: none of the demo's processes gets Ctrl-C.
         start_new_session=True,
-        # Whatever makes temporary files, Java too, makes them in there.
+        # All temporary files, Java's too, are made in that folder.
         env={**os.environ, "TMPDIR": str(folder)},
     )
     os.close(lifeline)
@@ -65,20 +65,20 @@ def _supervised(options: Mapping[str, Any], noted: list[int]) -> int:
         remove(folder)
     if code is not None and code >= 0:
         return code
-    with suppress(OSError):  # A terminal that was closed.
+    with suppress(OSError):  # The terminal was closed.
         _say(code)
     return INTERRUPTED if code is None else 128 - code
 
 
 def _say(code: int | None) -> None:
     if sys.stdout.isatty():
-        print("\x1b[?25h", flush=True)  # The cursor, which the display had hidden.
+        print("\x1b[?25h", flush=True)  # Shows the cursor, which the display had hidden.
     told = "interrupted" if code is None else f"the demo's process got {signal.Signals(-code).name}"
     print(f"anabranch: {told}; everything was stopped and its folder removed", file=sys.stderr, flush=True)
 
 
 def end_session(session: int, *, but: int = 0) -> None:
-    """SIGKILL for all processes of a session, except `but`; what they were doing is of no interest any more."""
+    """Sends SIGKILL to all processes of a session, except `but`; their work is not needed any more."""
     deadline = time.monotonic() + ENDS_MAX_S
     while True:
         found = members(session) - {but}
@@ -87,7 +87,7 @@ def end_session(session: int, *, but: int = 0) -> None:
         for process in found:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        # One that was being started may not have been seen.
+        # A process that was being started may have been missed.
         time.sleep(0.01)
 
 
@@ -111,10 +111,10 @@ def _processes() -> Iterator[tuple[int, str]]:
         return
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The state stands behind the name, which may hold anything.
+            # The state stands behind the name, which may hold any character.
             yield int(path.parent.name), path.read_text(errors="replace").rpartition(") ")[2][:1]
 
 
 def remove(folder: Path) -> None:
-    """Once nobody is left who would put something in."""
+    """Removes the folder. Call it once no process is left that would write to it."""
     shutil.rmtree(folder, ignore_errors=True)

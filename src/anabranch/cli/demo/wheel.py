@@ -16,7 +16,7 @@ QUIET_MAX_S = 20.0
 
 
 def connect(service_url: str) -> Any:
-    # Its log would tell of every reconnection; the demo tells that itself.
+    # The wheel's log would report every reconnection; the demo reports that itself.
     silent = logging.getLogger("anabranch.demo.wheel")
     silent.addHandler(logging.NullHandler())
     silent.propagate = False
@@ -25,7 +25,7 @@ def connect(service_url: str) -> Any:
 
 @dataclass
 class Receipts:
-    """What the broker has acknowledged, in order. Called from the wheel's own threads."""
+    """The messages that the broker has acknowledged, in order. Called from the wheel's own threads."""
 
     stored: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Receipts:
             self._changed.notify_all()
 
     def wait_for(self, count: int, timeout_s: float = 30.0) -> bool:
-        """Whether that many were stored in time."""
+        """Waits; returns whether that many were stored in time."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.stored) >= count, timeout_s)
 

@@ -1,7 +1,7 @@
 """Which consumer of a subscription reads which segment. Pure.
 
-Two questions, answered apart: which segments may be read at all now (`frontier`, `ready`), and who reads each of them
-(`assign`). Sessions, connections and what is stored about them are `sessions.py`.
+The module answers two separate questions: which segments may be read now (`frontier`, `ready`), and who reads each of
+them (`assign`). Sessions, connections and their stored records are in `sessions.py`.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from anabranch.model.segments import HashRange, Segment, SegmentId
 
 
 def range_order(segment: Segment) -> tuple[HashRange, SegmentId]:
-    """The order of every list of segments handed out. Ids part an ancestor from descendants of the same range."""
+    """The order of every assigned list of segments. Ids separate an ancestor from descendants of the same range."""
     return segment.range, segment.id
 
 
-# -- what may be read
+# -- which segments may be read
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How far an order-keeping subscription has come in a layout."""
+    """The progress of an order-keeping subscription in a layout."""
 
-    # To be handed out: not drained, and every ancestor is. In range order.
+    # The segments to assign, in range order: not drained, while every ancestor is.
     ready: tuple[Segment, ...]
-    # Sealed, not drained, and no more than one undrained generation below: what to ask the owners about. The second
-    # generation is asked about early, because a segment sealed empty must not be handed out only to be taken back.
+    # The segments to ask the owners about: sealed, not drained, and no more than one undrained generation below. The
+    # second generation is asked about early, because a segment sealed empty must not be assigned only to be withdrawn.
     watched: tuple[Segment, ...]
 
 
 def ready(layout: SegmentLayout, is_drained: Callable[[SegmentId], bool]) -> tuple[Segment, ...]:
-    """The segments to hand out in a subscription that keeps order, in range order."""
+    """The segments to assign in a subscription that keeps order, in range order."""
     return frontier(layout, is_drained).ready
 
 
 def frontier(layout: SegmentLayout, is_drained: Callable[[SegmentId], bool]) -> Frontier:
-    """One pass over the layout; `is_drained` is asked at most once for each sealed segment.
+    """Computes the frontier in one pass over the layout; `is_drained` is called at most once for each sealed segment.
 
-    A segment marked for deletion may lose its storage at any moment: it counts as drained whatever is known of it.
+    A segment marked for deletion may lose its storage at any moment: it always counts as drained.
     """
-    # For each segment, the most undrained segments on any way down to it, itself included.
+    # For each segment, the most undrained segments on any path down to it, itself included.
     undrained: dict[SegmentId, int] = {}
     open_now: list[Segment] = []
     watched: list[Segment] = []
@@ -66,7 +66,7 @@ def frontier(layout: SegmentLayout, is_drained: Callable[[SegmentId], bool]) -> 
     return Frontier(tuple(sorted(open_now, key=range_order)), tuple(sorted(watched, key=range_order)))
 
 
-# -- who reads it
+# -- who reads them
 
 
 def assign(
@@ -75,12 +75,12 @@ def assign(
     last: Mapping[SegmentId, str],
     inherit: Mapping[SegmentId, str],
 ) -> dict[SegmentId, str]:
-    """A consumer for each segment, in range order; nothing if there are no consumers.
+    """Chooses a consumer for each segment, in range order; empty if there are no consumers.
 
-    The numbers that two consumers get differ by one at most, and no other such assignment takes fewer segments from
-    the consumers that had them in `last`. Among those that take equally few, the most segments that none of these
-    consumers had go to the one `inherit` names (who read the parent). The remaining freedom is used up by range
-    order and name: the same arguments, in whatever order, give the same result.
+    The numbers of segments of two consumers differ by one at most, and no other such assignment takes fewer segments
+    from the consumers that had them in `last`. Among the assignments that take equally few, this one gives the most
+    segments that no consumer had to the consumer that `inherit` names (who read the parent). Range order and name
+    settle the rest: the same arguments, in any order, give the same result.
     """
     if not consumers:
         return {}
@@ -94,14 +94,14 @@ def assign(
             claimed[heir].append(segment.id)
 
     chosen: dict[SegmentId, str] = {}
-    hungry: list[tuple[int, str, int]] = []  # How many it has by now, its name, its share.
+    hungry: list[tuple[int, str, int]] = []  # The present number of segments, the name, the share.
     for name, share in _shares(len(ordered), held, claimed).items():
         mine = (held[name][:share] + claimed[name])[:share]
         chosen.update(dict.fromkeys(mine, name))
         if len(mine) < share:
             hungry.append((len(mine), name, share))
 
-    # Always to whoever has the fewest by now, so that a first assignment is dealt round by name.
+    # The consumer with the fewest segments is always next, so that a first assignment is dealt round by name.
     heapq.heapify(hungry)
     for segment in ordered:
         if segment.id in chosen:
@@ -116,15 +116,15 @@ def assign(
 def _shares(
     total: int, held: Mapping[str, Collection[SegmentId]], claimed: Mapping[str, Collection[SegmentId]]
 ) -> dict[str, int]:
-    """How many segments each consumer gets. Whoever makes use of one more comes first when there are some over."""
+    """How many segments each consumer gets. Where some get one more, consumers that benefit from it come first."""
     least, over = divmod(total, len(held))
 
     def use_of_one_more(name: str) -> int:
         if len(held[name]) > least:
-            return 0  # It saves a move.
+            return 0  # One more saves a move.
         return (
             1 if len(held[name]) + len(claimed[name]) > least else 2
-        )  # It keeps a child with its parent's reader.
+        )  # One more keeps a child with its parent's reader.
 
     favoured = set(sorted(held, key=lambda name: (use_of_one_more(name), name))[:over])
     return {name: least + (name in favoured) for name in held}

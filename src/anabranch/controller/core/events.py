@@ -1,7 +1,8 @@
-"""What happens to a scalable topic (events, past tense) and what is to be done about it (effects, imperative).
+"""The events of a scalable topic (past tense) and the effects that answer them (imperative).
 
-A `ticket` names the request that waits for an answer; 0 for work that nobody waits for. Each effect that touches the
-world is answered by one event: its own, `EffectFailed`, or `TopicRead` when the stored record turned out to be another.
+A `ticket` names the request that waits for an answer; it is 0 for work without a waiting caller. Each effect that
+touches the world is answered by one event: its own, `EffectFailed`, or `TopicRead` when the stored record turned out to
+differ.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class SplitRequested:
     ticket: Ticket
     segment: int
     now_ms: int
-    # How often in a row a split in its past has left one child nearly all the load.
+    # How many splits in a row in the segment's past have left one child nearly all the load.
     lopsided: int = 0
 
 
@@ -37,7 +38,7 @@ class MergeRequested:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequested:
-    """Somebody wants a subscription with cursors where `initial` says; an existing one is completed, never moved."""
+    """A caller wants a subscription with cursors at `initial`; an existing subscription is completed, never moved."""
 
     ticket: Ticket
     name: str
@@ -47,7 +48,7 @@ class SubscriptionRequested:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionFound:
-    """A record was stored by a segment's owner: its subscription needs cursors on the other segments too."""
+    """A segment's owner stored a record: its subscription needs cursors on the other segments too."""
 
     name: str
     ticket: Ticket = 0
@@ -70,11 +71,12 @@ class SeekRequested:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsExpired:
-    """Retention had passed and every subscription had drained these sealed segments. Looked at again at its turn."""
+    """Retention had passed and every subscription had drained these sealed segments. This is checked again at its
+    turn."""
 
     segments: tuple[SegmentId, ...]
     ticket: Ticket = 0
-    # One past the last entry of each, as far as that is known.
+    # The position one past the last entry of each segment, as far as known.
     ends: tuple[tuple[SegmentId, tuple[int, int]], ...] = ()
 
 
@@ -85,7 +87,7 @@ class DeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class RepairRequested:
-    """A new leader makes what an interrupted creation left out."""
+    """A new leader creates what an interrupted creation left out."""
 
     ticket: Ticket = 0
 
@@ -102,7 +104,7 @@ Request = (
     | RepairRequested
 )
 
-# -- what came of an effect
+# -- results of effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class TopicStored:
 
 @dataclass(frozen=True, slots=True)
 class TopicRead:
-    """The record as it is in the store now: after a conflict, a refusal, or a change by somebody else."""
+    """The record as it is in the store now: after a conflict, a refusal, or a change by another broker."""
 
     topic: ScalableTopic | None
     version: int
@@ -125,7 +127,7 @@ class SubscriptionsRead:
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Of the sealed segments that were asked about, those that nobody needs, and where they end if that is known."""
+    """The sealed segments, among those checked, that are not needed any more, and their ends if known."""
 
     segments: tuple[SegmentId, ...]
     ends: tuple[tuple[SegmentId, tuple[int, int]], ...] = ()
@@ -169,7 +171,7 @@ class ReadSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class CreateSegments:
-    """Make those that are absent, with cursors at their start."""
+    """Make the absent segments, with cursors at their start."""
 
     plan: int  # The plan's id, or -1 for a repair.
     segments: tuple[Segment, ...]
@@ -184,7 +186,7 @@ class SealSegment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteSegments:
-    """Remove their storage. With `best_effort` a failure is logged and the answer is Done all the same."""
+    """Remove the segments' storage. With `best_effort` a failure is logged and the answer is Done all the same."""
 
     segments: tuple[Segment, ...]
     best_effort: bool = False
@@ -192,7 +194,7 @@ class DeleteSegments:
 
 @dataclass(frozen=True, slots=True)
 class StoreSubscription:
-    """Store the record. One that exists stays, and gets its initial position if it has none, unless `overwrite`."""
+    """Store the record. An existing record stays, and gets its initial position if it has none, unless `overwrite`."""
 
     record: SubscriptionRecord
     overwrite: bool = False
@@ -213,7 +215,8 @@ class DeleteCursors:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawDescendants:
-    """The subscription's consumers give back whatever comes after a sealed segment: it may be undrained again."""
+    """Withdraw all descendants of sealed segments from the subscription's consumers: their parents may be undrained
+    again."""
 
     name: str
 
@@ -227,21 +230,21 @@ class MoveCursors:
 
 @dataclass(frozen=True, slots=True)
 class CheckUnneeded:
-    """Look which of those sealed segments nobody needs now. The answer is Unneeded."""
+    """Check which of those sealed segments are not needed now. The answer is Unneeded."""
 
     segments: tuple[SegmentId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckDrained:
-    """Look again which sealed segments the subscription has drained, and hand out what that allows."""
+    """Check again which sealed segments the subscription has drained, and assign what that allows."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropSessions:
-    """Every consumer of the subscription is told that it has no segments, and its session removed. "" for all."""
+    """Notify every consumer of the subscription that it has no segments, and remove its session. "" for all."""
 
     name: str
 
@@ -258,14 +261,14 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True)
 class TellConsumers:
-    """The layout is another: work out every subscription's assignments again."""
+    """The layout has changed: compute every subscription's assignments again."""
 
     layout: SegmentLayout
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Before the next effect, for longer with each attempt."""
+    """Wait before the next effect, longer with each attempt."""
 
     attempt: int
 

@@ -1,12 +1,12 @@
-"""The sessions of one subscription: who is in it, what each reads, and what to store and say when that changes. Pure.
+"""The sessions of one subscription: its members, what each reads, and what to store and send when that changes. Pure.
 
-`step(group, event)` gives the next group and the effects to perform, in order. A session outlives connections and
-leaders: it is stored before the assignment it grants is told to anyone, so a new leader knows whatever a consumer may
-have been told. Whether a consumer is connected, and its grace timer, are never stored.
+`step(group, event)` returns the next group and the effects to perform, in order. A session outlives connections and
+leaders: it is stored before its assignment is sent to the consumer, so a new leader knows every assignment that a
+consumer may have received. Whether a consumer is connected, and its grace timer, are never stored.
 
-The shell performs effects one event at a time and does not go on to a Push or an Answer before the stores ahead of it
-are done. It asks the owners of the segments named by the latest WatchDrain and reports what it finds; an answer that
-was asked for before an Undrained (and the seek that follows it) counts for nothing.
+The shell performs the effects of one event at a time and performs a Push or an Answer only after the stores before it.
+It asks the owners of the segments named by the latest WatchDrain and reports what it finds; an answer to a question
+from before an Undrained (and the seek that follows it) is void.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import ConsumerRecord, SubscriptionKind
 from anabranch.model.segments import SegmentId
 
-# Names a consumer's connection. Only compared, so the connection itself will do.
+# Identifies a consumer's connection. Links are only compared, so the connection itself will do.
 Link = object
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """One consumer, by its name: connected over `link`, or gone and awaited until timer number `timer` expires."""
+class MemberSession:
+    """One consumer, by its name: connected over `link`, or disconnected and awaited until timer number `timer`
+    expires."""
 
     name: str
     link: Link | None = None
@@ -44,21 +45,21 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The consumers of one subscription, as its controller knows them."""
+class ConsumerGroup:
+    """The controller's knowledge of the consumers of one subscription."""
 
     layout: SegmentLayout
-    # STREAM or CHECKPOINT once known, and then every member is; a subscription's record may have settled it.
+    # STREAM or CHECKPOINT once known, and then every member has this kind; the subscription's record may have set it.
     kind: SubscriptionKind | None = None
-    # Segments known to be read to their end. They count once the layout has them sealed.
+    # Segments known to be read to their end. They count once they are sealed in the layout.
     drained: frozenset[SegmentId] = frozenset()
-    sessions: Mapping[str, Session] = field(default_factory=dict)
+    sessions: Mapping[str, MemberSession] = field(default_factory=dict)
     watched: tuple[SegmentId, ...] = ()
-    timers: int = 0  # How many were started: the number of the latest.
+    timers: int = 0  # The number of timers started, which is the number of the latest.
 
     @property
     def finished(self) -> frozenset[SegmentId]:
-        """By any member; each of these is stored with somebody's session."""
+        """The segments that any member finished; each of these is stored with a member's session."""
         return frozenset().union(*(s.finished for s in self.sessions.values()))
 
     @property
@@ -69,7 +70,7 @@ class Group:
     def unknown(self) -> tuple[SegmentId, ...]:
         """Sealed segments not known to be drained: before the first join the shell asks about all of them at once.
 
-        Not asking is safe, and slow: drained generations would be handed out and taken back one after the other.
+        Not asking is safe, but slow: drained generations would be assigned and withdrawn one after the other.
         """
         done = self.done
         return tuple(s.id for s in self.layout.sealed if s.id not in done and not s.is_deleting)
@@ -78,12 +79,12 @@ class Group:
         return next((s.name for s in self.sessions.values() if number in s.assigned), None)
 
 
-# -- events: what happened
+# -- events
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A leader begins with what its predecessor stored, and with what the owners say is drained, or is not."""
+    """A leader begins with its predecessor's records, and with the owners' answers about which segments are drained."""
 
     records: tuple[ConsumerRecord, ...]
     drained: frozenset[SegmentId] = frozenset()
@@ -100,14 +101,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """It said so itself, over `link`."""
+    """The consumer left on purpose, over `link`."""
 
     name: str
     link: Link
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLost:
+class MemberLost:
     name: str
     link: Link
 
@@ -125,7 +126,7 @@ class LayoutChanged:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Sealed, and this subscription's cursor stands at the end; in a CHECKPOINT group, finished by one of it."""
+    """A segment is sealed and this subscription's cursor is at its end; in a CHECKPOINT group, a member finished it."""
 
     segments: frozenset[SegmentId]
 
@@ -139,7 +140,7 @@ class Undrained:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A member of a CHECKPOINT group has read these to their end."""
+    """A member of a CHECKPOINT group has read these segments to their end."""
 
     name: str
     segments: frozenset[SegmentId]
@@ -154,7 +155,7 @@ Event = (
     Restored
     | Joined
     | Left
-    | ConnectionLost
+    | MemberLost
     | GraceExpired
     | LayoutChanged
     | Drained
@@ -164,7 +165,7 @@ Event = (
 )
 
 
-# -- effects: what to do
+# -- effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class RemoveSession:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Tell a connected consumer that its assignment is now this one."""
+    """Notify a connected consumer of its new assignment."""
 
     link: Link
     consumer_id: int
@@ -188,7 +189,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JoinAnswer:
     """The join of `name` succeeded."""
 
     name: str
@@ -204,7 +205,7 @@ class RefuseJoin:
 
 @dataclass(frozen=True, slots=True)
 class StartGrace:
-    """Send GraceExpired(name, timer) after the grace period. Takes the place of any timer running for the name."""
+    """Send GraceExpired(name, timer) after the grace period. Replaces any running timer of the name."""
 
     name: str
     timer: int
@@ -217,18 +218,18 @@ class CancelGrace:
 
 @dataclass(frozen=True, slots=True)
 class WatchDrain:
-    """From now on ask the owners about exactly these segments; none: stop asking."""
+    """From now on ask the owners about exactly these segments; with none, stop asking."""
 
     segments: tuple[SegmentId, ...]
 
 
-Effect = StoreSession | RemoveSession | Push | Answer | RefuseJoin | StartGrace | CancelGrace | WatchDrain
+Effect = StoreSession | RemoveSession | Push | JoinAnswer | RefuseJoin | StartGrace | CancelGrace | WatchDrain
 
 
 # -- the step
 
 
-def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
+def step(group: ConsumerGroup, event: Event) -> tuple[ConsumerGroup, list[Effect]]:
     match event:
         case Restored():
             return _restored(group, event)
@@ -237,9 +238,9 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
         case Left(name, link):
             session = group.sessions.get(name)
             if session is None or session.link != link:
-                return group, []  # Of a connection whose session was taken over.
+                return group, []  # The event is from a connection whose session was taken over.
             return _without(group, session)
-        case ConnectionLost(name, link):
+        case MemberLost(name, link):
             session = group.sessions.get(name)
             if session is None or session.link != link:
                 return group, []
@@ -247,7 +248,7 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
         case GraceExpired(name, timer):
             session = group.sessions.get(name)
             if session is None or session.timer != timer:
-                return group, []  # It came back before the expiry did: the number tells.
+                return group, []  # The consumer came back before the timer expired: the numbers differ.
             return _without(group, session)
         case LayoutChanged(layout):
             if layout.epoch < group.layout.epoch:
@@ -257,7 +258,8 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
         case Drained(segments) if group.kind is SubscriptionKind.CHECKPOINT:
             return _finished(group, segments, by="")
         case Drained(segments):
-            # Also while the layout has one as active: its owner seals it before the layout is published.
+            # Accepted even while the segment is active in the layout: its owner seals it before the layout is
+            # published.
             known = segments & group.layout.segments.keys()
             return _settle(group, replace(group, drained=group.drained | known))
         case Undrained(segments):
@@ -271,23 +273,23 @@ def step(group: Group, event: Event) -> tuple[Group, list[Effect]]:
             assert_never(event)
 
 
-def _restored(group: Group, event: Restored) -> tuple[Group, list[Effect]]:
+def _restored(group: ConsumerGroup, event: Restored) -> tuple[ConsumerGroup, list[Effect]]:
     records = sorted(event.records, key=lambda record: record.name)
     layout = group.layout
     kind = group.kind or (records[0].kind if records else None)
     sessions = {
-        record.name: Session(record.name, assigned=record.assigned, finished=frozenset(record.finished))
+        record.name: MemberSession(record.name, assigned=record.assigned, finished=frozenset(record.finished))
         for record in records
         if record.kind is kind
     }
-    # A segment was only ever handed out with its ancestors drained, and a seek back withdraws it first. So what is
-    # stored tells it again, also while the ancestors' owners cannot be asked. Where they can, they know better: a
-    # cursor can be set back by whoever reads, and a deposed leader's last record may have come after a seek.
+    # A segment is only assigned with its ancestors drained, and a seek back withdraws it first. So the stored
+    # assignments prove that the ancestors are drained, even while their owners cannot be asked. An owner's answer takes
+    # precedence: a reader can set a cursor back, and a deposed leader's last record may have come after a seek.
     handed_out = {number for session in sessions.values() for number in session.assigned}
     drained = _ancestors(layout, handed_out)
-    if kind is not SubscriptionKind.CHECKPOINT:  # Of which owners know less than its members have reported.
+    if kind is not SubscriptionKind.CHECKPOINT:  # Its owners know less than its members have reported.
         drained -= event.undrained
-    begun = Group(layout, kind, drained, sessions, group.watched, group.timers)
+    begun = ConsumerGroup(layout, kind, drained, sessions, group.watched, group.timers)
     strangers: list[Effect] = [RemoveSession(record.name) for record in records if record.kind is not kind]
     stopped: list[Effect] = [
         CancelGrace(s.name) for s in group.sessions.values() if s.timer and s.name not in sessions
@@ -297,28 +299,28 @@ def _restored(group: Group, event: Restored) -> tuple[Group, list[Effect]]:
     return settled, [*strangers, *effects, *stopped, *awaiting]
 
 
-def _joined(group: Group, event: Joined) -> tuple[Group, list[Effect]]:
+def _joined(group: ConsumerGroup, event: Joined) -> tuple[ConsumerGroup, list[Effect]]:
     name, link, consumer_id = event.name, event.link, event.consumer_id
     if (reason := _refusal(group, event)) is not None:
         return group, [RefuseJoin(name, reason)]
     before = group.sessions.get(name)
     if before is None:
-        joined = Session(name, link, consumer_id)
+        joined = MemberSession(name, link, consumer_id)
         sessions = {**group.sessions, name: joined}
         return _settle(group, replace(group, kind=event.kind, sessions=sessions), joined=name)
     resumed = replace(before, link=link, consumer_id=consumer_id, timer=0)
     epoch = group.layout.epoch
     effects: list[Effect] = []
     if before.is_connected and (before.link, before.consumer_id) != (link, consumer_id):
-        # The last that the older consumer hears: it must let go of its segments, or both would read them.
+        # The last message to the older consumer: it must release its segments, or both would read them.
         effects.append(Push(before.link, before.consumer_id, epoch, ()))
     if before.timer:
         effects.append(CancelGrace(name))
-    effects.append(Answer(name, epoch, resumed.assigned))
+    effects.append(JoinAnswer(name, epoch, resumed.assigned))
     return replace(group, sessions={**group.sessions, name: resumed}), effects
 
 
-def _refusal(group: Group, event: Joined) -> str | None:
+def _refusal(group: ConsumerGroup, event: Joined) -> str | None:
     if event.kind is SubscriptionKind.QUEUE:
         return "queue consumers do not register: they attach to every segment of the layout"
     if group.kind is None or group.kind is event.kind:
@@ -329,8 +331,8 @@ def _refusal(group: Group, event: Joined) -> str | None:
     )
 
 
-def _disconnected(group: Group, gone: Iterable[Session]) -> tuple[Group, list[Effect]]:
-    """With a fresh timer for each. Nobody else notices."""
+def _disconnected(group: ConsumerGroup, gone: Iterable[MemberSession]) -> tuple[ConsumerGroup, list[Effect]]:
+    """Starts a fresh timer for each disconnected member. No other member is notified."""
     sessions, timers = dict(group.sessions), group.timers
     effects: list[Effect] = []
     for session in gone:
@@ -340,8 +342,8 @@ def _disconnected(group: Group, gone: Iterable[Session]) -> tuple[Group, list[Ef
     return replace(group, sessions=sessions, timers=timers), effects
 
 
-def _without(group: Group, leaver: Session) -> tuple[Group, list[Effect]]:
-    """Its session ended; what it reported as finished stays known as long as the group has members."""
+def _without(group: ConsumerGroup, leaver: MemberSession) -> tuple[ConsumerGroup, list[Effect]]:
+    """Removes the session of `leaver`; what it reported as finished stays known as long as the group has members."""
     sessions = {name: s for name, s in group.sessions.items() if name != leaver.name}
     rest = replace(group, sessions=sessions)
     if not sessions and group.kind is SubscriptionKind.CHECKPOINT:
@@ -354,35 +356,37 @@ def _without(group: Group, leaver: Session) -> tuple[Group, list[Effect]]:
     heir = sessions[min(sessions)]
     heir = replace(heir, finished=heir.finished | orphaned)
     sessions[heir.name] = heir
-    # Stored before the leaver's record goes, so that there is no moment at which a new leader would not learn it; and
-    # with the heir's old assignment, because the leaver's record still stands.
+    # The heir is stored before the leaver's record is removed, so that a new leader learns the fact at any moment; and
+    # it is stored with the heir's old assignment, because the leaver's record still stands.
     with_heir = replace(group, sessions={**group.sessions, heir.name: heir})
     settled, effects = _settle(with_heir, replace(rest, sessions=sessions))
     return settled, [StoreSession(heir.record(group.kind)), *effects]
 
 
-def _finished(group: Group, segments: frozenset[SegmentId], by: str) -> tuple[Group, list[Effect]]:
+def _finished(
+    group: ConsumerGroup, segments: frozenset[SegmentId], by: str
+) -> tuple[ConsumerGroup, list[Effect]]:
     if group.kind is not SubscriptionKind.CHECKPOINT or not group.sessions:
         return _settle(group, group)
-    # Who has left meanwhile still read them to their end: any member keeps the fact.
+    # A member that has left meanwhile still read them to their end: any member keeps the fact.
     session = group.sessions[by if by in group.sessions else min(group.sessions)]
     news = (segments & group.layout.segments.keys()) - group.finished
     session = replace(session, finished=session.finished | news)
     return _settle(group, replace(group, sessions={**group.sessions, session.name: session}))
 
 
-def _deleted(group: Group) -> tuple[Group, list[Effect]]:
+def _deleted(group: ConsumerGroup) -> tuple[ConsumerGroup, list[Effect]]:
     members = [group.sessions[name] for name in sorted(group.sessions)]
     effects: list[Effect] = [RemoveSession(s.name) for s in members]
     effects += [Push(s.link, s.consumer_id, group.layout.epoch, ()) for s in members if s.is_connected]
     effects += [CancelGrace(s.name) for s in members if s.timer]
     if group.watched:
         effects.append(WatchDrain(()))
-    return Group(group.layout, timers=group.timers), effects
+    return ConsumerGroup(group.layout, timers=group.timers), effects
 
 
 def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozenset[SegmentId]:
-    """Of all of them, in one pass: children have larger ids than their parents."""
+    """The ancestors of all these segments, in one pass: children have larger ids than their parents."""
     found: set[SegmentId] = set()
     for number in reversed(list(layout.segments)):
         if any(child in numbers or child in found for child in layout.segments[number].children):
@@ -393,10 +397,12 @@ def _ancestors(layout: SegmentLayout, numbers: Collection[SegmentId]) -> frozens
 # -- assignments
 
 
-def _settle(before: Group, after: Group, joined: str | None = None) -> tuple[Group, list[Effect]]:
-    """`after` with everything handed out anew, and the effects that lead from `before` to there.
+def _settle(
+    before: ConsumerGroup, after: ConsumerGroup, joined: str | None = None
+) -> tuple[ConsumerGroup, list[Effect]]:
+    """`after` with all segments assigned again, and the effects that lead there from `before`.
 
-    Consumers that only lose come first, in the store and on the wire: no segment is ever named by two records.
+    Consumers that only lose segments come first, in the store and on the wire: no segment is ever named by two records.
     """
     after = _dealt(after)
     effects: list[Effect] = [RemoveSession(name) for name in sorted(before.sessions.keys() - after.sessions)]
@@ -417,13 +423,13 @@ def _settle(before: Group, after: Group, joined: str | None = None) -> tuple[Gro
             pushes.append(Push(session.link, session.consumer_id, after.layout.epoch, session.assigned))
     effects += stores + pushes
     if joined is not None:
-        effects.append(Answer(joined, after.layout.epoch, after.sessions[joined].assigned))
+        effects.append(JoinAnswer(joined, after.layout.epoch, after.sessions[joined].assigned))
     if before.watched != after.watched:
         effects.append(WatchDrain(after.watched))
     return after, effects
 
 
-def _dealt(group: Group) -> Group:
+def _dealt(group: ConsumerGroup) -> ConsumerGroup:
     if not group.sessions:
         return replace(group, watched=())
     layout, done = group.layout, group.done
@@ -441,15 +447,17 @@ def _dealt(group: Group) -> Group:
     return replace(group, sessions=sessions, watched=tuple(s.id for s in front.watched))
 
 
-def _reassigned(session: Session, assigned: tuple[SegmentId, ...], layout: SegmentLayout) -> Session:
+def _reassigned(
+    session: MemberSession, assigned: tuple[SegmentId, ...], layout: SegmentLayout
+) -> MemberSession:
     if session.assigned == assigned:
         return session
-    # Written anyway, so facts about pruned segments are dropped on this occasion and cause no write of their own.
+    # The record is written anyway, so facts about pruned segments are dropped now and cause no write of their own.
     return replace(session, assigned=assigned, finished=session.finished & layout.segments.keys())
 
 
 def _heirs(layout: SegmentLayout, holders: Mapping[SegmentId, str]) -> dict[SegmentId, str]:
-    """For each segment, who reads it or the nearest of its ancestors."""
+    """For each segment, the consumer that reads it or the nearest of its ancestors."""
     heirs: dict[SegmentId, str] = {}
     for number, segment in layout.segments.items():  # Parents come first: their ids are smaller.
         for relative in (number, *segment.parents):

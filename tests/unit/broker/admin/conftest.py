@@ -11,15 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from anabranch.broker.admin import create_app
-from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.owners import Owner, Owners
-from anabranch.broker.policies import Cluster
-from anabranch.broker.resources import Resources
-from anabranch.broker.scalable.owner import unreachable
-from anabranch.broker.session import Session
+from anabranch.broker.catalog.owners import BrokerAddress, Owners
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord
+from anabranch.broker.rest import create_app
+from anabranch.broker.scalable.owner.segments import unreachable
+from anabranch.broker.security.rights import Authorizer
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.position import Incarnation
@@ -68,19 +67,19 @@ async def serving(
     http_url: str = "http://localhost:8080",
     authorizer: Authorizer | None = None,
     owners: Owners | None = None,
-    remote_segments: Callable[[Owner], Segments] | None = None,
+    remote_segments: Callable[[BrokerAddress], Segments] | None = None,
     now_ms: Callable[[], int] = lambda: NOW_MS,
 ) -> AsyncIterator[Rest]:
     """One broker with a session of its own on the store."""
     metadata = await store.connect()
     resources = Resources(metadata)
     await resources.start()
-    await resources.bootstrap(Cluster(service_url="http://localhost:8080"))
+    await resources.bootstrap(ClusterRecord(service_url="http://localhost:8080"))
     log = MemoryLogStore(incarnation=Incarnation(http_url))
     await log.start()
     loop = asyncio.get_running_loop()
     brokers: list[Broker] = []
-    server = await loop.create_server(lambda: Session(brokers[0]), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: brokers[0].new_session(), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     broker = Broker(
         config or BrokerConfig(),
@@ -96,7 +95,7 @@ async def serving(
     )
     brokers.append(broker)
     await broker.start()
-    transport = httpx.ASGITransport(create_app(broker))
+    transport = httpx.ASGITransport(create_app(broker.admin_services(), broker.page))
     async with (
         httpx.AsyncClient(transport=transport, base_url=http_url) as http,
         Client(url) as client,

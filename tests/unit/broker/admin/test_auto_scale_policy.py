@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.authorization import AllowAll
-from anabranch.broker.config import BrokerConfig
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.security.rights import AllowAll
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.scalable import topic_path

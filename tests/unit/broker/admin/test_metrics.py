@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.metric_names import METRICS, WRITE_LATENCIES
-from anabranch.broker.metrics import WRITE_BOUNDS_S
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.metric_names import METRICS, WRITE_LATENCIES
+from anabranch.broker.observe.metrics import WRITE_BOUNDS_S
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.histogram import LATENCIES

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
-from collections.abc import Iterator
 
-from fastapi import APIRouter
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
-
-from anabranch.broker import admin
+from anabranch.broker.admin.http.parameters import Parameter, asked_by, bound
+from anabranch.broker.rest import create_app
+from unit.broker.admin.conftest import Rest
 
 
-def _routes() -> Iterator[APIRoute]:
-    for module in pkgutil.iter_modules(admin.__path__, f"{admin.__name__}."):
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, APIRouter):
-                yield from (route for route in value.routes if isinstance(route, APIRoute))
+async def test_no_request_waits_for_a_thread_to_be_answered(rest: Rest) -> None:
+    handlers = {
+        route.handler for route in create_app(rest.broker.admin_services(), rest.broker.page).table.routes
+    }
+    assert len(handlers) > 100
+    assert [handler for handler in handlers if not inspect.iscoroutinefunction(handler)] == []
 
 
-def _called(dependant: Dependant) -> Iterator[object]:
-    yield dependant.call
-    for below in dependant.dependencies:
-        yield from _called(below)
-
-
-def test_no_request_waits_for_a_thread_to_find_out_what_it_names() -> None:
-    called = {call for route in _routes() for call in _called(route.dependant)}
-    assert len(called) > 100
-    plain = [call for call in called if not inspect.iscoroutinefunction(call)]
-    assert plain == []
+async def test_what_a_handler_asks_for_is_in_the_path_or_may_be_in_the_query(rest: Rest) -> None:
+    for route in create_app(rest.broker.admin_services(), rest.broker.page).table.routes:
+        bound(route)
+        for one in asked_by(route).values():
+            if isinstance(one, Parameter) and one.in_path:
+                assert one.is_required, f"{route.path}: {one.name} is in the path and has a default"

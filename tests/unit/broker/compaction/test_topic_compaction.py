@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.compaction.topic_compaction import COMPACTION
-from anabranch.broker.config import BrokerConfig
+from anabranch.broker.config.config import BrokerConfig
 from anabranch.client.errors import RequestRefused
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName

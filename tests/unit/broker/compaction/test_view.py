@@ -7,11 +7,11 @@ import asyncio
 from anabranch.broker.compaction.index import CompactedIndex
 from anabranch.broker.compaction.view import CompactedLog, load_index
 from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.core.topic_record import CompactedLedger
 from anabranch.storage.memory import MemoryLogStore
 from anabranch.storage.port import Entry
-from anabranch.storage.topic_log import TopicLog
-from anabranch.storage.topic_record import CompactedLedger
-from unit.storage.test_topic_log import PATH, Owner, World, entry
+from anabranch.storage.topic.topic_log import TopicLog
+from unit.storage.topic.test_topic_log import PATH, Owner, World, entry
 
 # More than reading and naming take.
 TURNS = 15

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.owners import Owners
-from anabranch.broker.policies import Cluster
-from anabranch.broker.resources import Resources
-from anabranch.broker.session import Session
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord
+from anabranch.broker.security.rights import Authorizer
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
@@ -177,10 +176,10 @@ class BrokerLab:
         resources = Resources(metadata)
         await resources.start()
         self.stack.push_async_callback(resources.close)
-        await resources.bootstrap(Cluster(service_url="http://localhost:8080"))
+        await resources.bootstrap(ClusterRecord(service_url="http://localhost:8080"))
         made: list[Broker] = []
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Session(made[0]), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: made[0].new_session(), "127.0.0.1", 0)
         self.stack.callback(server.close)
         broker = Broker(
             # Layouts change when a test says so, unless it is about their changing by themselves.

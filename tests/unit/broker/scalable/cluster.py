@@ -14,16 +14,15 @@ from typing import Any
 
 import httpx
 
-from anabranch.broker.admin import create_app
-from anabranch.broker.authorization import Authorizer
 from anabranch.broker.broker import Broker
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.owners import Owner
-from anabranch.broker.policies import Cluster as ClusterRecord
-from anabranch.broker.resources import Resources
-from anabranch.broker.session import Session
+from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord as ClusterRecord
+from anabranch.broker.rest import create_app
+from anabranch.broker.security.rights import Authorizer
 from anabranch.client import ClientConnection
-from anabranch.client.connection import PartKind
+from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.model.layout import SegmentLayout
@@ -31,8 +30,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
 from anabranch.model.scalable import (
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -54,12 +53,12 @@ TOPIC = TopicName.parse("topic://public/default/orders")
 class Assigned:
     """Implements `Owners` for one broker: the first owns all, except what is moved."""
 
-    brokers: list[Owner]
+    brokers: list[BrokerAddress]
     mine: int
     moved: dict[TopicName, int] = field(default_factory=dict)
     listeners: list[Callable[[], None]] = field(default_factory=list)
 
-    def owner(self, topic: TopicName) -> Owner:
+    def owner(self, topic: TopicName) -> BrokerAddress:
         return self.brokers[self.moved.get(topic, 0)]
 
     def is_mine(self, topic: TopicName) -> bool:
@@ -149,10 +148,10 @@ class Cluster:
                 await self.segments.create(topic, segment, ())
         return list(layout.active)
 
-    async def plan_split(self, number: int = 0) -> Plan:
+    async def plan_split(self, number: int = 0) -> ReshapePlan:
         """A split whose plan is stored and which has not gone further."""
         record = await self.record()
-        plan = Plan(PlanKind.SPLIT, (SegmentId(number),), record.layout.split(number, NOW_MS))
+        plan = ReshapePlan(PlanKind.SPLIT, (SegmentId(number),), record.layout.split(number, NOW_MS))
         await self.put(record.planned(plan))
         return plan
 
@@ -245,11 +244,11 @@ async def running(
     brokers: int = 1, config: BrokerConfig | None = None, authorizer: Authorizer | None = None
 ) -> AsyncIterator[Cluster]:
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
-    known: list[Owner] = []
+    known: list[BrokerAddress] = []
     owners: list[Assigned] = []
     nodes: list[Node] = []
 
-    def remote(owner: Owner) -> Segments:
+    def remote(owner: BrokerAddress) -> Segments:
         return nodes[known.index(owner)].broker.segment_owner
 
     async with contextlib.AsyncExitStack() as stack:
@@ -260,7 +259,7 @@ async def running(
             node = await stack.enter_async_context(
                 _node(number, store, medium, owners[-1], remote, config or BrokerConfig(), authorizer)
             )
-            known.append(Owner(node.broker.service_url, node.broker.http_url))
+            known.append(BrokerAddress(node.broker.service_url, node.broker.http_url))
             nodes.append(node)
         cluster = Cluster(store, metadata, nodes, owners)
         yield cluster
@@ -274,7 +273,7 @@ async def _node(
     store: MemoryMetadata,
     medium: MemoryMedium,
     owners: Assigned,
-    remote: Callable[[Owner], Segments],
+    remote: Callable[[BrokerAddress], Segments],
     config: BrokerConfig,
     authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
@@ -285,7 +284,7 @@ async def _node(
     log = MemoryLogStore(medium, incarnation=Incarnation(f"broker-{number}"))
     await log.start()
     made: list[Broker] = []
-    server = await asyncio.get_running_loop().create_server(lambda: Session(made[0]), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(lambda: made[0].new_session(), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     http_url = f"http://broker-{number}:8080"
     broker = Broker(
@@ -302,7 +301,7 @@ async def _node(
     )
     made.append(broker)
     await broker.start()
-    transport = httpx.ASGITransport(create_app(broker))
+    transport = httpx.ASGITransport(create_app(broker.admin_services(), broker.page))
     async with httpx.AsyncClient(transport=transport, base_url=http_url) as http, Client(url) as client:
         yield Node(broker, http, client, metadata)
     server.close()

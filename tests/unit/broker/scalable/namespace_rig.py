@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from anabranch.broker.scalable.namespace_feed import NamespaceFeed
-from anabranch.broker.scalable.namespace_watch import NamespaceWatch
+from anabranch.broker.scalable.watch.namespace_feed import NamespaceFeed
+from anabranch.broker.scalable.watch.namespace_watch import ServedNamespaceWatch
 from anabranch.controller.feed import TopicFeed
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.metadata.port import Versioned, Watch
@@ -17,7 +17,7 @@ from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.model.scalable import ScalableTopic, topic_path
 from anabranch.model.topic_hash import topic_hash
-from anabranch.simulation.loop import SimLoop
+from anabranch.simulation.machine.loop import SimLoop
 from anabranch.wire import pulsar_pb2 as pb
 
 WINDOW_S = 0.05
@@ -72,7 +72,7 @@ class Client:
         self.told: list[tuple[float, pb.CommandWatchScalableTopicsUpdate]] = []
         self.topics: set[str] = set()
         self.bytes = 0
-        self.watch: NamespaceWatch
+        self.watch: ServedNamespaceWatch
 
     def send(self, command: pb.BaseCommand) -> None:
         assert command.type == pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
@@ -122,9 +122,9 @@ class Rig:
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.metadata = MemoryMetadata(loop.now_ms)
-        self.ended: list[NamespaceWatch] = []
+        self.ended: list[ServedNamespaceWatch] = []
         self._generation = 0
-        self._watches: list[NamespaceWatch] = []
+        self._watches: list[ServedNamespaceWatch] = []
 
     async def start(self) -> None:
         self.writer = await self.metadata.connect()
@@ -152,7 +152,7 @@ class Rig:
     ) -> Client:
         """A watch that was just asked for."""
         client = client or Client(self.loop)
-        client.watch = NamespaceWatch(
+        client.watch = ServedNamespaceWatch(
             len(self._watches) + 1,
             namespace,
             self.feed,

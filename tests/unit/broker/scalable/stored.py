@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from anabranch.broker.owners import Owner
-from anabranch.controller.errors import TopicMissing
+from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.controller.core.errors import TopicMissing
 from anabranch.controller.feed import TopicFeed
 from anabranch.metadata.errors import AlreadyExists
 from anabranch.metadata.port import MetadataStore
@@ -18,8 +18,8 @@ from anabranch.model.scalable import ScalableTopic, controller_path, topic_path
 from anabranch.wire import pulsar_pb2 as pb
 
 NOW_MS = 1_700_000_000_000
-ME = Owner("pulsar://me:6650", "http://me:8080", "pulsar+ssl://me:6651")
-OTHER = Owner("pulsar://other:6650", "http://other:8080", "pulsar+ssl://other:6651")
+ME = BrokerAddress("pulsar://me:6650", "http://me:8080", "pulsar+ssl://me:6651")
+OTHER = BrokerAddress("pulsar://other:6650", "http://other:8080", "pulsar+ssl://other:6651")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class StoredTopics:
             self._electing.add(task)
             task.add_done_callback(self._electing.discard)
 
-    async def elect(self, topic: TopicName, who: Owner) -> None:
+    async def elect(self, topic: TopicName, who: BrokerAddress) -> None:
         with contextlib.suppress(AlreadyExists):
             await self.metadata.create(controller_path(topic), who.service_url.encode(), ephemeral=True)
 
@@ -93,10 +93,10 @@ class StoredTopics:
 class MovingOwners:
     """Everything is mine, except what has moved."""
 
-    moved: dict[TopicName, Owner] = field(default_factory=dict)
+    moved: dict[TopicName, BrokerAddress] = field(default_factory=dict)
     missing: dict[TopicName, Exception] = field(default_factory=dict)
 
-    def owner(self, topic: TopicName) -> Owner:
+    def owner(self, topic: TopicName) -> BrokerAddress:
         if topic in self.missing:
             raise self.missing[topic]
         return self.moved.get(topic, ME)
@@ -109,7 +109,7 @@ class MovingOwners:
 
 
 class TwoBrokers:
-    async def find(self, service_url: str) -> Owner | None:
+    async def find(self, service_url: str) -> BrokerAddress | None:
         return {owner.service_url: owner for owner in (ME, OTHER)}.get(service_url)
 
 

@@ -47,7 +47,7 @@ async def test_a_sealed_segment_is_kept_for_its_retention_by_the_stores_time(
     held = await broker.topic(root.topic(TOPIC))
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=lab.now_ms)
     held.publishing.publish_own(build_entry(metadata, b"kept"), 1)
-    await held.stored_in_full()
+    await held.confirmations.stored_in_full()
     await topics.split(TOPIC, 0)
     controller = topics.controllers[TOPIC]
 
@@ -55,7 +55,7 @@ async def test_a_sealed_segment_is_kept_for_its_retention_by_the_stores_time(
         """Whether it is still there after two looks, as far apart as producers may be in doubt."""
         nonlocal store_ms
         for _ in range(2):
-            await topics.collect(controller)
+            await controller.collect()
             lab.now_ms += 61_000
             store_ms += 61_000
         # Both have their turn behind the removal; and nobody is left who needs the segment.

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.topic import SEALED_OK
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.topic_stats import topic_stats
+from anabranch.broker.topic.topic import SEALED_OK
 from anabranch.client import ClientConnection, RequestRefused
-from anabranch.client.connection import PartKind
-from anabranch.controller.coordinator import is_drained as controller_is_drained
+from anabranch.client.transport.connection import PartKind
 from anabranch.model.hidden_writes import WriteBatch
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import InitialPosition, SubscriptionKind, SubscriptionRecord
@@ -116,7 +116,7 @@ async def test_a_sealed_segment_that_hides_something_is_not_drained_and_keeps_it
     assert (status.is_sealed, status.is_hiding) == (True, True)
     assert not status.subscriptions["s"].is_drained
     stored = SubscriptionRecord("never-subscribed-here", SubscriptionKind.STREAM, 7, InitialPosition.LATEST)
-    assert not controller_is_drained(stored, status, segment.id)
+    assert not status.is_drained_by(stored, segment.id)
     consumer = await cluster.first.client.consumer(str(name), "s")
     await cluster.first.broker.write_records.decide(WriteBatch("job", 0), [won.attempt], [str(name)])
     await (await cluster.first.broker.topic(name)).hidden.reveal(WriteBatch("job", 0))
@@ -127,7 +127,7 @@ async def test_a_sealed_segment_that_hides_something_is_not_drained_and_keeps_it
         with pytest.raises(EndOfTopic):
             await consumer.receive()
     assert await is_drained(cluster, segment)
-    assert controller_is_drained(stored, await cluster.segments.status(TOPIC, segment), segment.id)
+    assert (await cluster.segments.status(TOPIC, segment)).is_drained_by(stored, segment.id)
 
 
 async def test_chunks_whose_last_one_never_came_do_not_count(cluster: Cluster) -> None:
@@ -174,10 +174,10 @@ async def test_a_terminated_classic_topic_shows_no_backlog_of_lost_chunks(cluste
     await cluster.first.read(CLASSIC, "s", 1)
     await publish_chunks(cluster, CLASSIC, 2, of=3)
     topic = await cluster.first.broker.topic(CLASSIC)
-    assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 2
+    assert topic_stats(topic)["subscriptions"]["s"]["msgBacklog"] == 2
     await topic.terminate()
     assert await topic.subscriptions["s"].look_whether_drained()
-    assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
+    assert topic_stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0
 
 
 # -- readers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anabranch.broker.policies import Retention
+from anabranch.broker.policy.namespace import Retention
 from anabranch.model.names import TopicName
 from anabranch.model.segments import SegmentId
 from anabranch.wire import pulsar_pb2 as pb
@@ -31,12 +31,12 @@ async def test_a_classic_topics_own_retention_outlives_its_migration(lab: Broker
         )
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=NOW_MS)
     classic.publishing.publish_own(build_entry(metadata, b"kept"), 1)
-    await classic.stored_in_full()
+    await classic.confirmations.stored_in_full()
     await topics.migrate(CLASSIC)
     store_ms += 8 * DAY_MS
     lab.now_ms += 8 * DAY_MS
     for _ in range(2):
-        await topics.collect(topics.controllers[TOPIC])
+        await topics.controllers[TOPIC].collect()
         store_ms += 61_000
         lab.now_ms += 61_000
     await topics.create_subscription(TOPIC, "behind-the-removal")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.authorization import AllowAll
 from anabranch.broker.broker import Broker
+from anabranch.broker.security.rights import AllowAll
 from anabranch.model.names import PUBLIC_DEFAULT, NamespaceName, TopicName
 from anabranch.model.topic_hash import topic_hash
 from anabranch.wire import pulsar_pb2 as pb

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.broker.authorization import AllowAll
-from anabranch.broker.config import BrokerConfig
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.security.rights import AllowAll
 from anabranch.client import RequestRefused
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind

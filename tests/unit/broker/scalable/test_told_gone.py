@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from anabranch.broker.scalable.layout_views import encode_dag, shown
-from anabranch.client.layout_watch import read_layout
+from anabranch.broker.scalable.watch.layout_views import encode_dag, shown
+from anabranch.client.transport.layout_watch import read_layout
 from anabranch.model.gone import Gone
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.segments import WHOLE, SegmentId

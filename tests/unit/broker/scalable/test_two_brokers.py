@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from anabranch.client.client import Client
-from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.consuming.queue import QueueConsumer
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 from anabranch.model.segments import Segment

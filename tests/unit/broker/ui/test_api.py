@@ -12,7 +12,7 @@ from anabranch.broker.ui import api
 from anabranch.client.client import Client
 from anabranch.metadata.memory import MemoryMetadata
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
-from unit.broker.admin.test_scalable import OneOwner, Refusing
+from unit.broker.admin.scalable.test_topics import OneOwner, Refusing
 
 STATIC = Path(api.__file__).parent / "static"
 TOPICS = "/ui/api/topics/public/default"

@@ -103,8 +103,10 @@ async def test_a_sample_holds_what_flowed_since_the_one_before_and_what_waits(re
 class Clock:
     def __init__(self, rest: Rest) -> None:
         self.now_ms = NOW_MS
-        rest.broker.now_ms = lambda: self.now_ms
-        self.recorder = rest.broker.recorder
+        broker = rest.broker
+        self.recorder = Recorder(
+            broker.loaded, broker.scalable, now_ms=lambda: self.now_ms, clock=broker.loop.time
+        )
 
     async def round(self) -> None:
         self.now_ms += 10
@@ -176,7 +178,8 @@ async def test_a_closed_topic_was_at_rest_until_it_was_last_seen_and_is_forgotte
 
 
 async def test_topics_quiet_for_longest_lose_their_past_first(rest: Rest) -> None:
-    recorder = Recorder(rest.broker, samples_max=3)
+    broker = rest.broker
+    recorder = Recorder(broker.loaded, broker.scalable, broker.now_ms, broker.loop.time, samples_max=3)
     await rest.call("PUT", "/admin/v2/persistent/public/default/quiet/subscription/s", 204)
     for _ in range(2):
         await rest.publish("loud", b"x")

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anabranch.controller.core import events as e
-from anabranch.controller.core.step import TopicState, resume, step
-from anabranch.controller.ports import SegmentRefused, SegmentUnavailable
+from anabranch.controller.core.errors import SegmentRefused, SegmentUnavailable
+from anabranch.controller.core.operations import ControlledTopic
+from anabranch.controller.core.step import resume, step
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import (
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -29,7 +30,7 @@ NOW_MS = 1_000
 class Script:
     """Plays one scenario. `last` is the effect a failure is about; `elsewhere` the record as others have stored it."""
 
-    state: TopicState
+    state: ControlledTopic
     version: int = 0
     tickets: int = 0
     last: e.Effect | None = None
@@ -37,15 +38,15 @@ class Script:
     def play(self, line: str) -> list[str]:
         word, *rest = line.split()
         if word == "topic":
-            self.state = TopicState(ScalableTopic(SegmentLayout.initial(int(rest[0]), NOW_MS), 7), 0)
+            self.state = ControlledTopic(ScalableTopic(SegmentLayout.initial(int(rest[0]), NOW_MS), 7), 0)
             return []
         if word == "classic":
             layout = SegmentLayout.synthetic(rest, NOW_MS)
-            self.state = TopicState(ScalableTopic(layout, 0), -1)
+            self.state = ControlledTopic(ScalableTopic(layout, 0), -1)
             return []
         if word == "new-leader":
             # All that the next leader has is the stored record.
-            self.state, effects = resume(TopicState(self.state.topic, self.state.version))
+            self.state, effects = resume(ControlledTopic(self.state.topic, self.state.version))
         else:
             self.state, effects = step(self.state, self._event(word, rest))
         answered = [effect for effect in effects if isinstance(effect, e.ANSWERED)]
@@ -106,7 +107,7 @@ class Script:
                 return self.last.topic
             case ["planned", "split", number]:
                 result = topic.layout.split(int(number), NOW_MS)
-                return topic.planned(Plan(PlanKind.SPLIT, (SegmentId(int(number)),), result))
+                return topic.planned(ReshapePlan(PlanKind.SPLIT, (SegmentId(int(number)),), result))
             case ["published"]:
                 return topic.published()
             case ["split", number]:
@@ -197,7 +198,7 @@ def _topic(topic: ScalableTopic) -> str:
 
 def played(text: str) -> Iterator[str]:
     """The scenario with the effects that its commands have today."""
-    script = Script(TopicState(ScalableTopic(SegmentLayout.initial(1, NOW_MS), 7), 0))
+    script = Script(ControlledTopic(ScalableTopic(SegmentLayout.initial(1, NOW_MS), 7), 0))
     for line in text.splitlines():
         if line.startswith(">"):
             yield line

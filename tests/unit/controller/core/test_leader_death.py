@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from anabranch.controller.core import events as e
-from anabranch.controller.core.step import TopicState, resume, step
-from anabranch.controller.ports import SegmentRefused
+from anabranch.controller.core.errors import SegmentRefused
+from anabranch.controller.core.operations import ControlledTopic
+from anabranch.controller.core.step import resume, step
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.scalable import (
     InitialPosition,
-    Plan,
     PlanKind,
+    ReshapePlan,
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
@@ -47,10 +48,10 @@ class World:
     effects: int = 0
     dies_after: int | None = None
 
-    def lead(self, *requests: e.Request) -> TopicState:
+    def lead(self, *requests: e.Request) -> ControlledTopic:
         """A leader takes over, finishes what it finds and then does what is asked."""
         assert self.topic is not None
-        state, effects = resume(TopicState(self.topic, self.version))
+        state, effects = resume(ControlledTopic(self.topic, self.version))
         state = self._work(state, effects)
         for name in [r.name for r in self.subscriptions.values() if r.is_deleting]:
             state = self._ask(state, e.SubscriptionDeletionRequested(0, name))
@@ -58,11 +59,11 @@ class World:
             state = self._ask(state, request)
         return state
 
-    def _ask(self, state: TopicState, request: e.Request) -> TopicState:
+    def _ask(self, state: ControlledTopic, request: e.Request) -> ControlledTopic:
         state, effects = step(state, request)
         return self._work(state, effects)
 
-    def _work(self, state: TopicState, effects: list[e.Effect]) -> TopicState:
+    def _work(self, state: ControlledTopic, effects: list[e.Effect]) -> ControlledTopic:
         todo = list(effects)
         while todo:
             effect = todo.pop(0)
@@ -144,7 +145,7 @@ def world(count: int) -> World:
 def migrating() -> World:
     names = ["persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"]
     before = SegmentLayout.synthetic(names, NOW_MS)
-    plan = Plan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, NOW_MS))
+    plan = ReshapePlan(PlanKind.MIGRATE, tuple(before.segments), SegmentLayout.migrated(names, NOW_MS))
     made = world(2)
     made.topic = ScalableTopic(before, GENERATION, plan=plan)
     return made
@@ -240,7 +241,7 @@ def test_a_deposed_leader_that_goes_on_late_changes_nothing(crash_after: int) ->
     """It performs what it was about to do once the next leader is done, and gets no further."""
     made = world(2)
     made.dies_after = crash_after
-    state, effects = resume(TopicState(made.topic or pytest.fail("no topic"), made.version))
+    state, effects = resume(ControlledTopic(made.topic or pytest.fail("no topic"), made.version))
     state, effects = step(state, e.SplitRequested(1, 0, NOW_MS))
     for _ in range(crash_after):
         [effect] = [x for x in effects if isinstance(x, e.ANSWERED)]

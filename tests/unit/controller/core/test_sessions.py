@@ -7,18 +7,18 @@ from collections.abc import Iterable
 import pytest
 
 from anabranch.controller.core.sessions import (
-    Answer,
     CancelGrace,
-    ConnectionLost,
+    ConsumerGroup,
     Drained,
     Effect,
     Event,
     Finished,
     GraceExpired,
-    Group,
+    JoinAnswer,
     Joined,
     LayoutChanged,
     Left,
+    MemberLost,
     Push,
     RefuseJoin,
     RemoveSession,
@@ -59,7 +59,7 @@ class Story:
     """A group, and what came of the latest event."""
 
     def __init__(self, layout: SegmentLayout, *events: Event, kind: SubscriptionKind | None = None) -> None:
-        self.group = Group(layout, kind)
+        self.group = ConsumerGroup(layout, kind)
         self.effects: list[Effect] = []
         self.everything: list[Effect] = []
         self.then(*events)
@@ -100,7 +100,7 @@ def four(*events: Event, kind: SubscriptionKind | None = None) -> Story:
 def test_a_join_is_stored_before_it_is_answered() -> None:
     assert four().then(join("ana")) == [
         StoreSession(record("ana", 0, 1, 2, 3)),
-        Answer("ana", 0, ids(0, 1, 2, 3)),
+        JoinAnswer("ana", 0, ids(0, 1, 2, 3)),
     ]
 
 
@@ -111,13 +111,13 @@ def test_only_consumers_that_lose_segments_hear_of_a_newcomer() -> None:
         StoreSession(record("ana", 0)),
         StoreSession(record("cy", 1)),
         Push("ana-1", 7, 0, ids(0)),
-        Answer("cy", 0, ids(1)),
+        JoinAnswer("cy", 0, ids(1)),
     ]
 
 
 def test_with_more_consumers_than_segments_a_join_gets_an_empty_list_and_no_error() -> None:
     story = Story(SegmentLayout.initial(1, 0), join("ana"))
-    assert story.then(join("bo")) == [StoreSession(record("bo")), Answer("bo", 0, ())]
+    assert story.then(join("bo")) == [StoreSession(record("bo")), JoinAnswer("bo", 0, ())]
     assert story.then(Left("ana", "ana-1")) == [
         RemoveSession("ana"),
         StoreSession(record("bo", 0)),
@@ -163,13 +163,13 @@ def test_a_second_connection_of_the_same_name_takes_the_session_over_and_nobody_
     story = four(join("ana"), join("bo"))
     assert story.then(join("ana", "ana-2", consumer_id=9)) == [
         Push("ana-1", 7, 0, ()),  # The older one lets go; it hears nothing ever after.
-        Answer("ana", 0, ids(0, 1)),
+        JoinAnswer("ana", 0, ids(0, 1)),
     ]
     effects = story.then(Left("bo", "bo-1"))
     assert [e.link for e in effects if isinstance(e, Push)] == ["ana-2"]
 
 
-@pytest.mark.parametrize("event", [Left("ana", "ana-1"), ConnectionLost("ana", "ana-1")])
+@pytest.mark.parametrize("event", [Left("ana", "ana-1"), MemberLost("ana", "ana-1")])
 def test_the_end_of_a_connection_that_was_taken_over_means_nothing(event: Event) -> None:
     story = four(join("ana"), join("ana", "ana-2"))
     before = story.group
@@ -181,14 +181,14 @@ def test_a_second_consumer_of_the_same_name_on_the_same_connection_takes_over_to
     story = four(join("ana"))
     assert story.then(join("ana", consumer_id=8)) == [
         Push("ana-1", 7, 0, ()),
-        Answer("ana", 0, ids(0, 1, 2, 3)),
+        JoinAnswer("ana", 0, ids(0, 1, 2, 3)),
     ]
 
 
 def test_a_join_repeated_by_the_same_consumer_is_answered_again_and_changes_nothing() -> None:
     story = four(join("ana"))
     before = story.group
-    assert story.then(join("ana")) == [Answer("ana", 0, ids(0, 1, 2, 3))]
+    assert story.then(join("ana")) == [JoinAnswer("ana", 0, ids(0, 1, 2, 3))]
     assert story.group == before
 
 
@@ -197,18 +197,18 @@ def test_a_join_repeated_by_the_same_consumer_is_answered_again_and_changes_noth
 
 def test_a_lost_connection_starts_a_grace_timer_and_disturbs_nobody() -> None:
     story = four(join("ana"), join("bo"))
-    assert story.then(ConnectionLost("ana", "ana-1")) == [StartGrace("ana", 1)]
+    assert story.then(MemberLost("ana", "ana-1")) == [StartGrace("ana", 1)]
     assert story.assigned == {"ana": [0, 1], "bo": [2, 3]}
     assert not story.group.sessions["ana"].is_connected
 
 
 def test_back_in_time_a_consumer_resumes_its_assignment_and_nobody_else_is_disturbed() -> None:
-    story = four(join("ana"), join("bo"), ConnectionLost("ana", "ana-1"))
-    assert story.then(join("ana", "ana-2")) == [CancelGrace("ana"), Answer("ana", 0, ids(0, 1))]
+    story = four(join("ana"), join("bo"), MemberLost("ana", "ana-1"))
+    assert story.then(join("ana", "ana-2")) == [CancelGrace("ana"), JoinAnswer("ana", 0, ids(0, 1))]
 
 
 def test_when_grace_is_over_the_registration_is_deleted_and_the_others_rebalanced() -> None:
-    story = four(join("ana"), join("bo"), ConnectionLost("ana", "ana-1"))
+    story = four(join("ana"), join("bo"), MemberLost("ana", "ana-1"))
     assert story.then(GraceExpired("ana", 1)) == [
         RemoveSession("ana"),
         StoreSession(record("bo", 0, 1, 2, 3)),
@@ -226,34 +226,32 @@ def test_an_explicit_leave_takes_effect_at_once() -> None:
 
 
 def test_a_reconnect_that_comes_before_the_expiry_wins_and_the_expiry_means_nothing() -> None:
-    story = four(join("ana"), join("bo"), ConnectionLost("ana", "ana-1"), join("ana", "ana-2"))
+    story = four(join("ana"), join("bo"), MemberLost("ana", "ana-1"), join("ana", "ana-2"))
     before = story.group
     assert story.then(GraceExpired("ana", 1)) == []
     assert story.group == before
 
 
 def test_an_expiry_that_comes_before_the_reconnect_wins_and_the_reconnect_is_a_new_member() -> None:
-    story = four(join("ana"), join("bo"), ConnectionLost("ana", "ana-1"), GraceExpired("ana", 1))
-    assert story.then(join("ana", "ana-2"))[-1] == Answer("ana", 0, story.group.sessions["ana"].assigned)
+    story = four(join("ana"), join("bo"), MemberLost("ana", "ana-1"), GraceExpired("ana", 1))
+    assert story.then(join("ana", "ana-2"))[-1] == JoinAnswer("ana", 0, story.group.sessions["ana"].assigned)
     assert {name: len(held) for name, held in story.assigned.items()} == {"ana": 2, "bo": 2}
 
 
 def test_the_expiry_of_an_earlier_disconnection_does_not_end_a_later_one() -> None:
-    story = four(
-        join("ana"), ConnectionLost("ana", "ana-1"), join("ana", "ana-2"), ConnectionLost("ana", "ana-2")
-    )
+    story = four(join("ana"), MemberLost("ana", "ana-1"), join("ana", "ana-2"), MemberLost("ana", "ana-2"))
     assert story.effects == [StartGrace("ana", 2)]
     assert story.then(GraceExpired("ana", 1)) == []
     assert story.then(GraceExpired("ana", 2)) == [RemoveSession("ana")]
 
 
 def test_a_consumer_away_in_its_grace_period_learns_what_changed_when_it_comes_back() -> None:
-    story = four(join("ana"), ConnectionLost("ana", "ana-1"))
+    story = four(join("ana"), MemberLost("ana", "ana-1"))
     assert story.then(LayoutChanged(SegmentLayout.initial(4, 0).merge(2, 3, 1)), Drained(some(2, 3))) == [
         StoreSession(record("ana", 0, 1, 4)),
         WatchDrain(()),
     ]
-    assert story.then(join("ana", "ana-2")) == [CancelGrace("ana"), Answer("ana", 1, ids(0, 1, 4))]
+    assert story.then(join("ana", "ana-2")) == [CancelGrace("ana"), JoinAnswer("ana", 1, ids(0, 1, 4))]
 
 
 # -- layouts and order
@@ -273,7 +271,7 @@ def test_a_sealed_segment_with_backlog_is_assigned() -> None:
     story = Story(SegmentLayout.initial(1, 0).split(0, 1), join("ana"))
     assert story.effects == [
         StoreSession(record("ana", 0)),
-        Answer("ana", 1, ids(0)),
+        JoinAnswer("ana", 1, ids(0)),
         WatchDrain(ids(0)),
     ]
 
@@ -291,7 +289,7 @@ def test_a_segment_sealed_empty_is_never_handed_out_once_it_was_asked_about_with
     story = Story(layout, join("ana"))
     assert set(story.group.watched) == {0, 1}
     story.then(Drained(some(0, 1)))
-    handed_out = {n for e in story.everything if isinstance(e, Push | Answer) for n in e.segments}
+    handed_out = {n for e in story.everything if isinstance(e, Push | JoinAnswer) for n in e.segments}
     assert handed_out == {0, 2, 3, 4}
 
 
@@ -373,7 +371,7 @@ def test_a_new_leader_restores_every_assignment_with_a_fresh_grace_for_everyone(
     new = restored_from(old)
     assert new.effects == [StartGrace("ana", 1), StartGrace("bo", 2)]
     assert new.assigned == old.assigned
-    assert new.then(join("ana", "ana-9")) == [CancelGrace("ana"), Answer("ana", 0, ids(0, 1))]
+    assert new.then(join("ana", "ana-9")) == [CancelGrace("ana"), JoinAnswer("ana", 0, ids(0, 1))]
     assert new.then(GraceExpired("bo", 2))[:2] == [
         RemoveSession("bo"),
         StoreSession(record("ana", 0, 1, 2, 3)),
@@ -403,7 +401,7 @@ def test_a_new_leader_hands_out_what_its_predecessor_published_and_did_not_assig
     new = Story(layout, Restored((record("ana", 0), record("bo", 1)), drained=some(0)))
     assert new.assigned == {"ana": [2, 3], "bo": [1]}
     assert new.effects[0] == StoreSession(record("ana", 2, 3))
-    assert not [e for e in new.effects if isinstance(e, Push | Answer)]
+    assert not [e for e in new.effects if isinstance(e, Push | JoinAnswer)]
 
 
 def test_a_segment_stored_with_two_consumers_is_given_to_one() -> None:
@@ -418,7 +416,7 @@ def test_sessions_of_another_kind_than_the_subscriptions_are_cleared_away() -> N
 
 
 def test_timers_of_an_earlier_term_mean_nothing_after_a_restore() -> None:
-    story = four(join("ana"), ConnectionLost("ana", "ana-1"))
+    story = four(join("ana"), MemberLost("ana", "ana-1"))
     story.then(Restored(story.stored))
     assert story.effects == [StartGrace("ana", 2)]
     assert story.then(GraceExpired("ana", 1)) == []
@@ -519,9 +517,7 @@ def test_facts_about_pruned_segments_cause_no_write_of_their_own_and_go_with_the
 
 
 def test_deleting_the_subscription_removes_every_session_and_tells_those_connected() -> None:
-    story = Story(
-        SegmentLayout.initial(2, 0).split(0, 1), join("ana"), join("bo"), ConnectionLost("bo", "bo-1")
-    )
+    story = Story(SegmentLayout.initial(2, 0).split(0, 1), join("ana"), join("bo"), MemberLost("bo", "bo-1"))
     assert story.then(SubscriptionDeleted()) == [
         RemoveSession("ana"),
         RemoveSession("bo"),
@@ -530,7 +526,7 @@ def test_deleting_the_subscription_removes_every_session_and_tells_those_connect
         WatchDrain(()),
     ]
     assert story.stored == ()
-    assert story.then(GraceExpired("bo", 1), ConnectionLost("ana", "ana-1"), Left("ana", "ana-1")) == []
+    assert story.then(GraceExpired("bo", 1), MemberLost("ana", "ana-1"), Left("ana", "ana-1")) == []
 
 
 # -- writes
@@ -540,7 +536,7 @@ def test_connections_that_come_and_go_write_nothing() -> None:
     story = four(join("ana"), join("bo"))
     before = story.writes
     for n in range(1, 200):
-        story.then(ConnectionLost("ana", f"ana-{n}"), join("ana", f"ana-{n + 1}"))
+        story.then(MemberLost("ana", f"ana-{n}"), join("ana", f"ana-{n + 1}"))
         story.then(join("bo", f"bo-{n + 1}"))
     assert story.writes == before
 
@@ -552,7 +548,7 @@ def test_writes_grow_with_joins_leaves_and_rebalances_only() -> None:
         join("ana"),  # Its own record.
         join("bo"),  # Its own, and ana's.
         LayoutChanged(story.group.layout.split(0, 1)),  # Nobody's: the parent is not drained.
-        ConnectionLost("ana", "ana-1"),
+        MemberLost("ana", "ana-1"),
         join("ana", "ana-2"),
         Drained(some(0)),  # Ana's, who reads the children.
         LayoutChanged(story.group.layout.split(0, 1).prune([0])),  # Nobody's.

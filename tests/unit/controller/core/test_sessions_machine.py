@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anabranch.controller.core.sessions import (
-    Answer,
     CancelGrace,
-    ConnectionLost,
+    ConsumerGroup,
     Drained,
     Effect,
     Event,
     Finished,
     GraceExpired,
-    Group,
+    JoinAnswer,
     Joined,
     LayoutChanged,
     Left,
+    MemberLost,
     Push,
     RefuseJoin,
     RemoveSession,
@@ -56,7 +56,7 @@ class Sessions(RuleBasedStateMachine):
         super().__init__()
         self.layout = SegmentLayout.initial(1, 0)
         self.kind = SubscriptionKind.STREAM
-        self.group = Group(self.layout)
+        self.group = ConsumerGroup(self.layout)
         self.drained: set[SegmentId] = set()  # The truth, which the group may know only in part.
         self.store: dict[str, ConsumerRecord] = {}
         self.links: dict[str, Link] = {}  # Open connections.
@@ -70,7 +70,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize(layout=layouts(changes_max=6), kind=kinds, members=st.sets(names))
     def begin(self, layout: SegmentLayout, kind: SubscriptionKind, members: set[str]) -> None:
         self.layout, self.kind = layout, kind
-        self.group = Group(layout, kind)
+        self.group = ConsumerGroup(layout, kind)
         for name in sorted(members):
             self.join(name, None)
 
@@ -99,7 +99,7 @@ class Sessions(RuleBasedStateMachine):
                 assert epoch == self.layout.epoch
                 assert link in self.told, "pushed over a closed connection"
                 self.tell(link, segments)
-            case Answer(name, epoch, segments):
+            case JoinAnswer(name, epoch, segments):
                 assert name == self.joining
                 assert epoch == self.layout.epoch
                 assert segments == self.store[name].assigned
@@ -134,7 +134,7 @@ class Sessions(RuleBasedStateMachine):
         self.told.clear()
         self.timers.clear()
         self.watched = ()
-        self.group = Group(self.layout, self.kind)
+        self.group = ConsumerGroup(self.layout, self.kind)
         assert self.happen(Restored(tuple(self.store.values()), known), death=None)
         if self.kind is SubscriptionKind.CHECKPOINT:
             # There are no cursors: what is stored is all there is.
@@ -183,7 +183,7 @@ class Sessions(RuleBasedStateMachine):
     def lose_the_connection(self, name: str) -> None:
         if name in self.links:
             before = self.store.copy()
-            assert self.happen(ConnectionLost(name, self.close_link(name)), None)
+            assert self.happen(MemberLost(name, self.close_link(name)), None)
             assert self.store == before
 
     @rule(name=names, number=picks, says_goodbye=st.booleans())
@@ -191,7 +191,7 @@ class Sessions(RuleBasedStateMachine):
         link = name, number % (self.links_made + 1)
         if self.links.get(name) != link:
             before = self.group
-            assert self.happen(Left(name, link) if says_goodbye else ConnectionLost(name, link), None)
+            assert self.happen(Left(name, link) if says_goodbye else MemberLost(name, link), None)
             assert self.group == before
 
     @rule(name=names, death=deaths)
@@ -299,7 +299,7 @@ class Sessions(RuleBasedStateMachine):
         self.drained.clear()
         self.links.clear()
         self.told.clear()
-        self.group = Group(self.layout, self.kind)
+        self.group = ConsumerGroup(self.layout, self.kind)
 
     # -- what holds between events
 

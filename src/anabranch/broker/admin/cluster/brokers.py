@@ -1,0 +1,134 @@
+"""`/admin/v2/brokers`: the health and the configuration of this broker."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from anabranch.broker.admin.http.answer import HttpAnswer
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.names import decoded
+from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.admin.namespaces.bundles import open_bundles
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.catalog.dynamic_config import DYNAMIC
+
+routes = Routes("/admin/v2/brokers", tag="brokers")
+
+
+@routes.get("/health", is_text=True)
+async def health(services: AdminServices) -> str:
+    """`ok` once clients can connect: this port opens after the binary one. 503 while publishing is impossible."""
+    if services.log.ended is not None:
+        raise RestError(503, _ended(services))
+    if not services.log.is_accepting:
+        raise RestError(503, _stopped(services))
+    return "ok"
+
+
+@routes.get("/ready", is_text=True, needs=Needs.NAME)
+async def ready(services: AdminServices) -> str:
+    """Whether clients may be sent here. With a full disk they may: consumers make room."""
+    if services.log.ended is not None:
+        raise RestError(503, _ended(services))
+    return "ok" if services.log.is_accepting else f"ok, but {_stopped(services)}"
+
+
+def _ended(services: AdminServices) -> str:
+    return f"the log has ended, and this broker is about to: {services.log.ended}"
+
+
+def _stopped(services: AdminServices) -> str:
+    return f"publishing has stopped, as the disk is full: {services.log.told_space()}"
+
+
+@routes.get("/version", is_text=True, needs=Needs.NAME)
+async def version(services: AdminServices) -> str:
+    return services.server_version
+
+
+@routes.get("/leaderBroker")
+async def leader(services: AdminServices) -> dict[str, str]:
+    return {"brokerId": _broker_id(services.http_url), "serviceUrl": services.http_url}
+
+
+@routes.get("/configuration")
+async def dynamic_settings() -> list[str]:
+    """The settings that can change while the broker runs."""
+    return list(DYNAMIC)
+
+
+@routes.get("/configuration/values")
+async def dynamic_values(services: AdminServices) -> dict[str, str]:
+    """The settings that were changed, as they were sent."""
+    return dict(services.dynamic_config.values)
+
+
+@routes.get("/configuration/runtime")
+async def runtime_settings(services: AdminServices) -> dict[str, str]:
+    """Every setting as text, as Pulsar shows them."""
+    return {name: _as_text(value) for name, value in services.config.spelled().items()}
+
+
+@routes.post("/configuration/{name}/{value}")
+async def change_setting(services: AdminServices, name: str, value: str) -> HttpAnswer:
+    """Takes effect at once, here and on every other broker, and survives restarts."""
+    # Decoded twice, as in Pulsar: its admin client encodes values twice.
+    await services.dynamic_config.set(decoded(name), decoded(unquote(value)))
+    return HttpAnswer()  # Clients expect 200, not 204.
+
+
+@routes.delete("/configuration/{name}")
+async def reset_setting(services: AdminServices, name: str) -> HttpAnswer:
+    """Restores the value that each broker was started with."""
+    await services.dynamic_config.remove(decoded(name))
+    return HttpAnswer()
+
+
+@routes.get("/backlog-quota-check", status=204)
+async def check_backlog_quotas(services: AdminServices) -> None:
+    """Checks backlog quotas now, instead of at the next regular check."""
+    await services.check_quotas()
+
+
+@routes.post("/shutdown")
+async def shutdown() -> None:
+    raise RestError(
+        405, "A broker cannot be stopped over HTTP: send SIGTERM to its process, which then drains and ends"
+    )
+
+
+@routes.get("/internal-configuration")
+async def internal_configuration() -> dict[str, Any]:
+    return {"stateStorageServiceUrl": None, "bookkeeperMetadataServiceUri": None}
+
+
+@routes.get("")
+async def list_brokers(services: AdminServices) -> list[str]:
+    return [_broker_id(services.http_url)]
+
+
+@routes.get("/{cluster}")
+async def brokers_of_cluster(services: AdminServices, cluster: str) -> list[str]:
+    await services.resources.cluster_data(cluster)
+    return [_broker_id(services.http_url)] if cluster == services.resources.cluster else []
+
+
+@routes.get("/{cluster}/{broker_id}/ownedNamespaces")
+async def owned_namespaces(services: AdminServices, cluster: str, broker_id: str) -> dict[str, Any]:
+    """The bundles of which the broker has topics open."""
+    if decoded(broker_id) != _broker_id(services.http_url):
+        raise RestError(404, f"Ask {decoded(broker_id)} itself: this is {_broker_id(services.http_url)}")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return {f"{name.namespace}/{bundle}": status for name, bundle in (await open_bundles(services)).items()}
+
+
+def _broker_id(url: str) -> str:
+    return url.partition("://")[2]
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,93 @@
+"""`/admin/v2/clusters`: the known clusters, including this one."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.request import HttpRequest, body
+from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.policy.namespace import ClusterRecord
+
+routes = Routes("/admin/v2/clusters", tag="clusters")
+
+
+@routes.get("", needs=Needs.NAME)
+async def list_clusters(services: AdminServices) -> list[str]:
+    return await services.resources.clusters()
+
+
+@routes.get("/{cluster}")
+async def get_cluster(services: AdminServices, cluster: str) -> dict[str, Any]:
+    return (await services.resources.cluster_data(unquote(cluster))).builtins()
+
+
+@routes.put("/{cluster}", status=204, body=ClusterRecord)
+async def create_cluster(services: AdminServices, cluster: str, request: HttpRequest) -> None:
+    await services.resources.put_cluster(unquote(cluster), await _sent(request), create=True)
+
+
+@routes.post("/{cluster}", status=204, body=ClusterRecord)
+async def update_cluster(services: AdminServices, cluster: str, request: HttpRequest) -> None:
+    await services.resources.put_cluster(unquote(cluster), await _sent(request), create=False)
+
+
+async def _sent(request: HttpRequest) -> ClusterRecord:
+    data = await body(request, ClusterRecord)
+    data.check()
+    return data
+
+
+@routes.delete("/{cluster}", status=204)
+async def delete_cluster(services: AdminServices, cluster: str) -> None:
+    await services.resources.delete_cluster(unquote(cluster))
+
+
+# -- features of several clusters, or of several machines of one
+
+
+@routes.get("/{cluster}/peers")
+async def peer_clusters(services: AdminServices, cluster: str) -> list[str]:
+    """Always empty: peers belong to geo-replication."""
+    await services.resources.cluster_data(unquote(cluster))
+    return []
+
+
+@routes.get("/{cluster}/failureDomains")
+async def failure_domains(services: AdminServices, cluster: str) -> dict[str, Any]:
+    await services.resources.cluster_data(unquote(cluster))
+    return {}
+
+
+@routes.get("/{cluster}/namespaceIsolationPolicies", status=404)
+@routes.get("/{cluster}/namespaceIsolationPolicies/brokers", status=404)
+async def isolation_policies(services: AdminServices, cluster: str) -> None:
+    await services.resources.cluster_data(unquote(cluster))
+    raise RestError(404, f"NamespaceIsolationPolicies for cluster {unquote(cluster)} does not exist")
+
+
+@routes.get("/{cluster}/failureDomains/{name}", status=404)
+@routes.get("/{cluster}/namespaceIsolationPolicies/{name}", status=404)
+@routes.delete("/{cluster}/failureDomains/{name}", status=404)
+@routes.delete("/{cluster}/namespaceIsolationPolicies/{name}", status=404)
+async def no_such(services: AdminServices, cluster: str, name: str) -> None:
+    await services.resources.cluster_data(unquote(cluster))
+    raise RestError(404, f"Cluster {unquote(cluster)} has no {unquote(name)}")
+
+
+@routes.post("/{cluster}/peers", status=405)
+async def set_peers() -> None:
+    raise RestError(405, "There is no geo-replication here: clusters have no peers")
+
+
+@routes.post("/{cluster}/failureDomains/{name}", status=405)
+async def set_failure_domain(name: str) -> None:
+    raise RestError(405, "Topics are placed by their traffic; there are no failure domains")
+
+
+@routes.post("/{cluster}/namespaceIsolationPolicies/{name}", status=405)
+async def set_isolation_policy(name: str) -> None:
+    raise RestError(405, "Every broker serves every namespace: there is no isolation of namespaces")

@@ -1,0 +1,1 @@
+"""How a REST request is served: connection, caller, route, rights, body, answer, description."""

@@ -1,0 +1,95 @@
+"""The REST as an ASGI application: finds a request's route, runs it if the caller has the right that it needs, and
+answers with what it returns or raises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from anabranch.broker.admin.http.answer import JSON, HttpAnswer, Send, json_answer, refusal, text_answer
+from anabranch.broker.admin.http.authorize import authorize
+from anabranch.broker.admin.http.caller import Caller
+from anabranch.broker.admin.http.errors import AskElsewhere, RestError, status_of, text_of
+from anabranch.broker.admin.http.names import PathNames
+from anabranch.broker.admin.http.parameters import bound
+from anabranch.broker.admin.http.request import CallerGone, HttpRequest, Receive
+from anabranch.broker.admin.http.route_table import FoundRoute, RouteTable
+from anabranch.broker.admin.http.routes import Route
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.policy.stored_json import InvalidValue
+from anabranch.controller.core.errors import NotLeader
+from anabranch.errors import AnabranchError
+
+log = logging.getLogger(__name__)
+
+
+class RestApp:
+    def __init__(self, services: AdminServices, routes: Iterable[Route]) -> None:
+        self.table = RouteTable(routes)
+        self._services = services
+        self._caller = Caller(
+            services.sign_in,
+            hides_metrics=services.config.authenticate_metrics_endpoint,
+            head_bytes_max=services.config.http_max_request_header_size,
+        )
+        # Filled at the first request of each route.
+        self._bound: dict[Route, Callable[[HttpRequest], Awaitable[Any]]] = {}
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", scope["type"]
+        request = HttpRequest(scope, receive, self._services)
+        try:
+            answer = await self._answer(request)
+        except NotLeader as error:
+            answer = await self._at_leader(request, error)
+        except (AnabranchError, InvalidValue) as error:
+            answer = _refused(request, error)
+        except CallerGone:
+            return
+        except Exception as error:
+            await refusal(500, f"{type(error).__name__}: {error}").send(send)
+            raise  # Logged by the server with its traceback.
+        await answer.send(send)
+
+    async def _answer(self, request: HttpRequest) -> HttpAnswer:
+        self._caller.check(request)
+        found = self.table.find(request.method, request.path)
+        request.role = await self._caller.role(request, found)
+        if found is None:
+            raise RestError(404, f"No such resource: {request.method} {request.path}")
+        if not found.runs:
+            text = f"{request.method} is not possible on {request.path}"
+            raise RestError(405, text, {"Allow": ", ".join(self.table.methods(request.path))})
+        return await self._run(request, found)
+
+    async def _run(self, request: HttpRequest, found: FoundRoute) -> HttpAnswer:
+        route = found.route
+        request.names = PathNames(found.words, route.domain)
+        await authorize(self._services.rights, request.role, route.needs, request.names)
+        run = self._bound.get(route)
+        if run is None:
+            run = self._bound[route] = bound(route)
+        value = await run(request)
+        if isinstance(value, HttpAnswer):
+            return value
+        if route.is_text:
+            return text_answer(value)
+        return HttpAnswer(b"", JSON, route.status) if value is None else json_answer(value, route.status)
+
+    async def _at_leader(self, request: HttpRequest, error: NotLeader) -> HttpAnswer:
+        """Redirects to the leader, if it is known. Never redirects to this broker, or the request would go in
+        circles."""
+        is_elsewhere = error.leader not in ("", self._services.service_url)
+        if is_elsewhere and (web_url := await self._services.registry.web_url(error.leader)):
+            return _refused(request, AskElsewhere(web_url))
+        return refusal(503, f"{error}; try again in a moment", {"Retry-After": "1"})
+
+
+def _refused(request: HttpRequest, error: Exception) -> HttpAnswer:
+    if isinstance(error, AskElsewhere):
+        return refusal(error.status, str(error), {"Location": request.at(error.web_url)})
+    status = status_of(error)
+    if status in (500, 503):
+        log.warning("%s %s answered %d: %s", request.method, request.path, status, error)
+    return refusal(status, text_of(error), error.headers if isinstance(error, RestError) else None)

@@ -1,0 +1,1 @@
+"""REST of namespaces, their bundles and their grants."""

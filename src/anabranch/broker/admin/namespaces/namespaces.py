@@ -1,0 +1,208 @@
+"""`/admin/v2/namespaces`: creating, listing and deleting namespaces, and operations on all topics of a namespace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import msgspec
+
+from anabranch.autoscale.policy import check
+from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
+from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.large import in_turns
+from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.parameters import UsersSubscriptionName
+from anabranch.broker.admin.http.request import HttpRequest, body
+from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.admin.settings.routes import shown_quotas
+from anabranch.broker.catalog.resources import Conflict, NotFound
+from anabranch.broker.errors import TopicNotFoundError
+from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
+from anabranch.broker.scalable.load.auto_policy import applied
+from anabranch.broker.topic.topic import Topic
+from anabranch.controller.core.errors import TopicMissing
+from anabranch.model.names import Domain, NamespaceName, TopicName
+
+routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
+
+FORCED_DELETES_MAX = 3
+# Fields that Pulsar shows for every namespace, and that cannot be changed here.
+_NEVER_SET: dict[str, Any] = {
+    "allowed_clusters": [],
+    "clusterDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "is_allow_auto_update_schema": True,
+    "is_allow_auto_update_schema_with_replicator": True,
+    "latency_stats_sample_rate": {},
+    "migrated": False,
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "replicatorDispatchRate": {},
+}
+
+
+@routes.get("/{tenant}")
+async def list_namespaces(services: AdminServices, tenant: str) -> list[str]:
+    return [str(namespace) for namespace in await services.resources.namespaces(unquote(tenant))]
+
+
+@routes.get("/{tenant}/{namespace}")
+@routes.get("/{tenant}/{namespace}/policies")
+async def get_policies(services: AdminServices, namespace: NamespaceName) -> dict[str, Any]:
+    policies = await services.resources.policies(namespace)
+    shown = {**_NEVER_SET, **policies.builtins()}
+    return {**shown, "backlog_quota_map": shown_quotas(policies.backlog_quota_map)}
+
+
+@routes.put("/{tenant}/{namespace}", status=204, body=NamespacePolicies)
+async def create_namespace(services: AdminServices, namespace: NamespaceName, request: HttpRequest) -> None:
+    default = NamespacePolicies(bundles=Bundles.even(services.config.default_number_of_namespace_bundles))
+    policies = await body(request, NamespacePolicies, default)
+    if policies.bundles == Bundles() or policies.bundles.count == 0:
+        policies = msgspec.structs.replace(policies, bundles=default.bundles)
+    if policies.scalable_topic_auto_scale_policy is not None:
+        check(applied(services.config, policies, None).policy)
+    if unknown := set(policies.replication_clusters) - {services.resources.cluster}:
+        raise RestError(
+            403,
+            f"{', '.join(sorted(unknown))}: the only cluster of a namespace is {services.resources.cluster}",
+        )
+    await services.resources.create_namespace(namespace, msgspec.structs.replace(policies, deleted=False))
+
+
+@routes.delete("/{tenant}/{namespace}", status=204)
+async def delete_namespace(services: AdminServices, namespace: NamespaceName, force: bool = False) -> None:
+    if force and not services.config.force_delete_namespace_allowed:
+        raise RestError(405, "Broker doesn't allow forced deletion of namespaces")
+    await remove_namespace(services, namespace, force=force)
+
+
+async def remove_namespace(services: AdminServices, namespace: NamespaceName, *, force: bool) -> None:
+    """Deletes the namespace, with `force` including every topic in it."""
+    if not force:
+        await services.resources.delete_namespace(namespace)
+        return
+    for attempt in range(FORCED_DELETES_MAX):
+        await _empty_namespace(services, namespace)
+        try:
+            await services.resources.delete_namespace(namespace)
+            return
+        except Conflict:
+            # A topic was closed between being opened and being deleted, or an earlier deletion was interrupted by a
+            # crash. Either way this refusal has opened the namespace again, and a second round finds all its topics.
+            if attempt == FORCED_DELETES_MAX - 1:
+                raise
+
+
+async def _empty_namespace(services: AdminServices, namespace: NamespaceName) -> None:
+    # Opened while that is possible: once its deletion has begun, the namespace opens and creates no more topics, and
+    # clients of the deleted ones cannot create them again.
+    for topic in await services.resources.topic_names(namespace):
+        with contextlib.suppress(TopicNotFoundError, NotFound):
+            await services.topic(topic)
+    left = await services.resources.begin_delete_namespace(namespace, force=True)
+    # Scalable topics first: if another broker leads one, the request is redirected before anything is deleted.
+    for topic in [topic for topic in left if topic.domain is Domain.TOPIC]:
+        if services.scalable is None:
+            raise Conflict(f"{topic} cannot be deleted while scalable topics are disabled; enable them first")
+        with contextlib.suppress(TopicMissing):
+            await services.scalable.delete(topic, force=True)
+    for topic in [topic for topic in left if topic.domain is not Domain.TOPIC]:
+        with contextlib.suppress(TopicNotFoundError, NotFound):
+            if await services.resources.partitions(topic):
+                await services.resources.delete_partitioned(topic)
+                await services.forget_topic(topic)
+            else:
+                await services.delete_topic(topic, force=True)
+    for segment in await services.resources.segment_names(namespace):
+        await services.discard_topic(segment)
+
+
+@routes.get("/{tenant}/{namespace}/topics", answers=list[str], needs=Needs.LISTING)
+async def namespace_topics(
+    services: AdminServices,
+    namespace: NamespaceName,
+    mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
+    includeSystemTopic: bool = False,
+) -> HttpAnswer:
+    """Topics by name, partitions one by one. Non-persistent topics are listed if they are open."""
+    topics = await services.topics(namespace) if mode != "NON_PERSISTENT" else []
+    if mode != "PERSISTENT":
+        await services.resources.policies(namespace)
+        topics += map(str, services.non_persistent.names(namespace))
+    return json_answer(shown(topics, includeSystemTopic))
+
+
+def shown(topics: list[str], include_system: bool) -> list[str]:
+    return [t for t in topics if include_system or not t.rpartition("/")[2].startswith("__")]
+
+
+@routes.get("/{tenant}/{namespace}/bundles", needs=Needs.LISTING)
+async def bundles(services: AdminServices, namespace: NamespaceName) -> dict[str, Any]:
+    return (await services.resources.policies(namespace)).bundles.builtins()
+
+
+@routes.put("/{tenant}/{namespace}/unload", status=204, needs=Needs.SUPER_USER)
+async def unload(services: AdminServices, namespace: NamespaceName) -> None:
+    """Closes the namespace's open topics; clients reconnect and open them again.
+
+    Controllers of scalable topics resign before that: the broker that serves the clients next may lead.
+    """
+    await services.resources.policies(namespace)
+    if services.scalable is not None:
+        for topic in [name for name in services.scalable.controllers if name.namespace == namespace]:
+            await services.scalable.release(topic)
+    await unload_topics(services, [name for name in services.loaded() if name.namespace == namespace])
+
+
+async def unload_topics(services: AdminServices, names: Iterable[TopicName]) -> None:
+    for name in sorted(names):
+        # The topic may have been deleted or closed since.
+        if (topic := services.opened(name)) is not None:
+            await topic.close()
+
+
+# -- backlogs and subscriptions of every topic
+
+
+@routes.post("/{tenant}/{namespace}/clearBacklog", status=204, needs=Needs.NAMESPACE_CONSUME)
+async def clear_backlog(services: AdminServices, namespace: NamespaceName) -> None:
+    async for topic in in_turns(await existing(services, namespace)):
+        await clear(topic, None)
+
+
+@routes.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
+async def clear_backlog_of(
+    services: AdminServices, namespace: NamespaceName, subscription: UsersSubscriptionName
+) -> None:
+    async for topic in in_turns(await existing(services, namespace)):
+        await clear(topic, subscription)
+
+
+@routes.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
+async def unsubscribe(
+    services: AdminServices, namespace: NamespaceName, subscription: UsersSubscriptionName
+) -> None:
+    async for topic in in_turns(await existing(services, namespace)):
+        if subscription in topic.subscriptions:
+            await topic.delete_subscription(subscription, force=False)
+
+
+async def existing(services: AdminServices, namespace: NamespaceName) -> list[Topic]:
+    """Every topic of the namespace that has a log, opened."""
+    found = []
+    async for name in in_turns(await services.topics(namespace), 100):
+        with contextlib.suppress(TopicNotFoundError):
+            found.append(await services.topic(TopicName.parse(name)))
+    return found
+
+
+async def clear(topic: Topic, subscription: str | None) -> None:
+    """Skips the backlog of that subscription, or of all."""
+    for found in topic.subscribing.durable():
+        if subscription in (None, found.name):
+            await found.skip_all()

@@ -1,0 +1,1 @@
+"""REST of scalable topics and their segments."""

@@ -1,0 +1,1 @@
+"""REST of settings: of namespaces and of topics, from tables."""

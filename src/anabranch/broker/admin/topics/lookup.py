@@ -1,0 +1,40 @@
+"""`/lookup/v2`: the broker that serves a topic, for clients that look up over HTTP."""
+
+from __future__ import annotations
+
+import zlib
+
+from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.request import HttpRequest
+from anabranch.broker.admin.http.routes import Routes
+from anabranch.broker.admin.services import AdminServices
+from anabranch.model.names import TopicName
+
+routes = Routes("/lookup/v2", tag="lookup")
+
+
+@routes.get("/topic/{domain}/{tenant}/{namespace}/{topic}", needs=Needs.LOOKUP)
+@routes.get("/destination/{domain}/{tenant}/{namespace}/{topic}", is_described=False, needs=Needs.LOOKUP)
+async def lookup(
+    services: AdminServices, topic: TopicName, request: HttpRequest, listenerName: str = ""
+) -> dict[str, str]:
+    told = services.addresses(listenerName or request.header(b"x-pulsar-listenername"))
+    await services.check_lookup(topic)
+    # `nativeUrl` and `brokerUrlSsl` are older names that clients still read. Without TLS the URLs of TLS are left out.
+    answer = {
+        "brokerUrl": told.service_url,
+        "brokerUrlTls": told.service_url_tls,
+        "httpUrl": told.http_url,
+        "httpUrlTls": told.http_url_tls,
+        "nativeUrl": told.service_url,
+        "brokerUrlSsl": told.service_url_tls,
+        "brokerId": services.http_url.partition("://")[2],
+    }
+    return {name: url for name, url in answer.items() if url or name == "brokerUrlSsl"}
+
+
+@routes.get("/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", is_text=True, needs=Needs.LISTING)
+async def bundle(services: AdminServices, topic: TopicName) -> str:
+    """The bundle that owns the topic's hash, as Pulsar computes it."""
+    policies = await services.resources.policies(topic.namespace)
+    return policies.bundles.range_of(zlib.crc32(str(topic).encode()))

@@ -1,0 +1,1 @@
+"""What exists besides messages: tenants, clusters, namespaces, partitioned topics, schemas, and owners of topics."""

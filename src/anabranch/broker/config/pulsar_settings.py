@@ -1,0 +1,360 @@
+"""Names of the settings of Pulsar 5, and their values in the files that come with it.
+
+Settings without meaning here are not typos: one warning summarises them, and another lists those that an operator has
+changed. This module does not say which ones have an effect: `config.FIELDS` does, and may name some of these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# `name`, or `name=value`, or `name=value|value` where its two files differ. The value of a setting that has an effect
+# here does not matter.
+_LISTED: Final = """
+    acknowledgmentAtBatchIndexLevelEnabled=true activeConsumerFailoverConsistentHashing=false
+    additionalServletDirectory additionalServlets additionalSystemCursorNames advertisedListeners
+    aggregatePublisherStatsByProducerName=false allowAclChangesOnNonExistentTopics
+    allowAutoSubscriptionCreation allowLoopback=true allowOverrideEntryFilters=false
+    allowedTopicPropertyKeysForMetrics athenzDomainNames authenticateMetricsEndpoint
+    authenticateOriginalAuthData=false authenticationProviders authenticationRefreshCheckSeconds
+    authenticationRoleLoggingAnonymizer=NONE authorizationAllowWildcardsMatching authorizationEnabled
+    authorizationProvider=org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider
+    autoSkipNonRecoverableData=false backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds
+    backlogQuotaDefaultLimitBytes backlogQuotaDefaultLimitGB=-1|10 backlogQuotaDefaultLimitSecond
+    backlogQuotaDefaultRetentionPolicy basicAuthConf bindAddresses bookkeeperClientAuthenticationParameters
+    bookkeeperClientAuthenticationParametersName bookkeeperClientAuthenticationPlugin
+    bookkeeperClientEnforceMinNumRacksPerWriteQuorum=false bookkeeperClientExposeStatsToPrometheus
+    bookkeeperClientGetBookieInfoIntervalSeconds=86400 bookkeeperClientGetBookieInfoRetryIntervalSeconds=60
+    bookkeeperClientHealthCheckEnabled=true bookkeeperClientHealthCheckErrorThresholdPerInterval=5
+    bookkeeperClientHealthCheckIntervalSeconds=60 bookkeeperClientHealthCheckQuarantineTimeInSeconds=1800
+    bookkeeperClientIsolationGroups bookkeeperClientLimitStatsLogging
+    bookkeeperClientMinAvailableBookiesInIsolationGroups bookkeeperClientMinNumRacksPerWriteQuorum=1|2
+    bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads bookkeeperClientQuarantineRatio=1.0
+    bookkeeperClientRackawarePolicyEnabled=true bookkeeperClientRegionawarePolicyEnabled=false
+    bookkeeperClientReorderReadSequenceEnabled=false|true bookkeeperClientSecondaryIsolationGroups
+    bookkeeperClientSeparatedIoThreadsEnabled=false bookkeeperClientSpeculativeReadTimeoutInMillis=0
+    bookkeeperClientThrottleValue bookkeeperClientTimeoutInSeconds=30
+    bookkeeperDiskWeightBasedPlacementEnabled=false bookkeeperEnableStickyReads=true
+    bookkeeperExplicitLacIntervalInMills=0 bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie=16
+    bookkeeperTLSCertificateFilePath bookkeeperTLSClientAuthentication=false bookkeeperTLSKeyFilePath
+    bookkeeperTLSKeyFileType=PEM bookkeeperTLSKeyStorePasswordPath
+    bookkeeperTLSProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory
+    bookkeeperTLSTrustCertTypes=PEM bookkeeperTLSTrustCertsFilePath bookkeeperTLSTrustStorePasswordPath
+    bookkeeperTlsCertFilesRefreshDurationSeconds=300 bookkeeperUseV2WireProtocol=true
+    bookkeeper_opportunisticStriping bookkeeper_tcpKeepCnt bookkeeper_tcpKeepIdle bookkeeper_tcpKeepIntvl
+    bookkeeper_tlsHostnameVerificationEnabled=false bootstrapNamespaces brokerClientAuthenticationParameters
+    brokerClientAuthenticationPlugin brokerClientCertificateFilePath brokerClientKeyFilePath
+    brokerClientSslFactoryPlugin brokerClientSslFactoryPluginParams brokerClientSslProvider
+    brokerClientTlsCiphers brokerClientTlsEnabled=false brokerClientTlsEnabledWithKeyStore=false
+    brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType=JKS
+    brokerClientTlsProtocols brokerClientTlsTrustStore brokerClientTlsTrustStorePassword
+    brokerClientTlsTrustStoreType=JKS brokerClientTrustCertsFilePath brokerDeduplicationEntriesInterval=1000
+    brokerDeduplicationMaxNumberOfProducers=10000 brokerDeduplicationProducerInactivityTimeoutMinutes=360
+    brokerDeduplicationSnapshotFrequencyInSeconds=120 brokerDeduplicationSnapshotIntervalSeconds=120
+    brokerDeleteInactivePartitionedTopicMetadataEnabled=false brokerDeleteInactiveTopicsEnabled=true
+    brokerDeleteInactiveTopicsFrequencySeconds brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+    brokerDeleteInactiveTopicsMode=delete_when_no_subscriptions brokerEntryMetadataInterceptors
+    brokerEntryPayloadProcessors brokerInterceptors brokerInterceptorsDirectory=./interceptors
+    brokerMaxConnections brokerMaxConnectionsPerIp brokerPublisherThrottlingMaxByteRate=0
+    brokerPublisherThrottlingMaxMessageRate=0 brokerPublisherThrottlingTickTimeMillis=50
+    brokerServiceCompactionMonitorIntervalInSeconds brokerServiceCompactionPhaseOneLoopTimeInSeconds=30
+    brokerServiceCompactionThresholdInBytes brokerServicePurgeInactiveFrequencyInSeconds=60
+    brokerShutdownTimeoutMs=60000 cacheEvictionByExpectedReadCount=true
+    cacheEvictionByMarkDeletedPosition=false clientLibraryVersionCheckEnabled=false
+    clusterMigrationAutoResourceCreation=false clusterMigrationCheckDurationSeconds=0
+    compactionServiceFactoryClassName=org.apache.pulsar.compaction.PulsarCompactionServiceFactory
+    configurationMetadataStoreUrl configurationMetadataSyncEventTopic configurationStoreConfigPath
+    configurationStoreServers connectionLivenessCheckTimeoutMillis
+    createTopicToRemoteClusterForReplication=true dbStorage_readAheadCacheBatchSize=1000
+    dbStorage_readAheadCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize=4096
+    dbStorage_rocksDB_bloomFilterBitsPerKey=10 dbStorage_rocksDB_maxSizeInLevel1MB=256
+    dbStorage_rocksDB_numFilesInLevel0=4 dbStorage_rocksDB_numLevels=-1 dbStorage_rocksDB_sstSizeInMB=4
+    dbStorage_rocksDB_writeBufferSizeMB=4 dbStorage_writeCacheMaxSizeMb
+    defaultNamespaceBundleSplitAlgorithm=range_equally_divide delayedDeliveryEnabled=true
+    delayedDeliveryFixedDelayDetectionLookahead=50000 delayedDeliveryMaxDelayInMillis=0
+    delayedDeliveryMaxIndexesPerBucketSnapshotSegment=5000 delayedDeliveryMaxNumBuckets=-1
+    delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=300 delayedDeliveryMinIndexCountPerBucket=50000
+    delayedDeliveryTickTimeMillis=1000
+    delayedDeliveryTrackerFactoryClassName=org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory
+    disableBrokerInterceptors=true disableHttpDebugMethods=false diskUsageThreshold=0.99
+    diskUsageWarnThreshold=0.99
+    dispatchRateLimiterFactoryClassName=org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryAsyncTokenBucket
+    dispatchThrottlingForFilteredEntriesEnabled=false dispatchThrottlingOnBatchMessageEnabled=false
+    dispatchThrottlingOnNonBacklogConsumerEnabled=true dispatchThrottlingRateInByte=0
+    dispatchThrottlingRateInMsg=0 dispatchThrottlingRatePerReplicatorInByte=0
+    dispatchThrottlingRatePerReplicatorInMsg=0 dispatchThrottlingRatePerSubscriptionInByte=0
+    dispatchThrottlingRatePerSubscriptionInMsg=0 dispatchThrottlingRatePerTopicInByte=0
+    dispatchThrottlingRatePerTopicInMsg=0 dispatchThrottlingRateRelativeToPublishRate=false
+    dispatcherDispatchMessagesInSubscriptionThread=true dispatcherEntryFilterRescheduledMessageDelay
+    dispatcherMaxReadSizeBytes=5242880 dispatcherMaxRoundRobinBatchSize=20 dispatcherMinReadBatchSize=1
+    dispatcherPauseOnAckStatePersistentEnabled=false dispatcherReadFailureBackoffInitialTimeInMs=15000
+    dispatcherReadFailureBackoffMandatoryStopTimeInMs=0 dispatcherReadFailureBackoffMaxTimeInMs=60000
+    dispatcherRetryBackoffInitialTimeInMs=1 dispatcherRetryBackoffMaxTimeInMs=10
+    enableBrokerSideSubscriptionPatternEvaluation=true enableBrokerTopicListWatcher enableBusyWait=false
+    enableNamespaceIsolationUpdateOnTime enableNonPersistentTopics enablePackagesManagement=false
+    enablePersistentTopics=true enableReplicatedSubscriptions=true enableRunBookieAutoRecoveryTogether=false
+    enableRunBookieTogether=false encryptionRequireOnProducer=false entryFilterNames entryFiltersDirectory
+    exposeBundlesMetricsInPrometheus=false exposeConsumerLevelMetricsInPrometheus
+    exposeCustomTopicMetricLabelsEnabled=false exposeManagedCursorMetricsInPrometheus=false
+    exposeManagedLedgerMetricsInPrometheus=true exposePreciseBacklogInPrometheus=false
+    exposeProducerLevelMetricsInPrometheus exposePublisherStats=true exposeSubscriptionBacklogSizeInPrometheus
+    exposingBrokerEntryMetadataToClientEnabled failureDomainsEnabled=false
+    fileSystemProfilePath=conf/filesystem_offload_core_site.xml fileSystemURI
+    flowOrQpsDifferenceThresholdPercentage flushInterval=60000 functionsWorkerEnablePackageManagement=false
+    functionsWorkerEnabled=false functionsWorkerServiceNarPackage gcWaitTime=300000
+    gcsManagedLedgerOffloadBucket gcsManagedLedgerOffloadMaxBlockSizeInBytes=134217728
+    gcsManagedLedgerOffloadReadBufferSizeInBytes=1048576 gcsManagedLedgerOffloadRegion
+    gcsManagedLedgerOffloadServiceAccountKeyFile globalZookeeperServers haProxyProtocolEnabled=false
+    healthCheckMetricsUpdateTimeInSeconds=-1 httpMaxRequestHeaderSize=8192 httpMaxRequestSize=-1
+    httpRequestsFailOnUnknownPropertiesEnabled httpRequestsLimitEnabled=false httpRequestsMaxPerSecond=100.0
+    httpServerAcceptQueueSize=8192 httpServerGzipCompressionExcludedPaths httpServerIdleTimeout
+    httpServerThreadPoolQueueSize=8192 inflightSaslContextExpiryMs internalListenerName=internal
+    isAllowAutoUpdateSchemaEnabled isDelayedDeliveryDeliverAtTimeStrict=false isRunningStandalone
+    isSchemaValidationEnforced journalMaxGroupWaitMSec=1 journalSyncData=false jvmGCMetricsLoggerClassName
+    keySharedLookAheadMsgInReplayThresholdPerConsumer=4000
+    keySharedLookAheadMsgInReplayThresholdPerSubscription=40000 keySharedUnblockingIntervalMs kinitCommand
+    lazyCursorRecovery=false ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage
+    loadBalanceSheddingDelayInSeconds=180 loadBalancerAutoBundleSplitEnabled=true
+    loadBalancerAutoUnloadSplitBundlesEnabled=true
+    loadBalancerAverageResourceUsageDifferenceThresholdPercentage=10 loadBalancerAvgShedderHighThreshold=40
+    loadBalancerAvgShedderHitCountHighThreshold=2 loadBalancerAvgShedderHitCountLowThreshold=8
+    loadBalancerAvgShedderLowThreshold=15 loadBalancerBandwidthInResourceWeight=1.0
+    loadBalancerBandwidthOutResourceWeight=1.0 loadBalancerBandwithInResourceWeight
+    loadBalancerBandwithOutResourceWeight loadBalancerBrokerComfortLoadLevelPercentage
+    loadBalancerBrokerLoadDataTTLInSeconds=1800 loadBalancerBrokerLoadTargetStd=0.25
+    loadBalancerBrokerMaxTopics=50000 loadBalancerBrokerOverloadedThresholdPercentage=85
+    loadBalancerBrokerThresholdShedderPercentage=10 loadBalancerBrokerUnderloadedThresholdPercentage
+    loadBalancerBundleUnloadMinThroughputThreshold=10 loadBalancerCPUResourceWeight=1.0
+    loadBalancerDebugModeEnabled=false loadBalancerDirectMemoryResourceWeight=0
+    loadBalancerDistributeBundlesEvenlyEnabled loadBalancerEnabled=false|true
+    loadBalancerHistoryResourcePercentage=0.9 loadBalancerHostUsageCheckIntervalMinutes=1
+    loadBalancerInFlightServiceUnitStateWaitingTimeInMillis
+    loadBalancerLoadPlacementStrategy=org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate
+    loadBalancerLoadSheddingStrategy=org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder
+    loadBalancerMaxNumberOfBrokerSheddingPerCycle=3 loadBalancerMaxNumberOfBundlesInBundleLoadReport=10
+    loadBalancerMaxNumberOfBundlesToSplitPerCycle=10 loadBalancerMemoryResourceWeight=0
+    loadBalancerMsgRateDifferenceShedderThreshold=50
+    loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold=4 loadBalancerMultiPhaseBundleUnload
+    loadBalancerNamespaceBundleMaxBandwidthMbytes=100 loadBalancerNamespaceBundleMaxMsgRate=30000
+    loadBalancerNamespaceBundleMaxSessions=1000 loadBalancerNamespaceBundleMaxTopics=1000
+    loadBalancerNamespaceBundleSplitConditionHitCountThreshold=3 loadBalancerNamespaceMaximumBundles=128
+    loadBalancerOverrideBrokerNicSpeedGbps loadBalancerOverrideBrokerNics loadBalancerPlacementStrategy
+    loadBalancerReportUpdateMaxIntervalMinutes=15 loadBalancerReportUpdateMinIntervalMillis=5000
+    loadBalancerReportUpdateThresholdPercentage=10 loadBalancerResourceQuotaUpdateIntervalMinutes=15
+    loadBalancerServiceUnitStateMaxConcurrentOverrides=64 loadBalancerServiceUnitStateMonitorIntervalInSeconds
+    loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds=3600 loadBalancerServiceUnitTableViewSyncer=None
+    loadBalancerSheddingBundlesWithPoliciesEnabled loadBalancerSheddingConditionHitCountThreshold=3
+    loadBalancerSheddingEnabled=true loadBalancerSheddingExcludedNamespaces
+    loadBalancerSheddingGracePeriodMinutes=30 loadBalancerSheddingIntervalMinutes=1
+    loadBalancerSplitIntervalMinutes=1 loadBalancerTransferEnabled=true
+    loadManagerClassName=org.apache.pulsar.broker.loadbalance.NoopLoadManager|org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl
+    loadManagerMigrationEnabled
+    loadManagerServiceUnitStateTableViewClassName=org.apache.pulsar.broker.loadbalance.extensions.channel.ServiceUnitStateTableViewImpl
+    lookupPropertyPrefix lowerBoundarySheddingEnabled=false managedCursorInfoCompressionThresholdInBytes=16384
+    managedCursorInfoCompressionType=LZ4 managedLedgerAddEntryTimeoutSeconds=0
+    managedLedgerCacheCopyEntries=false
+    managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes=5
+    managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed=true managedLedgerCacheEvictionFrequency=0|100.0
+    managedLedgerCacheEvictionIntervalMs=10 managedLedgerCacheEvictionTimeThresholdMillis=1000
+    managedLedgerCacheEvictionWatermark=0.9
+    managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis
+    managedLedgerCursorBackloggedThreshold=1000 managedLedgerCursorMaxEntriesPerLedger=50000
+    managedLedgerCursorPositionFlushSeconds=60 managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
+    managedLedgerCursorRolloverTimeInSeconds=14400 managedLedgerDataReadPriority=tiered-storage-first
+    managedLedgerDefaultAckQuorum=1|2 managedLedgerDefaultEnsembleSize=1|2
+    managedLedgerDefaultMarkDeleteRateLimit=0.1|1.0 managedLedgerDefaultWriteQuorum=1|2
+    managedLedgerDeleteMaxConcurrentRequests managedLedgerDigestType=CRC32C managedLedgerForceRecovery
+    managedLedgerInactiveLedgerRolloverTimeSeconds=0
+    managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds=600
+    managedLedgerInfoCompressionThresholdInBytes=16384 managedLedgerInfoCompressionType=LZ4
+    managedLedgerMaxAckQuorum managedLedgerMaxBacklogBetweenCursorsForCaching=1000
+    managedLedgerMaxBatchDeletedIndexToPersist=200000 managedLedgerMaxEnsembleSize
+    managedLedgerMaxEntriesPerLedger=50000 managedLedgerMaxLedgerRolloverTimeMinutes=240
+    managedLedgerMaxReadsInFlightPermitsAcquireQueueSize
+    managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis managedLedgerMaxReadsInFlightSizeInMB
+    managedLedgerMaxSizePerLedgerMbytes=2048 managedLedgerMaxUnackedRangesToPersist=200000
+    managedLedgerMaxUnackedRangesToPersistInMetadataStore=200000
+    managedLedgerMaxUnackedRangesToPersistInZooKeeper=-1 managedLedgerMaxWriteQuorum
+    managedLedgerMetadataOperationsTimeoutSeconds=60 managedLedgerMinLedgerRolloverTimeMinutes=10
+    managedLedgerMinimumBacklogCursorsForCaching=0 managedLedgerMinimumBacklogEntriesForCaching=1000
+    managedLedgerNewEntriesCheckDelayInMillis=10 managedLedgerNumSchedulerThreads=4
+    managedLedgerOffloadAutoTriggerSizeThresholdBytes=-1 managedLedgerOffloadBucket
+    managedLedgerOffloadDeletionLagMs=14400000 managedLedgerOffloadDriver managedLedgerOffloadMaxThreads=2
+    managedLedgerOffloadPrefetchRounds=1 managedLedgerOffloadReadThreads=2
+    managedLedgerOffloadThresholdInSeconds=-1 managedLedgerPassword
+    managedLedgerPersistIndividualAckAsLongArray=true managedLedgerPrometheusStatsLatencyRolloverSeconds=60
+    managedLedgerReadEntryTimeoutSeconds=0 managedLedgerStatsPeriodSeconds=60 managedLedgerStorageClassName
+    managedLedgerTraceTaskExecution=true managedLedgerUnackedRangesOpenCacheSetEnabled=true
+    maxActiveTransactionsPerCoordinator=0 maxConcurrentHttpRequests=1024 maxConcurrentLookupRequest=50000
+    maxConcurrentNonPersistentMessagePerConnection=1000 maxConcurrentTopicLoadRequest=5000
+    maxConsumerMetadataSize maxConsumersPerTopic maxHttpServerConnections maxInflightSaslContext
+    maxMessagePublishBufferSizeInMB maxNamespacesPerTenant=0 maxPendingPublishRequestsPerConnection=1000
+    maxProducersPerTopic maxPublishRatePerTopicInBytes=0 maxPublishRatePerTopicInMessages=0
+    maxSameAddressConsumersPerTopic=0 maxSameAddressProducersPerTopic=0 maxSecondsToClearTopicNameCache=7200
+    maxSubscriptionsPerTopic maxTenants=0 maxTopicListInFlightDirectMemSizeMB=100
+    maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize=10000
+    maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis=25000 maxTopicListInFlightHeapMemSizeMB=100
+    maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize=10000
+    maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis=25000 maxTopicsPerNamespace
+    maxUnackedMessagesPerBroker=0 maxUnackedMessagesPerSubscriptionOnBrokerBlocked=0.16
+    maxUnloadBundleNumPerShedding maxUnloadPercentage=0.2 messageExpiryCheckIntervalInMinutes=5
+    messagingProtocols metadataStoreAllowReadOnlyOperations metadataStoreBatchingEnabled=true
+    metadataStoreBatchingMaxDelayMillis=5 metadataStoreBatchingMaxOperations=1000
+    metadataStoreBatchingMaxSizeKb=128 metadataStoreCacheExpirySeconds=300 metadataStoreConfigPath
+    metadataStoreOperationTimeoutSeconds=30 metadataStoreSerDesThreads=1
+    metadataStoreSessionTimeoutMillis=30000 metadataStoreUrl metadataSyncEventTopic
+    metricsBufferResponse=false metricsServletTimeoutMs=30000 minUnloadMessage minUnloadMessageThroughput
+    namespaceBundleUnloadingTimeoutMs=60000 narExtractionDirectory nettyMaxFrameSizeBytes=5253120
+    numAcceptorThreads numCacheExecutorThreadPoolSize=10 numExecutorThreadPoolSize numHttpServerThreads
+    numIOThreads numOrderedExecutorThreads=8 numTransactionReplayThreadPoolSize
+    numWorkerThreadsForNonPersistentTopic=8 offloadersDirectory=./offloaders
+    packagesManagementAllowLegacyJavaSerialization packagesManagementJsonSerializationEnabled
+    packagesManagementLedgerRootPath=/ledgers
+    packagesManagementStorageProvider=org.apache.pulsar.packages.management.storage.bookkeeper.BookKeeperPackagesStorageProvider
+    packagesReplicas=1 persistentUnackedRangesWithMultipleEntriesEnabled=false
+    preciseDispatcherFlowControl=false preciseTimeBasedBacklogQuotaCheck preferLaterVersions=false properties
+    protocolHandlerDirectory proxyRoles pulsarChannelPauseReceivingCooldownMs=5000
+    pulsarChannelPauseReceivingCooldownRateLimitPeriodMs=10
+    pulsarChannelPauseReceivingCooldownRateLimitPermits=5
+    pulsarChannelPauseReceivingRequestsIfUnwritable=false pulsarChannelWriteBufferHighWaterMark=65536
+    pulsarChannelWriteBufferLowWaterMark=32768 pulsarResourcesExtendedClassName
+    replicatedSubscriptionsSnapshotFrequencyMillis=1000
+    replicatedSubscriptionsSnapshotMaxCachedPerSubscription=30
+    replicatedSubscriptionsSnapshotTimeoutSeconds=30 replicationConnectionsPerBroker=16
+    replicationMetricsEnabled=true replicationPolicyCheckDurationSeconds=600 replicationProducerQueueSize=1000
+    replicationStartAt replicationTlsEnabled=false replicatorPrefix=pulsar.repl
+    resourceUsageTransportClassName resourceUsageTransportPublishIntervalInSecs s3ManagedLedgerOffloadBucket
+    s3ManagedLedgerOffloadMaxBlockSizeInBytes=67108864 s3ManagedLedgerOffloadReadBufferSizeInBytes=1048576
+    s3ManagedLedgerOffloadRegion s3ManagedLedgerOffloadServiceEndpoint saslJaasClientAllowedIds=.*pulsar.*
+    saslJaasServerRoleTokenSignerSecretPath saslJaasServerSectionName=PulsarBroker schemaCompatibilityStrategy
+    schemaJsonAllowLegacyJacksonFormat schemaLedgerForceRecovery
+    schemaRegistryCompatibilityCheckers=org.apache.pulsar.broker.service.schema.JsonSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.AvroSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ProtobufNativeSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ExternalSchemaCompatibilityCheck
+    schemaRegistryStorageClassName=org.apache.pulsar.broker.service.schema.BookkeeperSchemaStorageFactory
+    skipBrokerShutdownOnOOM=false splitTopicAndPartitionLabelInPrometheus=false sslFactoryPlugin
+    sslFactoryPluginParams statsUpdateFrequencyInSecs=60 statsUpdateInitialDelayInSecs=60
+    statusFilePath=/usr/local/apache/htdocs strictAuthMethod strictBookieAffinityEnabled=false
+    strictTopicNameEnabled strictlyVerifySubscriptionName=false subscribeRatePeriodPerConsumerInSecond=30
+    subscribeThrottlingRatePerConsumer=0 subscriptionBacklogScanMaxEntries=10000
+    subscriptionBacklogScanMaxTimeMs=120000 subscriptionExpirationTimeMinutes
+    subscriptionExpiryCheckIntervalInMinutes=5 subscriptionKeySharedConsistentHashingReplicaPoints=100
+    subscriptionKeySharedEnable=true subscriptionKeySharedUseClassicPersistentImplementation
+    subscriptionKeySharedUseConsistentHashing=true subscriptionPatternMaxLength=50
+    subscriptionRedeliveryTrackerEnabled=true subscriptionSharedUseClassicPersistentImplementation
+    subscriptionTypesEnabled=Exclusive,Shared,Failover,Key_Shared superUserRoles
+    supportedNamespaceBundleSplitAlgorithms=range_equally_divide,topic_count_equally_divide,specified_positions_divide,flow_or_qps_equally_divide
+    systemTopicEnabled=true systemTopicSchemaCompatibilityStrategy=ALWAYS_COMPATIBLE
+    tlsAllowInsecureConnection=false tlsCertRefreshCheckDurationSec=300 tlsCiphers tlsEnabled=false
+    tlsEnabledWithKeyStore=false tlsHostnameVerificationEnabled=false tlsKeyStore tlsKeyStorePassword
+    tlsKeyStoreType=JKS tlsProtocols tlsProvider tlsTrustStore tlsTrustStorePassword tlsTrustStoreType=JKS
+    topicBundleAssignmentStrategy=org.apache.pulsar.common.naming.ConsistentHashingTopicBundleAssigner
+    topicCompactionRetainNullKey topicFactoryClassName topicFencingTimeoutSeconds=0
+    topicLevelPoliciesEnabled=true topicLoadTimeoutSeconds topicNameCacheMaxCapacity=100000
+    topicOrderedExecutorThreadNum=8 topicPoliciesCacheInitTimeoutSeconds=60 topicPoliciesServiceClassName
+    topicPublisherThrottlingTickTimeMillis=10|2 topicsPatternRegexImplementation=RE2J_WITH_JDK_FALLBACK
+    transactionBufferClientMaxConcurrentRequests=1000 transactionBufferClientOperationTimeoutInMills=3000
+    transactionBufferProviderClassName transactionBufferSegmentedSnapshotEnabled=false
+    transactionBufferSnapshotMaxTransactionCount=1000 transactionBufferSnapshotMinTimeInMillis=5000
+    transactionBufferSnapshotSegmentSize=262144 transactionCoordinatorEnabled=false
+    transactionCoordinatorScalableTopicsEnabled transactionCoordinatorScalableTopicsGcIntervalSeconds
+    transactionCoordinatorScalableTopicsGcRetentionSeconds transactionCoordinatorScalableTopicsParallelism
+    transactionCoordinatorScalableTopicsTimeoutSweepIntervalSeconds transactionLogBatchedWriteEnabled=false
+    transactionLogBatchedWriteMaxDelayInMillis=1 transactionLogBatchedWriteMaxRecords=512
+    transactionLogBatchedWriteMaxSize=4194304
+    transactionMetadataStoreProviderClassName=org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider
+    transactionPendingAckBatchedWriteEnabled=false transactionPendingAckBatchedWriteMaxDelayInMillis=1
+    transactionPendingAckBatchedWriteMaxRecords=512 transactionPendingAckBatchedWriteMaxSize=4194304
+    transactionPendingAckLogIndexMinLag=500 transactionPendingAckStoreProviderClassName
+    triggerOffloadOnTopicLoad unblockStuckSubscriptionEnabled=false useSeparateThreadPoolForProtocolHandlers
+    webServiceHaProxyProtocolEnabled=false webServiceLogDetailedAddresses webServiceTlsCiphers
+    webServiceTlsProtocols webServiceTlsProvider=Conscrypt webServiceTrustXForwardedFor=false
+    webSocketConnectionsPerBroker=8 webSocketMaxTextFrameSize=1048576 webSocketNumIoThreads=8
+    webSocketNumServiceThreads webSocketPingDurationSeconds webSocketPulsarClientMemoryLimitInMB=0
+    webSocketServiceEnabled=false|true webSocketSessionIdleTimeoutMillis=300000
+    zooKeeperAllowReadOnlyOperations zooKeeperCacheExpirySeconds=-1 zooKeeperOperationTimeoutSeconds=-1
+    zooKeeperSessionTimeoutMillis=-1 zookeeperServers zookeeperSessionExpiredPolicy=reconnect
+"""
+
+
+def _shipped() -> dict[str, tuple[str, ...]]:
+    found = {}
+    for one in _LISTED.split():
+        name, _, values = one.partition("=")
+        found[name] = tuple(values.split("|"))
+    return found
+
+
+# Empty for a setting that the files leave empty, or do not have.
+SHIPPED: Final = _shipped()
+
+# Settings that Pulsar's brokers can change at run time, and that have no meaning here.
+_DYNAMIC: Final = """
+    allowOverrideEntryFilters autoSkipNonRecoverableData bookkeeperUseV2WireProtocol
+    brokerClientAuthenticationParameters brokerClientAuthenticationPlugin brokerClientTlsEnabled
+    brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsEnabled
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds brokerDeleteInactiveTopicsMode
+    brokerPublisherThrottlingMaxByteRate brokerPublisherThrottlingMaxMessageRate
+    brokerPublisherThrottlingTickTimeMillis brokerReplicationInactiveThresholdSeconds
+    brokerShutdownTimeoutMs clientLibraryVersionCheckEnabled configurationMetadataSyncEventTopic
+    defaultNamespaceBundleSplitAlgorithm dispatchThrottlingOnBatchMessageEnabled
+    dispatchThrottlingOnNonBacklogConsumerEnabled dispatchThrottlingRateInByte dispatchThrottlingRateInMsg
+    dispatchThrottlingRatePerReplicatorInByte dispatchThrottlingRatePerReplicatorInMsg
+    dispatchThrottlingRatePerSubscriptionInByte dispatchThrottlingRatePerSubscriptionInMsg
+    dispatchThrottlingRatePerTopicInByte dispatchThrottlingRatePerTopicInMsg
+    dispatchThrottlingRateRelativeToPublishRate dispatcherDispatchMessagesInSubscriptionThread
+    dispatcherEntryFilterRescheduledMessageDelay dispatcherMaxReadSizeBytes dispatcherMaxRoundRobinBatchSize
+    dispatcherMinReadBatchSize dispatcherPauseOnAckStatePersistentEnabled
+    dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+    dispatcherReadFailureBackoffMaxTimeInMs entryFilterNames entryFiltersDirectory
+    exposeBundlesMetricsInPrometheus failureDomainsEnabled flowOrQpsDifferenceThresholdPercentage
+    httpRequestsFailOnUnknownPropertiesEnabled keySharedLookAheadMsgInReplayThresholdPerConsumer
+    keySharedLookAheadMsgInReplayThresholdPerSubscription keySharedUnblockingIntervalMs
+    loadBalanceSheddingDelayInSeconds loadBalancerAutoBundleSplitEnabled
+    loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerAverageResourceUsageDifferenceThresholdPercentage
+    loadBalancerAvgShedderHighThreshold loadBalancerAvgShedderHitCountHighThreshold
+    loadBalancerAvgShedderHitCountLowThreshold loadBalancerAvgShedderLowThreshold
+    loadBalancerBandwidthInResourceWeight loadBalancerBandwidthOutResourceWeight
+    loadBalancerBandwithInResourceWeight loadBalancerBandwithOutResourceWeight
+    loadBalancerBrokerLoadDataTTLInSeconds loadBalancerBrokerLoadTargetStd loadBalancerBrokerMaxTopics
+    loadBalancerBrokerOverloadedThresholdPercentage loadBalancerBrokerThresholdShedderPercentage
+    loadBalancerBundleUnloadMinThroughputThreshold loadBalancerCPUResourceWeight
+    loadBalancerDebugModeEnabled loadBalancerDirectMemoryResourceWeight
+    loadBalancerDistributeBundlesEvenlyEnabled loadBalancerHistoryResourcePercentage
+    loadBalancerHostUsageCheckIntervalMinutes loadBalancerLoadSheddingStrategy
+    loadBalancerMaxNumberOfBrokerSheddingPerCycle loadBalancerMaxNumberOfBundlesInBundleLoadReport
+    loadBalancerMaxNumberOfBundlesToSplitPerCycle loadBalancerMemoryResourceWeight
+    loadBalancerMsgRateDifferenceShedderThreshold
+    loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold
+    loadBalancerNamespaceBundleMaxBandwidthMbytes loadBalancerNamespaceBundleMaxMsgRate
+    loadBalancerNamespaceBundleMaxSessions loadBalancerNamespaceBundleMaxTopics
+    loadBalancerNamespaceBundleSplitConditionHitCountThreshold loadBalancerNamespaceMaximumBundles
+    loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateMinIntervalMillis
+    loadBalancerReportUpdateThresholdPercentage loadBalancerServiceUnitStateMaxConcurrentOverrides
+    loadBalancerServiceUnitTableViewSyncer loadBalancerSheddingBundlesWithPoliciesEnabled
+    loadBalancerSheddingConditionHitCountThreshold loadBalancerSheddingEnabled
+    loadBalancerSheddingExcludedNamespaces loadBalancerSheddingGracePeriodMinutes
+    loadBalancerSheddingIntervalMinutes loadBalancerTransferEnabled loadManagerClassName
+    loadManagerMigrationEnabled
+    managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes
+    managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed managedLedgerCacheEvictionTimeThresholdMillis
+    managedLedgerCacheEvictionWatermark managedLedgerCacheSizeMB
+    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis managedLedgerForceRecovery
+    managedLedgerInactiveLedgerRolloverTimeSeconds managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds
+    managedLedgerMaxBacklogBetweenCursorsForCaching managedLedgerMinimumBacklogCursorsForCaching
+    managedLedgerMinimumBacklogEntriesForCaching managedLedgerTraceTaskExecution maxConcurrentLookupRequest
+    maxConcurrentTopicLoadRequest maxMessagePublishBufferSizeInMB maxNamespacesPerTenant
+    maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages maxTenants maxUnloadBundleNumPerShedding
+    maxUnloadPercentage metadataSyncEventTopic minUnloadMessage minUnloadMessageThroughput
+    namespaceBundleUnloadingTimeoutMs preciseDispatcherFlowControl preferLaterVersions
+    replicationProducerQueueSize replicationStartAt resourceUsageTransportPublishIntervalInSecs
+    scalableTopicEntryBucketBudget scalableTopicMergeCooldownSeconds scalableTopicMergeWindowSeconds
+    scalableTopicSplitCooldownSeconds schemaLedgerForceRecovery skipBrokerShutdownOnOOM
+    strictlyVerifySubscriptionName subscribeRatePeriodPerConsumerInSecond subscribeThrottlingRatePerConsumer
+    subscriptionKeySharedEnable subscriptionKeySharedUseClassicPersistentImplementation
+    subscriptionRedeliveryTrackerEnabled subscriptionSharedUseClassicPersistentImplementation
+    subscriptionTypesEnabled supportedNamespaceBundleSplitAlgorithms topicFactoryClassName
+    topicNameCacheMaxCapacity topicPoliciesCacheInitTimeoutSeconds topicPublisherThrottlingTickTimeMillis
+    transactionLogBatchedWriteEnabled transactionPendingAckBatchedWriteEnabled
+    unblockStuckSubscriptionEnabled
+"""
+
+DYNAMIC_NAMES: Final = frozenset(_DYNAMIC.split())

@@ -1,0 +1,1 @@
+"""Figures for people and tools: Prometheus metrics, statistics in Pulsar's shapes."""

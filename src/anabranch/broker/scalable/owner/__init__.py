@@ -1,0 +1,1 @@
+"""Segments as their owner serves them, and subscriptions that are made on a segment directly."""

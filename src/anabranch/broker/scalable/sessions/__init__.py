@@ -1,0 +1,1 @@
+"""Commands and sessions of stream and checkpoint consumers."""

@@ -1,0 +1,246 @@
+"""Detects consumers that leave without a command.
+
+Pulsar's V5 client closes a stream or checkpoint consumer by closing its consumers on the segments, and does not notify
+the controller: the consumer would keep its segments until the connection is lost, which may be never. A consumer has
+left if it does not read what it is assigned:
+
+- It closed a segment that it was to read further, and reads none of its segments for a while after that. A consumer
+  that stays closes only segments that were taken from it, or that it has read to their end, and attaches to new ones at
+  once.
+- Or it was assigned segments and attached to none of them for longer: it was closed when it had none.
+
+A segment counts as read from when its client has attached until its client closes it. If the broker closes the
+consumer, or the connection is lost, the client attaches again, however long that takes.
+
+A consumer that attaches after all was only slow. Its connection is closed, because its client gets an assignment again
+only after a lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.scalable.ports import Opened
+from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession
+from anabranch.broker.scalable.sessions.link import ScalableLink
+from anabranch.model.names import TopicName
+from anabranch.model.scalable import SubscriptionKind, scalable_name
+from anabranch.model.segment_consumers import consumer_and_segment, segment_consumer
+from anabranch.model.segments import Segment, SegmentId
+
+log = logging.getLogger(__name__)
+
+LEFT_AFTER_S: Final = 5.0
+UNREAD_AFTER_S: Final = 15.0
+GONE_MAX: Final = 1000  # Remembered for one connection; beyond it the oldest are dropped.
+CLOCK_GRAIN_S: Final = 0.001  # Timers may fire this much early.
+
+# A topic, and the name of a consumer of it.
+Who = tuple[TopicName, str]
+
+
+@dataclass(slots=True, eq=False)
+class _Observed:
+    """What a session's client does with the segments it is assigned."""
+
+    session: ScalableLink
+    held: ConsumerSession
+    reading: set[SegmentId] = field(default_factory=set)
+    has_closed: bool = False  # It closed a segment with more to read, and has attached to none since.
+    idle_since: float | None = None  # Since then it has had segments to read, and read none of them.
+    timer: asyncio.TimerHandle | None = None
+    look_at: float = 0.0  # When the timer fires.
+
+
+class Departures:
+    """Observes every session of such a client and its consumers; calls `leave` for those that have left."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        opened: Opened,
+        leave: Callable[[ScalableLink, ConsumerSession], None],
+    ) -> None:
+        self._loop = loop
+        self._opened = opened
+        self._leave = leave
+        self.left_after_s = LEFT_AFTER_S
+        self.unread_after_s = UNREAD_AFTER_S
+        self._observed: dict[Who, list[_Observed]] = {}
+        # On each connection, the consumers that were treated as gone.
+        self._gone: WeakKeyDictionary[ScalableLink, dict[Who, None]] = WeakKeyDictionary()
+
+    # -- sessions
+
+    def observe(self, session: ScalableLink, held: ConsumerSession) -> Callable[[], None]:
+        """Observes the session until `end`; the returned function is to be called whenever it was sent an
+        assignment."""
+        who = held.topic, held.name
+        seen = _Observed(session, held)
+        self._observed.setdefault(who, []).append(seen)
+        self._gone.get(session, {}).pop(who, None)
+        return lambda: self._assigned(seen)
+
+    def end(self, held: ConsumerSession) -> None:
+        who = held.topic, held.name
+        kept = []
+        for seen in self._observed.get(who, ()):
+            if seen.held is not held:
+                kept.append(seen)
+            elif seen.timer is not None:
+                seen.timer.cancel()
+        if kept:
+            self._observed[who] = kept
+        else:
+            self._observed.pop(who, None)
+
+    def has_left(self, held: ConsumerSession) -> bool:
+        """Whether the consumer will not come back; called when its connection ends."""
+        return any(
+            seen.held is held and seen.has_closed and not self._reads(seen)
+            for seen in self._of(held.topic, held.name)
+        )
+
+    # -- events
+
+    def attaching(self, session: ScalableLink, topic: TopicName, consumer: str) -> None:
+        """A client is about to attach a consumer of that name to a topic."""
+        who = _who(topic, consumer)
+        if who is not None and who[:2] in self._gone.get(session, ()):
+            log.info("consumer %s of %s is still connected: it must register again", who[1], who[0])
+            session.close()
+
+    def consumer_attached(self, consumer: AttachedConsumer) -> None:
+        for seen, number in self._reading(consumer):
+            seen.reading.add(number)
+            seen.has_closed = False
+            self._consider(seen)
+
+    def consumer_closed(self, consumer: AttachedConsumer) -> None:
+        """The client has closed the consumer."""
+        for seen, number in self._reading(consumer):
+            seen.reading.discard(number)
+            if any(segment.id == number for segment in self._wanted(seen.held)):
+                seen.has_closed = True
+            self._consider(seen)
+
+    def _assigned(self, seen: _Observed) -> None:
+        self._note_attached(seen)
+        self._consider(seen)
+
+    def _note_attached(self, seen: _Observed) -> None:
+        """Notes the segments that it is attached to already: its consumers may have come back before its session."""
+        for segment in self._wanted(seen.held):
+            if self._is_attached(seen.held, segment):
+                seen.reading.add(segment.id)
+
+    # -- whether it has left
+
+    def _consider(self, seen: _Observed) -> None:
+        if not _assigned(seen.held) or self._reads(seen):
+            seen.idle_since = None
+        elif not self._wanted(seen.held):
+            seen.idle_since = None
+            # A segment that is not open now may be opened at any time, without a notice to this class.
+            self._look_at(seen, self._loop.time() + self.unread_after_s)
+        else:
+            if seen.idle_since is None:
+                seen.idle_since = self._loop.time()
+            self._look_at(seen, self._due(seen.idle_since, has_closed=seen.has_closed))
+
+    def _due(self, idle_since: float, *, has_closed: bool) -> float:
+        return idle_since + (self.left_after_s if has_closed else self.unread_after_s)
+
+    def _look_at(self, seen: _Observed, when: float) -> None:
+        if seen.timer is not None:
+            if seen.look_at <= when:
+                return
+            seen.timer.cancel()
+        seen.look_at = when
+        seen.timer = self._loop.call_at(when, self._look, seen)
+
+    def _look(self, seen: _Observed) -> None:
+        seen.timer = None
+        held, now = seen.held, self._loop.time()
+        if held.is_over:
+            return
+        self._note_attached(seen)
+        idle_since = seen.idle_since
+        if idle_since is None or self._reads(seen) or not self._wanted(held):
+            self._consider(seen)
+        elif (due := self._due(idle_since, has_closed=seen.has_closed)) > now + CLOCK_GRAIN_S:
+            self._look_at(seen, due)
+        elif None in seen.session.consumers.values():
+            # A consumer is just being attached, and its segment is not known yet.
+            self._look_at(seen, now + self.left_after_s)
+        else:
+            self._evict(seen)
+
+    def _evict(self, seen: _Observed) -> None:
+        held = seen.held
+        log.info("consumer %s of %s reads none of its segments, treating it as gone", held.name, held.topic)
+        gone = self._gone.setdefault(seen.session, {})
+        gone[held.topic, held.name] = None
+        if len(gone) > GONE_MAX:
+            del gone[next(iter(gone))]
+        self._leave(seen.session, held)
+
+    def _wanted(self, held: ConsumerSession) -> list[Segment]:
+        """The assigned segments that the consumer is to read further, as far as they are served here."""
+        return [segment for segment in _assigned(held) if self._has_more(held, segment)]
+
+    def _reads(self, seen: _Observed) -> bool:
+        return any(segment.id in seen.reading for segment in _assigned(seen.held))
+
+    def _has_more(self, held: ConsumerSession, segment: Segment) -> bool:
+        topic = self._opened(segment.topic(held.topic))
+        if topic is None:
+            return False
+        if not topic.has_end:
+            return segment.is_active
+        subscription = topic.subscriptions.get(held.subscription)
+        return subscription is not None and not subscription.is_drained
+
+    def _is_attached(self, held: ConsumerSession, segment: Segment) -> bool:
+        topic = self._opened(segment.topic(held.topic))
+        subscriptions = () if topic is None else tuple(topic.subscriptions.values())
+        name = segment_consumer(held.name, segment.id)
+        return any(
+            consumer.name == name and _is_of(consumer, held)
+            for subscription in subscriptions
+            for consumer in subscription.consumers
+        )
+
+    def _of(self, topic: TopicName, name: str) -> list[_Observed]:
+        return self._observed.get((topic, name), [])
+
+    def _reading(self, consumer: AttachedConsumer) -> list[tuple[_Observed, SegmentId]]:
+        """The sessions that the consumer belongs to, and its segment."""
+        if not self._observed:
+            return []
+        who = _who(TopicName.parse(str(consumer.subscription.topic)), consumer.name)
+        if who is None:
+            return []
+        topic, name, number = who
+        return [(seen, number) for seen in self._of(topic, name) if _is_of(consumer, seen.held)]
+
+
+def _assigned(held: ConsumerSession) -> tuple[Segment, ...]:
+    return () if held.assigned is None else held.assigned.segments
+
+
+def _is_of(consumer: AttachedConsumer, held: ConsumerSession) -> bool:
+    # The readers of a checkpoint group have subscriptions of their own.
+    return held.kind is SubscriptionKind.CHECKPOINT or consumer.subscription.name == held.subscription
+
+
+def _who(topic: TopicName, consumer: str) -> tuple[TopicName, str, SegmentId] | None:
+    """The scalable topic, the consumer and the segment in the name of a V5 client's consumer on a segment."""
+    found = consumer_and_segment(consumer)
+    return None if found is None else (scalable_name(topic.base), *found)

@@ -1,0 +1,1 @@
+"""What clients watch: layouts of topics, scalable topics of a namespace."""

@@ -1,0 +1,1 @@
+"""Identities of peers and their rights: tokens, passwords, certificates, rights, grants. Knows no connection."""

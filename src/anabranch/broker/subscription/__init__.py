@@ -1,0 +1,1 @@
+"""One subscription: its cursor, the acknowledgements that move it, its consumers."""

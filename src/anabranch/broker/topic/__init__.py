@@ -1,0 +1,1 @@
+"""One topic: publishing, producers, deduplication, its subscriptions, policies in force, upkeep."""

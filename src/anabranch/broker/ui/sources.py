@@ -1,0 +1,37 @@
+"""What the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass
+
+from anabranch.broker.catalog.owners import BrokerRegistry
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.scalable.load.scaling import BrokerScaling
+from anabranch.broker.security.rights import Rights
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.ui.recorder import Recorder
+from anabranch.controller.service import ScalableTopics
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """The parts of one broker that the page shows."""
+
+    config: BrokerConfig
+    service_url: str
+    now_ms: Callable[[], int]
+    metadata: MetadataStore
+    resources: Resources
+    registry: BrokerRegistry
+    rights: Rights
+    recorder: Recorder
+    loaded: Callable[[], Mapping[TopicName, Topic]]  # The topics that are open.
+    connections: Sized
+    lag_s: Callable[[], float]  # The delay of the event loop, as last measured.
+    # None while scalable topics are turned off.
+    scalable: ScalableTopics | None
+    scaling: BrokerScaling | None

@@ -1,0 +1,114 @@
+"""Commands that are one request to the admin REST each, as tables: their arguments, their request, their output.
+
+`{namespace}`, `{topic}` and every other name in braces in a path is the argument of that name, checked and quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anabranch.cli.admin.rest import RestRefused, call
+from anabranch.cli.parsing.admin_options import declare_group
+from anabranch.cli.render.answers import View, show
+from anabranch.model.names import NamespaceName, TopicName
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument as argparse declares it. `query` is its name behind the `?` of a path, if it goes there."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    query: str = ""
+
+    @property
+    def field(self) -> str:
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+
+def arg(*names: str, query: str = "", **settings: Any) -> Argument:
+    return Argument(names, settings, query)
+
+
+def flag(name: str, query: str, help: str) -> Argument:
+    return Argument((name,), {"action": "store_true", "help": help}, query)
+
+
+WAIT_STEP_S = 0.1
+WAIT = arg("--wait", type=float, metavar="S", help="give a broker that is starting so many seconds")
+NAMESPACE = arg("namespace", metavar="TENANT/NAMESPACE", help="public/default, for instance")
+TOPIC = arg("topic", help="`t` is short for persistent://public/default/t")
+
+
+@dataclass(frozen=True)
+class Request:
+    name: str
+    help: str
+    method: str
+    path: str  # The path below /admin/v2.
+    arguments: Sequence[Argument] = ()
+    body: Callable[[argparse.Namespace], Any] | None = None
+    view: View | None = None
+
+
+def declare(parser: argparse.ArgumentParser, requests: Sequence[Request]) -> None:
+    action = declare_group(parser)
+    for request in requests:
+        made = action(request.name, request.help)
+        made.set_defaults(module="admin.requests", request=request)
+        for argument in request.arguments:
+            made.add_argument(*argument.names, **argument.settings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request: Request = arguments.request
+    body = None if request.body is None else request.body(arguments)
+    found = _asked(request, arguments, body)
+    if found is None and request.method == "GET" and not arguments.json:
+        print("not set: the broker decides")
+    show(found, is_json=arguments.json, view=request.view)
+    return 0
+
+
+def _asked(request: Request, arguments: argparse.Namespace, body: Any) -> Any:
+    """Sends the request and returns the answer; with --wait it retries while the broker is starting."""
+    deadline = time.monotonic() + (getattr(arguments, "wait", None) or 0.0)
+    while True:
+        try:
+            return call(arguments.admin_url, request.method, path_of(request, arguments), body)
+        except RestRefused as refused:
+            # 0: no connection; 503: the broker says that it is not ready.
+            if refused.status not in (0, 503) or time.monotonic() > deadline:
+                raise
+            time.sleep(WAIT_STEP_S)
+
+
+def path_of(request: Request, arguments: argparse.Namespace) -> str:
+    given = {argument.field: getattr(arguments, argument.field) for argument in request.arguments}
+    path = request.path.format(**{name: _quoted(name, value) for name, value in given.items()})
+    query = [
+        (argument.query, str(value).lower() if isinstance(value, bool) else value)
+        for argument in request.arguments
+        if argument.query and (value := given[argument.field]) not in (None, False)
+    ]
+    return f"/admin/v2{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _quoted(name: str, value: Any) -> str:
+    if name == "namespace":
+        return str(NamespaceName.parse(value))
+    if name == "topic":
+        return TopicName.parse(value).rest_path
+    if name == "schema_topic":
+        return TopicName.parse(value).schema_path
+    if name in ("version", "subscription"):  # An optional end of the path.
+        return "" if value is None else "/" + quote(str(value), safe="")
+    if name == "value":
+        # Pulsar's own client encodes values of settings twice, and brokers decode them twice.
+        value = quote(str(value), safe="")
+    return quote(str(value), safe="")

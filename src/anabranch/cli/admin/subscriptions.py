@@ -1,0 +1,216 @@
+"""`anabranch subscriptions`: subscriptions of classic topics, partitioned or not, and of scalable ones.
+
+Both kinds have the same names; an action that only one kind has is refused for the other with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anabranch.cli.admin import peek, scalable_rest
+from anabranch.cli.admin.rest import call
+from anabranch.cli.admin.topics import stats
+from anabranch.cli.parsing.admin_options import declare_group
+from anabranch.cli.parsing.amounts import moment, seconds
+from anabranch.cli.parsing.options import UsageError, pairs
+from anabranch.cli.parsing.topics_options import TOPIC
+from anabranch.cli.render import dag as dag_view
+from anabranch.cli.render import topic as topic_view
+from anabranch.cli.render.answers import show
+from anabranch.model.names import Domain, TopicName
+
+_LONG_MAX = 2**63 - 1
+_ENDS = {
+    "earliest": {"ledgerId": -1, "entryId": -1},
+    "latest": {"ledgerId": _LONG_MAX, "entryId": _LONG_MAX},
+}
+
+
+def declare_subscriptions(parser: argparse.ArgumentParser) -> None:
+    declared = declare_group(parser)
+
+    def action(name: str, help: str, subscription: str = "one") -> argparse.ArgumentParser:
+        made = declared(name, help)
+        made.set_defaults(module="admin.subscriptions")
+        made.add_argument("topic", help=TOPIC)
+        if subscription == "one":
+            made.add_argument("subscription", help="its name")
+        elif subscription == "all":
+            made.add_argument("subscription", nargs="?", help="only this one")
+        return made
+
+    action("list", "list a topic's subscriptions", subscription="")
+    create = action("create", "make a subscription")
+    create.add_argument(
+        "--start",
+        default="latest",
+        metavar="WHERE",
+        help="earliest, latest or a message id as LEDGER:ENTRY (default: latest)",
+    )
+    create.add_argument(
+        "--type", choices=("stream", "queue"), help="of a scalable topic's subscription (default: stream)"
+    )
+    create.add_argument(
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    action("delete", "delete a subscription").add_argument(
+        "--force", action="store_true", help="with its consumers"
+    )
+    action("stats", "show how far a topic's subscriptions are", subscription="all").add_argument(
+        "--consumers", action="store_true", help="with all that is known about each consumer"
+    )
+    action("skip", "skip the next messages").add_argument("count", type=int, metavar="N", help="how many")
+    action("skip-all", "skip everything published so far")
+    action("expire", "skip what is older than a time").add_argument(
+        "age", type=seconds, metavar="TIME", help="90s, 15m, 3h, 7d"
+    )
+    reset = action("reset", "move a subscription, forwards or back")
+    reset.add_argument(
+        "where",
+        metavar="WHERE",
+        help="earliest, latest, a message id as LEDGER:ENTRY, or a time such as 2026-01-31T15:00",
+    )
+    reset.add_argument("--exclusive", action="store_true", help="continue after that message, not with it")
+    peek = action("peek", "print the next messages without acknowledging them")
+    peek.add_argument("-n", "--num", type=int, default=1, metavar="N", help="how many entries (default: 1)")
+    action("analyze-backlog", "count what a subscription has not acknowledged, by reading it")
+    action("properties", "show a subscription's properties")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    name = TopicName.parse(arguments.topic)
+    is_scalable = name.domain is Domain.TOPIC or (
+        "://" not in arguments.topic and scalable_rest.exists(arguments.admin_url, name)
+    )
+    if is_scalable:
+        _scalable(arguments, TopicName(Domain.TOPIC, name.namespace, name.local))
+    else:
+        _classic(arguments, name)
+    return 0
+
+
+# -- classic topics
+
+
+def _classic(arguments: argparse.Namespace, name: TopicName) -> None:
+    url, topic = arguments.admin_url, f"/admin/v2/{name.rest_path}"
+    if arguments.action == "list":
+        show(call(url, "GET", f"{topic}/subscriptions"), is_json=arguments.json)
+        return
+    if arguments.action == "stats":
+        _stats(arguments, str(name), stats(url, topic))
+        return
+    path = f"{topic}/subscription/{quote(arguments.subscription, safe='')}"
+    found: Any = None
+    match arguments.action:
+        case "create":
+            if arguments.type:
+                raise UsageError("--type is for subscriptions of scalable topics: consumers choose it here")
+            call(url, "PUT", path, _start(arguments))
+        case "delete":
+            call(url, "DELETE", f"{path}?force={str(arguments.force).lower()}")
+        case "skip":
+            call(url, "POST", f"{path}/skip/{arguments.count}")
+        case "skip-all":
+            call(url, "POST", f"{path}/skip_all")
+        case "expire":
+            call(url, "POST", f"{path}/expireMessages/{arguments.age}")
+        case "reset":
+            _reset(url, path, arguments)
+        case "peek":
+            entries = (f"{path}/position/{place}" for place in range(1, arguments.num + 1))
+            peek.show(url, entries, is_json=arguments.json)
+            return
+        case "analyze-backlog":
+            found = call(url, "POST", f"{path}/analyzeBacklog")
+        case "properties":
+            found = call(url, "GET", f"{path}/properties")
+    show(found, is_json=arguments.json)
+
+
+def _start(arguments: argparse.Namespace) -> Any:
+    properties = pairs(arguments.property, "--property")
+    place = _ENDS.get(arguments.start) or message_id(arguments.start)
+    return {**place, "properties": properties} if properties else place
+
+
+def message_id(text: str) -> dict[str, int]:
+    """`12:5`, or with the partition and the place in a batch as clients print it: `12:5:-1:0`."""
+    parts = text.strip("()").replace(",", ":").split(":")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3, 4):
+        raise UsageError(f"{text!r}: expected earliest, latest or a message id as LEDGER:ENTRY")
+    names = ("ledgerId", "entryId", "partitionIndex", "batchIndex")
+    return dict(zip(names, numbers, strict=False))
+
+
+def _reset(url: str, path: str, arguments: argparse.Namespace) -> None:
+    where: str = arguments.where
+    if where in _ENDS:
+        call(url, "POST", f"{path}/resetcursor", _ENDS[where])
+    elif ":" in where and "-" not in where.partition(":")[0] and "T" not in where:
+        call(url, "POST", f"{path}/resetcursor", {**message_id(where), "isExcluded": arguments.exclusive})
+    else:
+        call(url, "POST", f"{path}/resetcursor/{_time(where)}")
+
+
+def _time(text: str) -> int:
+    try:
+        return moment(text)
+    except argparse.ArgumentTypeError:
+        raise UsageError(
+            f"{text!r}: expected earliest, latest, a message id as LEDGER:ENTRY, or a time such as 2026-01-31T15:00"
+        ) from None
+
+
+def _stats(arguments: argparse.Namespace, topic: str, found: dict[str, Any]) -> None:
+    only: str | None = arguments.subscription
+    subscriptions = found["subscriptions"]
+    if only is not None and only not in subscriptions:
+        raise UsageError(f"{topic} has no subscription {only}")
+    if arguments.json or arguments.consumers:
+        show(subscriptions if only is None else subscriptions[only], is_json=arguments.json)
+    elif not subscriptions:
+        print(f"{topic} has no subscriptions")
+    elif "segments" in found:
+        chosen = subscriptions if only is None else {only: subscriptions[only]}
+        print("\n".join(dag_view.subscription_table({"subscriptions": chosen})))
+    else:
+        print("\n".join(topic_view.subscription_table(found, only)))
+
+
+# -- scalable topics
+
+
+def _scalable(arguments: argparse.Namespace, topic: TopicName) -> None:
+    url = arguments.admin_url
+    if arguments.action == "list":
+        show(list(scalable_rest.stats(url, topic)["subscriptions"]), is_json=arguments.json)
+        return
+    if arguments.action == "stats":
+        _stats(arguments, str(topic), scalable_rest.stats(url, topic))
+        return
+    path = f"{scalable_rest.rest_path(topic)}/subscriptions/{quote(arguments.subscription, safe='')}"
+    match arguments.action:
+        case "create":
+            if arguments.start == "latest":
+                raise UsageError(
+                    "a scalable topic's subscription begins at the start of its segments: add --start earliest"
+                )
+            call(url, "PUT", f"{path}?{urlencode({'type': (arguments.type or 'stream').upper()})}")
+        case "delete":
+            call(url, "DELETE", path)
+        case "skip-all":
+            call(url, "POST", f"{path}/skip-all")
+        case "reset":
+            # All segments are moved to one time; there is no single message id for all of them.
+            when = 0 if arguments.where == "earliest" else _time(arguments.where)
+            call(url, "POST", f"{path}/seek?timestamp={when}")
+        case other:
+            raise UsageError(f"{other} is for subscriptions of classic topics; {topic} is scalable")
+    show(None, is_json=arguments.json)

@@ -1,0 +1,1 @@
+"""Commands that start brokers, or need none."""

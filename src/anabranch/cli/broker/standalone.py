@@ -1,0 +1,21 @@
+"""`anabranch standalone`: reads the settings from all their sources, then runs the broker."""
+
+from __future__ import annotations
+
+import argparse
+
+from anabranch.cli.parsing.broker_options import settings
+from anabranch.cli.parsing.options import UsageError
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = settings(arguments)
+    config = found.config
+    if config.broker_service_port and config.broker_service_port == config.web_service_port:
+        raise UsageError(
+            f"both ports are {config.broker_service_port}: choose another with --port or --http-port"
+        )
+    # Imported after the settings are checked: this import is most of the start-up time.
+    from anabranch.broker.server import run_standalone
+
+    return run_standalone(config, found.warnings)

@@ -1,0 +1,115 @@
+"""Resolves a topic's name, once before anything is done.
+
+Clients retry for ever where a command should fail with a line: without a broker, or with one that knows no layouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, TimedOut, Unsupported
+from anabranch.client.options import check_service_url
+from anabranch.client.security import NOBODY, Security
+from anabranch.client.transport.attachment import Backoff, SilentPart, troubles
+from anabranch.client.transport.connection import ClientConnection, PartKind
+from anabranch.client.transport.core.refusals import Meaning, RefusedPart, meaning
+from anabranch.client.transport.layout_watch import LayoutWatch
+from anabranch.client.transport.pool import Connections, ask
+from anabranch.model.names import Domain, TopicName
+from anabranch.wire import pulsar_pb2 as pb
+
+ANSWER_MAX_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """The broker's knowledge of a topic."""
+
+    name: TopicName  # With its actual domain.
+    segments: int  # The segments of the latest generation, or the partitions.
+    admin_url: str = ""  # The admin URL of the broker, if it names one.
+
+    @property
+    def is_classic(self) -> bool:
+        return self.name.domain is Domain.PERSISTENT
+
+
+async def check_reachable(service_url: str, security: Security | None = None) -> None:
+    """Raises ConnectionLost, with the reason, if no broker answers."""
+    connections = Connections(_checked(service_url), security or NOBODY)
+    try:
+        await _service(connections, service_url)
+    finally:
+        await connections.close()
+
+
+async def find(
+    service_url: str, topic: str, *, for_producing: bool = False, security: Security | None = None
+) -> FoundTopic:
+    """Finds a topic, or makes it. Refuses one that accepts no more messages, if `for_producing`."""
+    asked = TopicName.parse(topic)
+    connections = Connections(_checked(service_url), security or NOBODY)
+    watch = LayoutWatch(connections, topic, Backoff(random.Random()))
+    with troubles() as trouble:
+        try:
+            admin_url = (await _service(connections, service_url)).http_url
+            async with asyncio.timeout(ANSWER_MAX_S):
+                await watch.open()
+                active = watch.layout.active
+                classic = active[0].classic_topic
+                if not classic:
+                    return FoundTopic(watch.topic, len(active), admin_url)
+                if for_producing:
+                    await _check_open(connections, classic)
+                name = TopicName.parse(classic)
+                return FoundTopic(name if asked.partition_index >= 0 else name.base, len(active), admin_url)
+        except TimeoutError:
+            why = trouble.last or "is the broker in trouble?"
+            raise TimedOut(f"no answer about {topic} within {ANSWER_MAX_S:.0f} s: {why}") from trouble.last
+        finally:
+            await watch.close()
+            await connections.close()
+
+
+def _checked(service_url: str) -> str:
+    check_service_url(service_url)
+    return service_url
+
+
+async def _service(connections: Connections, service_url: str) -> ClientConnection:
+    """Tries each broker of the URL."""
+    for left in reversed(range(service_url.count(",") + 1)):
+        try:
+            connection = await connections.service()
+        except ConnectionLost as lost:
+            if left:
+                continue
+            if isinstance(lost, AccessFailed) or not str(lost).startswith("cannot connect"):
+                raise  # A broker is there, and the error says what to do.
+            raise ConnectionLost(
+                f"{lost}; is a broker running there? `anabranch standalone` starts one, --service-url names another"
+            ) from None
+        if not connection.supports_scalable_topics:
+            raise Unsupported(
+                f"{connection.peer_name} at {service_url} does not know scalable topics: "
+                "this needs Anabranch, or Pulsar 5"
+            )
+        return connection
+    raise AssertionError("there is at least one broker")
+
+
+async def _check_open(connections: Connections, topic: str) -> None:
+    """A classic topic may have been terminated; a producer would wait for it to become a scalable one."""
+    connection = await connections.owner(topic)
+    probe = connection.attach(PartKind.PRODUCER, SilentPart)
+    try:
+        await ask(connection, pb.BaseCommand.PRODUCER, "producer", topic=topic, producer_id=probe.number)
+    except RequestRefused as refused:
+        if meaning(refused, RefusedPart.PRODUCER) is Meaning.SEALED:
+            raise RequestRefused(
+                refused.error, f"{topic} was terminated and accepts no more messages: choose another topic"
+            ) from None
+        # The real producer gets any other error too, or retries it.

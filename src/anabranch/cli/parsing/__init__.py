@@ -1,0 +1,1 @@
+"""The words that can be typed: parsers, options, amounts."""

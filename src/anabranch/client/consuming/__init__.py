@@ -1,0 +1,1 @@
+"""The way from a broker's entry to an application's message."""

@@ -1,0 +1,1 @@
+"""The way from an application's message to its receipt."""

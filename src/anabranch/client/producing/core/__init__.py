@@ -1,0 +1,1 @@
+"""Decisions of a producer. Pure."""

@@ -1,0 +1,1 @@
+"""Reading a topic's files without its broker: plans, ledgers, records."""

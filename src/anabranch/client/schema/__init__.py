@@ -1,0 +1,1 @@
+"""Values to payloads and back, by the schema of the topic."""

@@ -1,0 +1,1 @@
+"""How threads without an event loop reach the client's loop."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry spans around producers and consumers."""

@@ -1,0 +1,1 @@
+"""Connections to brokers, and the standing requests that are made again when one is lost."""

@@ -1,0 +1,214 @@
+"""A consumer's registration with its topic's controller: the segments assigned to it, and later changes.
+
+It is made again under the same name when the connection is lost or the controller moves; the controller keeps the
+segments for a while. A leaving consumer says so, so that others get its segments at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from anabranch.client.errors import ConnectionLost
+from anabranch.client.transport.attachment import AttachedPart, Backoff, keep_trying, refused_with
+from anabranch.client.transport.connection import ClientConnection, PartKind
+from anabranch.client.transport.core.refusals import Meaning, RefusedPart
+from anabranch.client.transport.layout_watch import LayoutWatch
+from anabranch.client.transport.pool import Connections, ask
+from anabranch.errors import AnabranchError
+from anabranch.model.segments import SegmentId
+from anabranch.wire import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+C = pb.BaseCommand
+
+# A report without an answer is sent again after this time.
+REPORT_MAX_S = 30.0
+
+# Segment id -> the topic that holds its messages.
+Assigned = Mapping[SegmentId, str]
+
+
+class ControllerSession:
+    """`open` returns with the first assignment applied; `assigned` is called for each."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        watch: LayoutWatch,
+        subscription: str,
+        consumer_name: str,
+        kind: int,
+        assigned: Callable[[Assigned], None],
+        failed: Callable[[Exception], None],
+        backoff: Backoff,
+    ) -> None:
+        self._connections = connections
+        self._watch = watch
+        self._subscription = subscription
+        self._consumer_name = consumer_name
+        self._kind = kind
+        self._assigned = assigned
+        self._failed = failed
+        self._backoff = backoff
+        self._epoch = -1
+        self._is_over = False
+        self._registered: _Registered | None = None
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._staying: asyncio.Task[None] | None = None
+        self._stop_listening = watch.listen(self._look)
+
+    async def open(self) -> None:
+        self._staying = asyncio.create_task(self._stay())  # Awaited by `leave`.
+        await asyncio.shield(self._first)
+
+    async def _stay(self) -> None:
+        try:
+            await keep_trying(
+                self._stay_registered,
+                self._backoff,
+                f"the registration of {self._consumer_name}",
+                refused_with(RefusedPart.CONTROLLER_SESSION, Meaning.FINAL),
+            )
+        except AnabranchError as error:
+            self._fail(error)
+
+    async def _stay_registered(self) -> None:
+        """Raises when the registration is refused or lost; returns once the topic is deleted."""
+        if self._watch.is_deleted:
+            return
+        # While no controller is known, any broker accepts the registration, or refuses it and is asked again.
+        url = self._watch.controller_url
+        connection = await (self._connections.to(url) if url else self._connections.service())
+        registered = connection.attach(
+            PartKind.CONSUMER, lambda number: _Registered(self, connection, url, number)
+        )
+        self._registered = registered
+        try:
+            await self._register(connection, registered)
+            self._backoff.reset()
+            self._look()
+            # Cancelling this task must leave the registration unchanged: `leave` needs it.
+            await asyncio.shield(registered.over)
+        finally:
+            registered.detach()
+            self._registered = None
+
+    async def _register(self, connection: ClientConnection, registered: _Registered) -> None:
+        answer = await ask(
+            connection,
+            C.SCALABLE_TOPIC_SUBSCRIBE,
+            "scalableTopicSubscribe",
+            topic=str(self._watch.topic),
+            subscription=self._subscription,
+            consumer_name=self._consumer_name,
+            consumer_id=registered.number,
+            consumer_type=self._kind,
+        )
+        # The answer's waiter runs after other commands of the same packet.
+        if not registered.is_told:
+            self.apply(answer.assignment)
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def apply(self, assignment: pb.ScalableConsumerAssignment) -> None:
+        """Applies the newest assignment. An assignment of an older layout comes from a controller that is behind.
+
+        A leaving consumer ignores assignments: it would read those segments for ever.
+        """
+        if not self._is_over and assignment.layout_epoch >= self._epoch:
+            self._epoch = assignment.layout_epoch
+            self._assigned({SegmentId(s.segment_id): s.segment_topic for s in assignment.segments})
+
+    def _look(self) -> None:
+        """Checks whether the controller has moved."""
+        registered, url = self._registered, self._watch.controller_url
+        if registered is None:
+            return
+        registered.url = registered.url or url
+        if self._watch.is_deleted or (url and url != registered.url):
+            registered.lost(ConnectionLost("the controller moved"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._first.done():
+            self._first.set_exception(error)
+        else:
+            self._failed(error)
+
+    async def report_finished(self, segments: Iterable[SegmentId]) -> bool:
+        """Reports to the controller that sealed segments have been read to their end; returns whether the report
+        arrived."""
+        registered = self._registered
+        if registered is None or registered.over.done():
+            return False
+        try:
+            # A controller of Pulsar's, which assigns children without a report, never answers. That is no reason to
+            # close the connection, as `ask` would.
+            async with asyncio.timeout(REPORT_MAX_S):
+                await registered.connection.request(
+                    C.ACK,
+                    "ack",
+                    consumer_id=registered.number,
+                    ack_type=pb.CommandAck.Individual,
+                    message_id=[pb.MessageIdData(ledgerId=segment, entryId=0) for segment in segments],
+                )
+        except (AnabranchError, TimeoutError) as error:
+            log.debug("reporting finished segments failed: %s", error)
+            return False
+        return True
+
+    def stop(self) -> None:
+        """From here on no assignment is applied any more; `leave` or `abort` must follow."""
+        self._is_over = True
+        self._stop_listening()
+
+    async def leave(self) -> None:
+        """Closes the registration, so that the segments go to other consumers at once."""
+        registered = self._registered
+        self._stop()
+        if self._staying is not None:
+            await asyncio.gather(self._staying, return_exceptions=True)
+        if registered is not None and not registered.over.done() and not registered.connection.is_closed:
+            try:
+                await ask(
+                    registered.connection, C.CLOSE_CONSUMER, "close_consumer", consumer_id=registered.number
+                )
+            except AnabranchError as error:
+                # Pulsar does not know this command: it waits until the connection is gone, and some time more.
+                log.debug("leaving the subscription failed: %s", error)
+
+    def abort(self) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self.stop()
+        if self._staying is not None:
+            self._staying.cancel()
+        if not self._first.done():
+            self._first.cancel()
+
+
+class _Registered(AttachedPart):
+    """The registration on one connection. `url` is the address of the connection."""
+
+    def __init__(
+        self, session: ControllerSession, connection: ClientConnection, url: str, number: int
+    ) -> None:
+        super().__init__(number)
+        self.connection = connection
+        self.url = url
+        self.is_told = False  # An update has come, newer than the answer to the registration.
+        self._session = session
+
+    def received(self, kind: int, body: Any, payload: memoryview | None) -> None:
+        if kind == C.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            self.is_told = True
+            self._session.apply(body.assignment)
+        elif kind == C.CLOSE_CONSUMER:
+            self.lost(ConnectionLost("the controller ended the session"))
+
+    def detach(self) -> None:
+        self.connection.detach(PartKind.CONSUMER, self.number)

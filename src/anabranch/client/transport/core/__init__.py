@@ -1,0 +1,1 @@
+"""Decisions of the transport: what refusals mean, how a watched set of topics changes. Pure."""

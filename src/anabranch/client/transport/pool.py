@@ -1,0 +1,115 @@
+"""The connections of one client object, by broker: opened on request, forgotten when lost, looked up by topic.
+
+Nothing is retried here: `attachment` does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from anabranch.client.errors import ConnectionLost
+from anabranch.client.security import NOBODY, TLS_SCHEME, Security
+from anabranch.client.transport.connection import ClientConnection
+from anabranch.wire import pulsar_pb2 as pb
+
+C = pb.BaseCommand
+
+LOOKUPS_MAX = 20
+# A broker that answers pings but not a request for so long has lost it: the connection is closed.
+REQUEST_MAX_S = 30.0
+# The limit for a broker that does not accept the last bytes.
+CLOSE_MAX_S = 2.0
+
+
+class Connections:
+    """`service_url` may name several brokers, `pulsar://one:6650,two:6650`: they are tried in turn."""
+
+    def __init__(self, service_url: str, security: Security = NOBODY) -> None:
+        scheme, _, hosts = service_url.partition("://")
+        self.security = security
+        self.has_tls = scheme == TLS_SCHEME
+        self._service = [f"{scheme}://{host.strip()}" for host in hosts.split(",")]
+        self._turn = 0
+        self._open: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._is_closed = False
+
+    async def to(self, url: str) -> ClientConnection:
+        """An open connection to that broker; raises ConnectionLost if it cannot be opened."""
+        if self._is_closed:
+            raise ConnectionLost("the client is closed")
+        opening = self._open.get(url)
+        if opening is None or (opening.done() and not _is_usable(opening)):
+            # Awaited by all concurrent callers, and by `close`.
+            opening = self._open[url] = asyncio.create_task(ClientConnection.open(url, self.security))
+        connection = await asyncio.shield(opening)
+        if self._is_closed:
+            connection.abort()
+            raise ConnectionLost("the client is closed")
+        return connection
+
+    async def service(self) -> ClientConnection:
+        """A connection to any broker of the service; after a failure the next call tries the next broker."""
+        try:
+            return await self.to(self._service[self._turn])
+        except Exception:
+            self._turn = (self._turn + 1) % len(self._service)
+            raise
+
+    def choose(self, plain: str, tls: str) -> str:
+        """The one of a broker's two addresses to use: a client that began with TLS stays with TLS."""
+        return tls if self.has_tls else plain
+
+    async def owner(self, topic: str) -> ClientConnection:
+        """A connection to the broker that serves a classic topic or a segment, by lookup."""
+        connection = await self.service()
+        authoritative = False
+        for _ in range(LOOKUPS_MAX):
+            answer = await ask(connection, C.LOOKUP, "lookupTopic", topic=topic, authoritative=authoritative)
+            if url := self.choose(answer.brokerServiceUrl, answer.brokerServiceUrlTls):
+                connection = await self.to(url)
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                return connection
+            authoritative = answer.authoritative
+        raise ConnectionLost(f"{LOOKUPS_MAX} lookups did not find the owner of {topic}")
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for opening in self._open.values():
+            opening.cancel()
+        for result in await asyncio.gather(*self._open.values(), return_exceptions=True):
+            if isinstance(result, ClientConnection):
+                try:
+                    async with asyncio.timeout(CLOSE_MAX_S):
+                        await result.close()
+                except TimeoutError:
+                    result.abort()
+        self._open.clear()
+
+    def abort(self) -> None:
+        """Drops every connection without closing it properly."""
+        self._is_closed = True
+        for opening in self._open.values():
+            opening.cancel()
+            if _is_usable(opening):
+                opening.result().abort()
+        self._open.clear()
+
+
+def _is_usable(opening: asyncio.Task[ClientConnection]) -> bool:
+    return (
+        opening.done()
+        and not opening.cancelled()
+        and opening.exception() is None
+        and not opening.result().is_closed
+    )
+
+
+async def ask(connection: ClientConnection, kind: int, field: str, **fields: Any) -> Any:
+    """Like `connection.request`, but drops the connection if the broker does not answer."""
+    try:
+        async with asyncio.timeout(REQUEST_MAX_S):
+            return await connection.request(kind, field, **fields)
+    except TimeoutError:
+        connection.abort()
+        raise ConnectionLost(f"no answer to {field} within {REQUEST_MAX_S:.0f} s") from None

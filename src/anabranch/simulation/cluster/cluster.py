@@ -1,0 +1,219 @@
+"""Several brokers over one metadata store and one log medium, and the operations on them.
+
+A broker is killed (its memory is gone, its connections break, its session lives on until it times out), started again
+under a new incarnation, paused for shorter or longer than its session, cut off from the store, or parted from others.
+Brokers, sessions, logs and controllers are the real ones; only the loop, the network and the stores are simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
+from anabranch.errors import AnabranchError
+from anabranch.metadata.port import SessionState
+from anabranch.model.position import Incarnation
+from anabranch.simulation.cluster.node import PORT, Node
+from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
+from anabranch.simulation.cluster.sabotage import Sabotage, UnfencedLog, corrupt
+from anabranch.simulation.machine.disk import DiskWeather, SlowLog
+from anabranch.simulation.machine.loop import Host, SimLoop, context_of
+from anabranch.simulation.machine.network import Network
+from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
+from anabranch.storage.memory import MemoryMedium
+
+T = TypeVar("T")
+
+SESSION_TIMEOUT_S: Final = 4.0
+CONFIG: Final = BrokerConfig(
+    broker_deduplication_enabled=True,
+    scalable_topic_consumer_session_grace_period_seconds=3,
+    # A run of minutes would see no effect of a week's retention.
+    default_retention_time_in_minutes=0,
+    retention_check_interval_in_seconds=7,
+    broker_delete_inactive_topics_frequency_seconds=1,
+    connection_write_buffer_bytes=64 * 1024,
+    max_message_size=16 * 1024,
+)
+
+
+class Cluster:
+    def __init__(
+        self,
+        loop: SimLoop,
+        network: Network,
+        chance: random.Random,
+        names: Iterable[str],
+        look: Callable[[Iterable[str]], None],
+        note: Callable[[str], None],
+        sabotage: frozenset[Sabotage] = frozenset(),
+        config: BrokerConfig = CONFIG,
+    ) -> None:
+        self._sabotage = sabotage
+        self._config = config
+        self.loop = loop
+        self.network = network
+        self.chance = chance
+        self.note = note
+        self.nodes = [Node(name) for name in names]
+        self.metadata = WatchedMetadata(loop.now_ms, look)
+        self.medium = MemoryMedium()
+        self.weather = StoreWeather()
+        self.disks = DiskWeather()
+        # The chance that a call from broker to broker is lost, on its way there or back.
+        self.call_loss = 0.0
+
+    @property
+    def up(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_up]
+
+    @property
+    def service_url(self) -> str:
+        return "pulsar://" + ",".join(f"{node.name}:{PORT}" for node in self.nodes)
+
+    def node_at(self, service_url: str) -> Node | None:
+        return next((node for node in self.nodes if node.url == service_url and node.is_up), None)
+
+    # -- living and dying
+
+    async def start(self, node: Node) -> None:
+        """Starts a new life; retries, as a supervisor would, until the broker is up."""
+        while True:
+            node.lives += 1
+            node.host = Host(node.name)
+            host = node.host
+            work = self.loop.create_task(self._boot(node), context=context_of(host))
+            try:
+                await work
+            except AnabranchError as error:
+                self.note(f"{node} did not start: {error}")
+                self.kill(node)
+                await asyncio.sleep(self.chance.uniform(0.05, 0.5))
+                continue
+            if host.is_dead:
+                return  # The broker was killed while it started.
+            node.is_up = True
+            self.note(f"{node} is up")
+            return
+
+    async def _boot(self, node: Node) -> None:
+        node.store = Store(await self.metadata.connect(), self.weather, self.chance)
+        metadata = node.store
+        resources = Resources(metadata, self._config.cluster_name)
+        await resources.start()
+        http_url = f"http://{node.name}:8080"
+        await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
+        make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
+        incarnation = Incarnation(f"{node.name}-{node.lives}")
+        log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
+        owners = RegisteredOwners(metadata, BrokerAddress(node.url, http_url))
+        broker = Broker(
+            self._config,
+            metadata,
+            log,
+            resources,
+            service_url=node.url,
+            http_url=http_url,
+            now_ms=self.loop.now_ms,
+            owners=owners,
+            remote_segments=lambda owner: RemoteSegments(self, owner),
+        )
+        if self._sabotage:
+            corrupt(broker, self._sabotage)
+        owners.start()
+        await broker.start()
+        node.broker = broker
+        await self.loop.create_server(broker.new_session, node.name, PORT)
+
+    def kill(self, node: Node) -> None:
+        """`kill -9`. The store notices when the session times out."""
+        node.is_up = False
+        node.host.is_dead = True
+        self.network.host_died(node.name)
+        store = getattr(node, "store", None)
+        if store is not None:
+            self.loop.create_task(self._time_out(store), context=context_of(None))
+
+    async def _time_out(self, store: Store) -> None:
+        await asyncio.sleep(self.chance.uniform(0.5, 1.0) * SESSION_TIMEOUT_S)
+        await store.inner.expire_session()
+        self.metadata.forget(store.inner)
+
+    async def restart_failed(self) -> None:
+        """Restarts brokers whose log has ended: such a broker asks for a new process."""
+        for node in self.up:
+            if node.broker.failed.done() and not node.host.is_paused:
+                self.note(f"{node} lost its log and starts anew")
+                self.kill(node)
+                await self.start(node)
+
+    # -- pauses
+
+    async def pause(self, node: Node, seconds: float) -> None:
+        """Nothing of the broker runs; after a pause longer than its session's time-out, its session is lost too."""
+        host, store = node.host, node.store
+        self.note(f"{node} is paused for {seconds:.1f} s")
+        host.is_paused = True
+        first = min(seconds, SESSION_TIMEOUT_S)
+        await asyncio.sleep(first)
+        if seconds > SESSION_TIMEOUT_S and not host.is_dead:
+            store.inner.disconnect()
+            await store.inner.expire_session()
+            self.note(f"{node}'s session has ended")
+            await asyncio.sleep(seconds - first)
+        if not host.is_dead:
+            self.loop.resume(host)
+            self.note(f"{node} goes on")
+            await self._reconnect(node, store)
+
+    async def cut_off(self, node: Node, seconds: float) -> None:
+        """The broker runs but cannot reach the store."""
+        host, store = node.host, node.store
+        self.note(f"{node} is cut off from the store for {seconds:.1f} s")
+        store.inner.disconnect()
+        await asyncio.sleep(min(seconds, SESSION_TIMEOUT_S))
+        if seconds > SESSION_TIMEOUT_S:
+            await store.inner.expire_session()
+            self.note(f"{node}'s session has ended")
+            await asyncio.sleep(seconds - SESSION_TIMEOUT_S)
+        if not host.is_dead:
+            await self._reconnect(node, store)
+
+    async def expire(self, node: Node) -> None:
+        """The store ends the session of a healthy broker."""
+        self.note(f"{node}'s session is ended by the store")
+        store = node.store
+        await store.inner.expire_session()
+        await asyncio.sleep(self.chance.uniform(0.01, 1.0))
+        await self._reconnect(node, store)
+
+    async def _reconnect(self, node: Node, store: Store) -> None:
+        if (
+            node.store is store
+            and not node.host.is_dead
+            and store.session.state is not SessionState.CONNECTED
+        ):
+            await store.inner.reconnect()
+            self.note(f"{node} reaches the store again")
+
+    # -- calls of a broker
+
+    async def ask(self, node: Node, call: Callable[[Broker], Awaitable[T]], seconds: float) -> T:
+        """Runs a call inside that broker, as its admin REST would. TimeoutError if there is no answer."""
+
+        async def run() -> T:
+            return await call(node.broker)
+
+        work = self.loop.create_task(run(), context=context_of(node.host))
+        work.add_done_callback(lambda task: task.cancelled() or task.exception())
+        done, _ = await asyncio.wait([work], timeout=seconds)
+        if not done:
+            raise TimeoutError(f"{node} did not answer")
+        return work.result()

@@ -1,0 +1,87 @@
+"""Faults built into a simulated cluster on purpose, to verify that a run notices them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from enum import Enum
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.hidden_writes.records import WriteRecords
+from anabranch.broker.scalable.owner.segments import SegmentOwner
+from anabranch.controller.ports import SegmentStatus
+from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
+from anabranch.model.names import TopicName
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.model.segments import Segment
+from anabranch.simulation.machine.disk import SlowLog
+from anabranch.storage.port import LedgerState
+
+
+class Sabotage(Enum):
+    PUBLISH_UNSEALED = "owners answer that a segment is sealed and leave it open"
+    FORGET_CURSORS = "children are made without the subscriptions' cursors"
+    HAND_OUT_EARLY = "owners report every sealed segment as drained"
+    LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+    SHOW_LOSERS = "owners show every attempt of a batch that is decided"
+
+
+class LyingOwner(SegmentOwner):
+    """An owner that reports work which it has not done."""
+
+    def __init__(self, broker: Broker, sabotage: frozenset[Sabotage]) -> None:
+        super().__init__(broker.metadata, broker, broker.new_topics, broker.schemas, broker.now_ms)
+        self._sabotage = sabotage
+
+    async def create(self, topic: TopicName, segment: Segment, subscriptions: Sequence[str]) -> None:
+        given = () if Sabotage.FORGET_CURSORS in self._sabotage else subscriptions
+        await super().create(topic, segment, given)
+
+    async def seal(self, topic: TopicName, segment: Segment) -> None:
+        if Sabotage.PUBLISH_UNSEALED not in self._sabotage:
+            await super().seal(topic, segment)
+
+    async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
+        told = await super().status(topic, segment)
+        if Sabotage.HAND_OUT_EARLY not in self._sabotage:
+            return told
+        cursors = {name: replace(c, is_drained=told.is_sealed) for name, c in told.subscriptions.items()}
+        return replace(told, subscriptions=cursors)
+
+
+class Generous(WriteRecord):
+    """Declares every attempt the winner."""
+
+    def fates(self, attempts: Iterable[str]) -> dict[str, Fate]:
+        return dict.fromkeys(attempts, Fate.VISIBLE) if self.is_decided else super().fates(attempts)
+
+
+class GenerousRecords(WriteRecords):
+    async def get(self, batch: WriteBatch) -> WriteRecord | None:
+        found = await super().get(batch)
+        if found is None:
+            return None
+        return Generous(**{one.name: getattr(found, one.name) for one in fields(found)})
+
+
+class UnfencedLog(SlowLog):
+    """A log whose former writers never learn that they were replaced."""
+
+    async def take(
+        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
+    ) -> Mapping[LedgerId, LedgerState]:
+        taken = await super().take(incarnation, ledgers)
+        if (wal := self._medium.wals.get(incarnation)) is not None:
+            wal.fenced.clear()
+            wal.is_fenced = False
+        return taken
+
+
+def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
+    """Replaces the broker's segment owner with a lying one, also for parts that hold it already."""
+    if Sabotage.SHOW_LOSERS in sabotage:
+        generous = GenerousRecords(broker.metadata, broker.config.hidden_writes_lease_ms)
+        setattr(broker.write_records, "get", generous.get)  # noqa: B010
+    liar = LyingOwner(broker, sabotage)
+    for verb in ("create", "seal", "status"):
+        setattr(broker.segment_owner, verb, getattr(liar, verb))

@@ -1,0 +1,136 @@
+"""A faulty metadata store: slow, and sometimes silent, either before or after it has done what was asked.
+
+`Store` is the metadata store of a simulated broker: the memory store, with every call delayed and some left without an
+answer. The world around it ends sessions and cuts the broker off through `inner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TypeVar
+
+from anabranch.metadata.embedded import EmbeddedStore, LocalSession
+from anabranch.metadata.errors import StoreUnavailable
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.port import SessionState, Versioned
+from anabranch.metadata.watches import MergingWatch
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class StoreWeather:
+    """The present behaviour of the store."""
+
+    delay_min_s: float = 0.0005
+    delay_max_s: float = 0.003
+    silent_before: float = 0.0  # The chance that a call is lost on its way,
+    silent_after: float = 0.0  # … or that its answer is lost.
+
+
+class WatchedMetadata(MemoryMetadata):
+    """The shared tree, with an observer that is called at each change."""
+
+    def __init__(self, clock_ms: Callable[[], int], look: Callable[[Iterable[str]], None]) -> None:
+        super().__init__(clock_ms)
+        self._look = look
+
+    def peek(self, path: str) -> bytes | None:
+        """A node's value, at once and without a session."""
+        found = self._tree.get(path)
+        return None if found is None else found.value
+
+    def names_below(self, path: str) -> list[str]:
+        return self._tree.children(path)
+
+    def publish(self, paths: Iterable[str]) -> None:
+        changed = list(paths)
+        self._look(changed)
+        super().publish(changed)
+
+
+class SimulatedSession:
+    """The session of the port. Callbacks run in the context in which they were registered: a paused broker's wait."""
+
+    def __init__(self, inner: LocalSession) -> None:
+        self._inner = inner
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def state(self) -> SessionState:
+        return self._inner.state
+
+    def on_change(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
+        context, loop = copy_context(), asyncio.get_running_loop()
+        return self._inner.on_change(lambda state: void(loop.call_soon(callback, state, context=context)))
+
+
+class Store:
+    """The MetadataStore of the port."""
+
+    def __init__(self, inner: EmbeddedStore, weather: StoreWeather, chance: random.Random) -> None:
+        self.inner = inner
+        self._weather = weather
+        self._chance = chance
+        self._session = SimulatedSession(inner.session)
+
+    @property
+    def session(self) -> SimulatedSession:
+        return self._session
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        weather, chance = self._weather, self._chance
+        await asyncio.sleep(chance.uniform(weather.delay_min_s, weather.delay_max_s))
+        if weather.silent_before and chance.random() < weather.silent_before:
+            raise StoreUnavailable("the store does not answer")
+        result = await call()
+        if weather.silent_after and chance.random() < weather.silent_after:
+            raise StoreUnavailable("the store did not answer")
+        return result
+
+    async def get(self, path: str) -> Versioned | None:
+        return await self._call(lambda: self.inner.get(path))
+
+    async def exists(self, path: str) -> bool:
+        return await self._call(lambda: self.inner.exists(path))
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> Versioned:
+        return await self._call(lambda: self.inner.create(path, value, ephemeral=ephemeral))
+
+    async def put(self, path: str, value: bytes, *, if_version: int | None = None) -> Versioned:
+        return await self._call(lambda: self.inner.put(path, value, if_version=if_version))
+
+    async def delete(self, path: str, *, if_version: int | None = None) -> bool:
+        return await self._call(lambda: self.inner.delete(path, if_version=if_version))
+
+    async def children(self, path: str) -> list[str]:
+        return await self._call(lambda: self.inner.children(path))
+
+    async def scan(self, prefix: str) -> list[tuple[str, Versioned]]:
+        return await self._call(lambda: self.inner.scan(prefix))
+
+    async def next_id(self, path: str) -> int:
+        return await self._call(lambda: self.inner.next_id(path))
+
+    async def next_ids(self, path: str, count: int) -> range:
+        return await self._call(lambda: self.inner.next_ids(path, count))
+
+    def watch(self, prefix: str) -> MergingWatch:
+        return self.inner.watch(prefix)
+
+    async def now_ms(self) -> int:
+        return await self._call(lambda: self.inner.now_ms())
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def void(_: object) -> None:
+    """Drops a value where a callback must return nothing."""

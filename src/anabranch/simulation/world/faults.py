@@ -1,0 +1,180 @@
+"""The faults of a run, and their times. Everything comes from the seed; everything ends when the run turns calm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from anabranch.simulation.cluster.cluster import SESSION_TIMEOUT_S
+from anabranch.simulation.cluster.node import Node
+from anabranch.simulation.machine.loop import context_of
+from anabranch.simulation.machine.network import CALM, Weather
+from anabranch.simulation.machine.store import StoreWeather
+from anabranch.simulation.world.kinds import TroubleKind
+from anabranch.simulation.world.world import World
+
+
+class Faults:
+    """Call `run` until the world is calm; then `end`, which returns once every broker is well."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._busy: set[Node] = set()
+        self.count = 0
+
+    async def run(self) -> None:
+        world, chance = self._world, self._world.chance
+        weights = {
+            self._kill: 3,
+            self._pause: 4,
+            self._cut_off: 4,
+            self._expire: 2,
+            self._part: 2,
+            self._cut: 4,
+            self._store: 2,
+            self._calls: 2,
+            self._disks: 2,
+        }
+        if TroubleKind.LOG_ENDS in world.kinds:
+            weights[self._end_log] = 3
+        while not world.is_calm:
+            await asyncio.sleep(chance.expovariate(1 / world.fault_every_s))
+            if world.is_calm:
+                return
+            self.count += 1
+            self._spawn(chance.choices(list(weights), list(weights.values()))[0]())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)  # Awaited by `end`.
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _victim(self) -> Node | None:
+        well = [node for node in self._world.cluster.up if node not in self._busy]
+        return self._world.chance.choice(well) if well else None
+
+    # -- brokers
+
+    async def _kill(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            self._world.note(f"{node} is killed")
+            self._world.cluster.kill(node)
+            await asyncio.sleep(self._world.chance.uniform(0.05, 1.5 * SESSION_TIMEOUT_S))
+            await self._world.cluster.start(node)
+            self._busy.discard(node)
+
+    def crash(self, node: Node) -> None:
+        """Kills that broker now, unless another fault affects it, and starts it again soon."""
+        if node.is_up and node not in self._busy:
+            self._busy.add(node)
+            self._world.note(f"{node} is killed at the worst moment")
+            self._world.cluster.kill(node)
+            self._spawn(self._come_back(node))
+
+    async def _come_back(self, node: Node) -> None:
+        await asyncio.sleep(self._world.chance.uniform(0.05, SESSION_TIMEOUT_S))
+        await self._world.cluster.start(node)
+        self._busy.discard(node)
+
+    async def _end_log(self) -> None:
+        """The log ends, and the broker with it; its supervisor starts another."""
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            self._world.note(f"{node}'s log ends")
+            self._world.loop.call_soon(node.log.fail, context=context_of(node.host))
+            await asyncio.sleep(self._world.chance.uniform(0.02, 1.0))
+            self._world.cluster.kill(node)
+            await self._come_back(node)
+
+    async def _pause(self) -> None:
+        await self._away(self._world.cluster.pause)
+
+    async def _cut_off(self) -> None:
+        await self._away(self._world.cluster.cut_off)
+
+    async def _away(self, how: object) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            assert callable(how)
+            await how(node, self._world.chance.uniform(0.1, 2 * SESSION_TIMEOUT_S))
+            self._busy.discard(node)
+
+    async def _expire(self) -> None:
+        node = self._victim()
+        if node is not None:
+            self._busy.add(node)
+            await self._world.cluster.expire(node)
+            self._busy.discard(node)
+
+    # -- the network
+
+    async def _part(self) -> None:
+        world = self._world
+        names = [*(node.name for node in world.cluster.nodes), *world.client_hosts.values()]
+        one, other = world.chance.sample(names, 2)
+        world.note(f"{one} and {other} are parted")
+        world.network.part(one, other)
+        await asyncio.sleep(world.chance.uniform(0.2, 4.0))
+        world.network.join(one, other)
+
+    async def _cut(self) -> None:
+        world = self._world
+        links = list(world.network.links)
+        chosen = world.chance.sample(links, min(len(links), world.chance.choice((1, 1, 2, 5))))
+        world.note(f"{len(chosen)} connections are cut")
+        world.network.cut(chosen)
+
+    # -- the stores, and calls between brokers
+
+    async def _disks(self) -> None:
+        world = self._world
+        world.cluster.disks.sync_max_s = world.chance.choice((0.005, 0.1, 1.0))
+        world.note(f"syncs take up to {world.cluster.disks.sync_max_s} s")
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        world.cluster.disks.sync_max_s = 0.0
+
+    async def _store(self) -> None:
+        world = self._world
+        weather = world.cluster.weather
+        weather.silent_before = world.chance.uniform(0, 0.2)
+        weather.silent_after = world.chance.uniform(0, 0.2)
+        weather.delay_max_s = world.chance.choice((0.003, 0.02, 0.2))
+        world.note(f"the store is {weather}")
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        _mend(weather)
+
+    async def _calls(self) -> None:
+        world = self._world
+        world.cluster.call_loss = world.chance.uniform(0, 0.4)
+        world.network.weather = Weather(straggler_chance=world.chance.uniform(0, 0.3), refuse_chance=0.1)
+        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
+        world.cluster.call_loss = 0.0
+        world.network.weather = Weather()
+
+    # -- the end of the faults
+
+    async def end(self) -> None:
+        world = self._world
+        world.network.join_all()
+        world.network.weather = CALM
+        world.cluster.call_loss = 0.0
+        world.cluster.disks.sync_max_s = 0.0
+        _mend(world.cluster.weather)
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        world.network.join_all()
+        world.network.weather = CALM
+        world.cluster.call_loss = 0.0
+        world.cluster.disks.sync_max_s = 0.0
+        _mend(world.cluster.weather)
+
+
+def _mend(weather: StoreWeather) -> None:
+    usual = StoreWeather()
+    weather.silent_before = weather.silent_after = 0.0
+    weather.delay_max_s = usual.delay_max_s

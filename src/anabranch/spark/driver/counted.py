@@ -1,0 +1,40 @@
+"""Steps of a segment ahead of a batch, and their sums. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from anabranch.model.cut import MessagePosition
+from anabranch.spark.plan.limit import Limit, Step, Steps
+
+
+class Counted:
+    """Steps are added at the end and forgotten at the beginning."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque()
+        self._rows = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, step: Step) -> None:
+        self._steps.append(step)
+        self._rows += step.rows
+        self._bytes += step.bytes
+
+    def forget_before(self, start: MessagePosition) -> None:
+        while self._steps and self._steps[0].behind(self._steps[0].rows) <= start:
+            step = self._steps.popleft()
+            self._rows -= step.rows
+            self._bytes -= step.bytes
+
+    def is_enough(self, limit: Limit) -> bool:
+        """Whether the limit has no room for all of them."""
+        return (limit.rows is not None and self._rows > limit.rows) or (
+            limit.bytes is not None and self._bytes > limit.bytes
+        )
+
+    def steps(self, until: MessagePosition) -> Steps:
+        return Steps(tuple(self._steps), until)

@@ -1,0 +1,1 @@
+"""Values of Spark and of topics' schemas, converted into each other."""

@@ -1,0 +1,207 @@
+"""Fences and the results of taking over: small files created once, never changed and never deleted.
+
+A fence is a file in `fences/` of the victim's folder that names ledgers, or all. The fencer creates it and then reads
+the log's tail; the writer looks for it between sync and confirmation. On a coherent file system at least one of them
+sees the other. What the fencer found is stored in `taken/`, a numbered sequence; of two answers for a ledger the first
+counts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from anabranch.model.position import LedgerId
+from anabranch.storage.core import format as fmt
+from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.recovery import Damage
+from anabranch.storage.port import LedgerState, LogError
+
+FENCES = "fences"
+TAKEN = "taken"
+
+
+class FenceNote(msgspec.Struct):
+    """The fenced ledgers; None for every ledger of the incarnation."""
+
+    ledgers: list[int] | None
+
+
+def create_only(files: Files, path: Path, data: bytes) -> bool:
+    """Creates a file that appears whole, synced and only once under its name; False if the name exists."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = files.create(part, 0)
+    try:
+        files.write(fd, [data], 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    try:
+        files.link(part, path)
+    except FileExistsError:
+        return False
+    finally:
+        files.unlink(part)
+    files.sync_folder(path.parent)
+    return True
+
+
+def read_whole(files: Files, path: Path) -> bytes:
+    fd = files.open(path)
+    try:
+        return files.read(fd, files.size(path), 0)
+    finally:
+        files.close(fd)
+
+
+def raise_fence(files: Files, folder: Path, ledgers: Collection[LedgerId] | None) -> None:
+    """When this returns, the writer of `folder` will find the fence before it confirms anything more."""
+    note = FenceNote(None if ledgers is None else sorted(ledgers))
+    is_raised = create_only(files, folder / FENCES / secrets.token_hex(16), msgspec.json.encode(note))
+    if not is_raised:
+        raise LogError(f"a fence in {folder} has the name of another one")
+
+
+class FenceWatch:
+    """The writer's side: finds fences raised since its last check."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._folder = folder / FENCES
+        self._seen: set[str] = set()
+        self.is_ended = False
+        self.why = "was taken by another broker"
+        self.ledgers: frozenset[int] = frozenset()
+
+    def look(self) -> bool:
+        """True if there are new fences. A folder or fence that cannot be read ends the incarnation."""
+        try:
+            names = self._files.list(self._folder)
+        except OSError as error:
+            self._end_unread(error)
+            return True
+        if len(names) == len(self._seen):
+            return False
+        new = [name for name in names if name not in self._seen and not name.startswith(".")]
+        for name in new:
+            self._seen.add(name)
+            self._add(name)
+        return bool(new)
+
+    def _end_unread(self, error: Exception) -> None:
+        self.is_ended = True
+        self.why = f"ends, since it is unknown whether another broker has taken it: {error}"
+
+    def _add(self, name: str) -> None:
+        try:
+            note = msgspec.json.decode(read_whole(self._files, self._folder / name), type=FenceNote)
+        except (OSError, msgspec.DecodeError) as error:
+            self._end_unread(error)
+            return
+        if note.ledgers is None:
+            self.is_ended = True
+        else:
+            self.ledgers |= frozenset(note.ledgers)
+
+
+@dataclass(slots=True)
+class FinalStates:
+    """The known final states of an incarnation."""
+
+    states: dict[LedgerId, LedgerState] = field(default_factory=dict)
+    namespaces: dict[LedgerId, str] = field(default_factory=dict)
+    # Ledgers that were asked for and never written.
+    absent: set[LedgerId] = field(default_factory=set)
+    # True once the whole incarnation has been taken: a ledger not in `states` does not exist.
+    is_final: bool = False
+    damage: list[Damage] = field(default_factory=list)
+    # How many results are stored; the next one gets this number.
+    results: int = 0
+
+    def has(self, ledgers: Collection[LedgerId] | None) -> bool:
+        """True if the answer for those ledgers (None: all) is known."""
+        if self.is_final:
+            return True
+        return ledgers is not None and all(one in self.states or one in self.absent for one in ledgers)
+
+
+class ResultNote(msgspec.Struct):
+    """The end of a stored result."""
+
+    final: bool
+    absent: list[int]
+    damage: list[Damage]
+
+
+def load_taken(files: Files, folder: Path) -> FinalStates:
+    taken = FinalStates()
+    while not taken.is_final:
+        path = folder / TAKEN / str(taken.results)
+        try:
+            data = read_whole(files, path)
+        except FileNotFoundError:
+            break
+        _fold_result(taken, data, path)
+        taken.results += 1
+    return taken
+
+
+def store_taken(files: Files, folder: Path, found: FinalStates, number: int) -> bool:
+    """Adds a result to the sequence; False if another broker was first, whose answer then counts."""
+    return create_only(files, folder / TAKEN / str(number), encode_result(found))
+
+
+def encode_result(found: FinalStates) -> bytes:
+    parts = [
+        fmt.encode_record(
+            ledger,
+            0,
+            0,
+            fmt.CHECKPOINT,
+            fmt.encode_part(
+                fmt.CheckpointPart(
+                    state.entries_end,
+                    0,
+                    state.bytes,
+                    found.namespaces.get(ledger, ""),
+                    state.snapshot,
+                    state.deltas,
+                )
+            ),
+        )
+        for ledger, state in sorted(found.states.items())
+    ]
+    note = msgspec.json.encode(ResultNote(found.is_final, sorted(found.absent), found.damage))
+    return b"".join([*parts, fmt.encode_record(0, len(parts), 0, fmt.SNAPSHOT, note)])
+
+
+def _fold_result(taken: FinalStates, data: bytes, path: Path) -> None:
+    view = memoryview(data)
+    for record in _records(view, path):
+        body = view[record.at + fmt.RECORD_BYTES : record.at + record.size]
+        if record.kind == fmt.SNAPSHOT:
+            note = msgspec.json.decode(body, type=ResultNote)
+            taken.is_final = note.final
+            taken.absent |= {LedgerId(one) for one in note.absent} - taken.states.keys()
+            taken.damage += note.damage
+            return
+        ledger = LedgerId(record.ledger)
+        if ledger not in taken.states and ledger not in taken.absent:
+            part = fmt.decode_part(body)
+            taken.states[ledger] = LedgerState(part.entries_end, part.snapshot, part.deltas, part.size)
+            taken.namespaces[ledger] = part.namespace
+    raise LogError(f"{path} is cut short")
+
+
+def _records(view: memoryview, path: Path) -> Iterable[fmt.LogRecord]:
+    at = 0
+    while at < len(view):
+        record = fmt.read_record(view, at, len(view))
+        if record is None or not record.is_good:
+            raise LogError(f"{path} is damaged at byte {at}")
+        yield record
+        at += record.size

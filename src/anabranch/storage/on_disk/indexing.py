@@ -1,0 +1,140 @@
+"""Indexes files that another incarnation wrote. Blocking; runs on a thread.
+
+A finished file has its index in its footer; a file whose writer died has the index that its successor stored beside it
+(`NNNNNNNN.idx`). Only a file with neither, or with a damaged one, is scanned.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from anabranch.model.position import Incarnation
+from anabranch.storage.core import format as fmt
+from anabranch.storage.on_disk.catalog import FooterIndex, LogFile
+from anabranch.storage.on_disk.fences import load_taken
+from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.recovery import FileStretch, Recovered, fold
+from anabranch.storage.on_disk.wal import wal_path
+
+log = logging.getLogger(__name__)
+
+
+def wal_numbers(files: Files, folder: Path) -> list[int]:
+    return sorted(int(name[:-4]) for name in files.list(folder) if name.endswith(".wal"))
+
+
+def read_trailer(files: Files, path: Path) -> tuple[fmt.Trailer, int] | None:
+    """A file's trailer and size; None if the file does not exist or was never finished."""
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        size = files.size(path)
+        trailer = fmt.decode_trailer(files.read(fd, fmt.TRAILER_BYTES, max(0, size - fmt.TRAILER_BYTES)))
+    except FileNotFoundError:
+        return None
+    finally:
+        files.close(fd)
+    return (trailer, size) if trailer is not None else None
+
+
+def load_file(
+    files: Files,
+    path: Path,
+    number: int,
+    incarnation: Incarnation | None = None,
+    *,
+    is_rewritten: bool = False,
+) -> LogFile | None:
+    """A file with the index stored in it or beside it, or None if it has no usable one."""
+    for source in (path, path.with_suffix(".idx")):
+        found = read_trailer(files, source)
+        if found is None:
+            continue
+        trailer, size = found
+        # Read, not mapped: the first touch of a mapping of a cold file reads far around it, 3 ms against 0.2.
+        if crc32c(read_part(files, source, trailer.directory_at, trailer.tables_at)) != trailer.crc:
+            log.error("the footer of %s is damaged, scanning the file instead", source)
+            continue
+        body = files.map(source, trailer.directory_at, size - fmt.TRAILER_BYTES - trailer.directory_at)
+        file = LogFile(path, number, incarnation, is_rewritten=is_rewritten)
+        file.index = FooterIndex(fmt.Footer(body, trailer.rows))
+        file.is_finished = True
+        file.disk_bytes = files.disk_bytes(path)
+        return file
+    return None
+
+
+def read_part(files: Files, path: Path, start: int, stop: int) -> bytes:
+    fd = files.open(path)
+    try:
+        return files.read(fd, stop - start, start)
+    finally:
+        files.close(fd)
+
+
+def open_stretch(files: Files, folder: Path, number: int) -> tuple[FileStretch, int] | None:
+    """A log file to be scanned whole, with its nonce. None if it has no header: then nothing was written to it."""
+    path = wal_path(folder, number)
+    view = files.map(path, 0, files.data_end(path))
+    head = fmt.decode_file_header(view)
+    return (FileStretch(number, view, fmt.FILE_BYTES, is_whole=True), head[1]) if head is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An incarnation's log files, as of that many stored results of take-overs. Once a result is final nothing is
+    added."""
+
+    files: list[LogFile]
+    results: int
+    is_final: bool
+
+
+def index_incarnation(files: Files, folder: Path, incarnation: Incarnation) -> Indexed:
+    """Every log file of an incarnation, each with an index."""
+    # Loaded first: later writes may be missed here, but then they belong to no result that is counted here.
+    taken = load_taken(files, folder)
+    found: list[LogFile] = []
+    unknown: list[tuple[FileStretch, int]] = []
+    for number in wal_numbers(files, folder):
+        file = load_file(files, wal_path(folder, number), number, incarnation)
+        if file is not None:
+            found.append(file)
+        elif (stretch := open_stretch(files, folder, number)) is not None:
+            unknown.append(stretch)
+        else:
+            found.append(_empty_file(files, folder, incarnation, number))
+    if unknown:
+        stretches = [stretch for stretch, _ in unknown]
+        scanned = fold(stretches, unknown[0][1], is_from_beginning=stretches[0].file == 1)
+        found += scanned_files(files, folder, incarnation, scanned)
+    for file in found:
+        file.damage = sorted(
+            {one.offset for one in taken.damage if one.file == file.number} | set(file.damage)
+        )
+    return Indexed(found, taken.results, taken.is_final)
+
+
+def scanned_files(files: Files, folder: Path, incarnation: Incarnation, scanned: Recovered) -> list[LogFile]:
+    found = []
+    for number, index in scanned.indexes.items():
+        file = LogFile(wal_path(folder, number), number, incarnation)
+        file.index = index
+        file.disk_bytes = files.disk_bytes(file.path)
+        file.damage = [one.offset for one in scanned.damage if one.file == number]
+        found.append(file)
+    return found
+
+
+def _empty_file(files: Files, folder: Path, incarnation: Incarnation, number: int) -> LogFile:
+    """A file that its writer prepared ahead and never wrote to."""
+    file = LogFile(wal_path(folder, number), number, incarnation)
+    file.disk_bytes = files.disk_bytes(file.path)
+    file.is_finished = True
+    return file

@@ -1,0 +1,390 @@
+"""Reclaims disk: removes files in which nothing is live, and rewrites those that are mostly dead or scattered.
+
+`choose` decides and is pure. `Reclaimer` carries the decision out: new files are synced before locations are exchanged,
+and only then are old ones unlinked, after the last read plan that names them has expired. After a crash in between both
+copies exist, and the newer generation counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from operator import add, ne
+from pathlib import Path
+from typing import TypeVar
+
+from anabranch.model.position import Incarnation
+from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile, OpenIndex
+from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.indexing import load_file
+from anabranch.storage.on_disk.live import Liveness, LiveRow
+from anabranch.storage.on_disk.rewrite import SUFFIX, Piece, RewriteDone, RewriteJob, plan_outputs
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Sources of one job: this bounds how much of the reserve it needs, and how much a crash can waste.
+_SOURCES_MAX = 8
+
+# How long a file must have been seen full before it is rewritten for being scattered.
+_SETTLE_MS = 15 * 60 * 1000
+
+# The sample from which it is estimated how scattered a file is.
+_SAMPLE_ROWS = 64
+_SAMPLE_ENTRIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """One finished file. `is_needed` if it must stay whatever it holds, because recovery would start there."""
+
+    id: int
+    disk_bytes: int
+    live_bytes: int
+    stretches: int
+    is_rewritten: bool
+    is_needed: bool = False
+    # For a rewritten file: its namespace's folder, and the bytes of all its records, live or not.
+    folder: str = ""
+    record_bytes: int = 0
+    # Old enough that its live entries will probably stay live for a while.
+    is_settled: bool = True
+
+    @property
+    def is_mostly_dead(self) -> bool:
+        # A small rewritten file is mostly header and blocks, and rewriting it would not change that.
+        return 2 * self.live_bytes < (self.record_bytes if self.is_rewritten else self.disk_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimPolicy:
+    file_bytes: int
+    # WAL files beyond this total are rewritten, oldest first, even if all their entries are live.
+    wal_bytes_max: int
+    # WAL files whose stretches are shorter than this on average are rewritten, once there are enough for a job.
+    stretch_bytes_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimVerdict:
+    remove: tuple[int, ...]
+    rewrite: tuple[int, ...]
+
+
+def choose(files: Sequence[FileFacts], policy: ReclaimPolicy, *, is_thorough: bool) -> ReclaimVerdict:
+    """Which files to remove at once and which to rewrite, oldest first.
+
+    Unless thorough, mostly dead files wait until together they waste a whole file: the promise is that the log takes
+    twice its live bytes plus a few files, and rewriting even a few bytes costs a process.
+    """
+    free = [file for file in files if not file.is_needed]
+    remove = tuple(file.id for file in free if file.live_bytes == 0)
+    alive = [file for file in free if file.live_bytes]
+    dead = [file for file in alive if file.is_mostly_dead]
+    if not is_thorough and sum(file.disk_bytes - file.live_bytes for file in dead) < policy.file_bytes:
+        dead = []
+    chosen = {file.id for file in dead}
+    # Most entries die young: rewriting those that are about to be consumed would only cost writes.
+    settled = [file for file in alive if is_thorough or file.is_settled]
+    short = [file for file in settled if not file.is_rewritten and _is_scattered(file, policy)]
+    if len(short) >= _SOURCES_MAX:
+        chosen |= {file.id for file in short}
+    chosen |= _crowds(alive, policy)
+    wal = [file for file in alive if not file.is_rewritten]
+    excess = sum(file.disk_bytes for file in wal if file.id not in chosen) - policy.wal_bytes_max
+    for file in wal:
+        if excess <= 0:
+            break
+        if file.id not in chosen:
+            chosen.add(file.id)
+            excess -= file.disk_bytes
+    return ReclaimVerdict(remove, tuple(file.id for file in alive if file.id in chosen))
+
+
+def _crowds(files: Sequence[FileFacts], policy: ReclaimPolicy) -> set[int]:
+    """Small rewritten files of one namespace, once there are enough of them to make one."""
+    small: dict[str, list[int]] = {}
+    for file in files:
+        if file.is_rewritten and file.disk_bytes < policy.file_bytes // 8:
+            small.setdefault(file.folder, []).append(file.id)
+    return {one for crowd in small.values() if len(crowd) >= _SOURCES_MAX for one in crowd}
+
+
+def _is_scattered(file: FileFacts, policy: ReclaimPolicy) -> bool:
+    return file.stretches > 1 and file.live_bytes < policy.stretch_bytes_min * file.stretches
+
+
+def count_stretches(index: OpenIndex | FooterIndex, rows: Sequence[LiveRow]) -> int:
+    """About how many separate stretches of the file hold those entries, from a sample of them.
+
+    Ledgers that were written at the same time alternate, commit by commit: many short stretches, however many bytes a
+    ledger has in the file as a whole.
+    """
+    if len(rows) <= 1:
+        return len(rows)
+    size = pieces = 0
+    for row in rows[:: -(-len(rows) // _SAMPLE_ROWS)]:
+        places = index.places(row.ledger, row.first, min(row.end - row.first, _SAMPLE_ENTRIES))
+        assert places is not None
+        _, offsets, lengths = places
+        size += sum(lengths)
+        pieces += 1 + sum(map(ne, map(add, offsets, lengths), offsets[1:]))
+    return max(len(rows), sum(row.size for row in rows) * pieces // size)
+
+
+class Reclaimer:
+    def __init__(
+        self,
+        root: Path,
+        own: Incarnation,
+        files: Files,
+        executor: Executor,
+        catalog: Catalog,
+        live: Liveness,
+        rewriter: Callable[[RewriteJob], Awaitable[RewriteDone]],
+        clock_ms: Callable[[], int],
+        policy: ReclaimPolicy,
+        *,
+        is_exclusive: bool,
+    ) -> None:
+        # When each file was first seen full.
+        self._seen: dict[int, int] = {}
+        self._root = root
+        self._own = own
+        self._files = files
+        self._executor = executor
+        self._catalog = catalog
+        self._live = live
+        self._rewriter = rewriter
+        self._clock_ms = clock_ms
+        self._policy = policy
+        # No other process uses this root: files of other incarnations may be reclaimed too. Else only our own log is.
+        self._is_exclusive = is_exclusive
+        self._facts: dict[int, tuple[FileFacts, list[LiveRow]]] = {}
+        # Facts are gathered on a thread. Files whose facts the loop changes meanwhile are listed here, and their facts
+        # not stored.
+        self._stale: set[int] = set()
+        self._storing = threading.Lock()
+        # Raised by every job, also one that failed: two copies of one generation would both count.
+        self._generation = 0
+        # Files that a read plan names: not unlinked before that time.
+        self._planned: dict[Path, int] = {}
+        # Files out of the catalog, still on disk because of a plan: (file, when it may be unlinked).
+        self._doomed: list[tuple[LogFile, int]] = []
+        # Sources with a damaged record: they are not rewritten.
+        self._damaged: set[int] = set()
+        self.rewritten_bytes = 0
+        self.removed_files = 0
+
+    # -- what changes a file's facts
+
+    def touched(self, ledger: int) -> None:
+        self._touched(self._catalog.files_of(ledger))
+
+    def touched_all(self) -> None:
+        self._touched(list(self._catalog.files.values()))
+
+    def _touched(self, files: Iterable[LogFile]) -> None:
+        with self._storing:
+            for file in files:
+                self._facts.pop(file.id, None)
+                self._stale.add(file.id)
+
+    def planned(self, files: Iterable[LogFile], until_ms: int) -> None:
+        # By path: recovered files are indexed again as more of their incarnation is taken, and become other objects
+        # then.
+        for file in files:
+            self._planned[file.path] = max(until_ms, self._planned.get(file.path, 0))
+
+    @property
+    def doomed_bytes(self) -> int:
+        return sum(file.disk_bytes for file, _ in self._doomed)
+
+    @property
+    def doomed_incarnations(self) -> set[Incarnation | None]:
+        return {file.incarnation for file, _ in self._doomed}
+
+    def live_bytes(self) -> int:
+        """As far as known: the live bytes of files that have not changed since the last pass, and of the one being
+        written."""
+        facts = dict(self._facts)
+        known = sum(one.live_bytes for one, _ in facts.values())
+        rest = [file for file in list(self._catalog.files.values()) if file.id not in facts]
+        return known + sum(row.size for file in rest for row in self._live.rows(file))
+
+    # -- one pass
+
+    async def run(self, *, is_thorough: bool) -> None:
+        """Removes and rewrites until there is nothing left to do."""
+        await self._in_thread(self._unlink_doomed)
+        while True:
+            verdict = await self._in_thread(self._judge, is_thorough)
+            gone = [self._catalog.files[one] for one in verdict.remove if one in self._catalog.files]
+            await self._remove(gone)
+            if not verdict.rewrite or not await self._rewrite(verdict.rewrite[:_SOURCES_MAX]):
+                return
+
+    def _judge(self, is_thorough: bool) -> ReclaimVerdict:
+        finished = [
+            file
+            for file in list(self._catalog.files.values())
+            if file.is_finished and (self._is_exclusive or file.incarnation == self._own)
+        ]
+        own = [file.number for file in finished if file.incarnation == self._own]
+        now = self._clock_ms()
+        # Kept only for files that still exist.
+        self._seen = {file.id: self._seen.get(file.id, now) for file in finished}
+        facts = [
+            replace(
+                self._facts_of(file, last_own=max(own, default=0)),
+                is_settled=now - self._seen[file.id] >= _SETTLE_MS,
+            )
+            for file in finished
+        ]
+        return choose(facts, self._policy, is_thorough=is_thorough)
+
+    def _facts_of(self, file: LogFile, last_own: int) -> FileFacts:
+        # The last checkpoint of the log being written is in its last finished file.
+        is_needed = (file.incarnation == self._own and file.number == last_own) or file.id in self._damaged
+        known = self._facts.get(file.id)
+        if known is None or known[0].is_needed != is_needed:
+            with self._storing:
+                self._stale.discard(file.id)
+            rows = [row for row in self._live.rows(file) if not self._is_replaced(file, row)]
+            size = sum(row.size for row in rows)
+            facts = FileFacts(
+                file.id,
+                file.disk_bytes,
+                size,
+                count_stretches(file.index, rows),
+                file.is_rewritten,
+                is_needed,
+                str(file.path.parent) if file.is_rewritten else "",
+                sum(row[3] for row in file.index.rows()) if file.is_rewritten else 0,
+            )
+            known = (facts, rows)
+            with self._storing:
+                # Ledgers trimmed or deleted while the facts were gathered may still be in them.
+                if file.id not in self._stale:
+                    self._facts[file.id] = known
+        return known[0]
+
+    def _is_replaced(self, file: LogFile, row: LiveRow) -> bool:
+        """True if a newer generation holds the same entries: a crash came between a rewrite and the removal of its
+        sources."""
+        first = row.first
+        newer = [one for one in self._catalog.files_of(row.ledger) if one.generation > file.generation]
+        while newer and first < row.end:
+            found = (one.index.places(row.ledger, first, row.end - first) for one in newer)
+            covered = max((len(places[1]) for places in found if places is not None), default=0)
+            if not covered:
+                return False
+            first += covered
+        return bool(newer)
+
+    async def _rewrite(self, ids: Sequence[int]) -> bool:
+        """True if this achieved something, so that another round makes sense."""
+        sources, job = await self._in_thread(self._plan, ids)
+        if not job.outputs:
+            return False
+        try:
+            done = await self._rewriter(job)
+            loaded = await self._in_thread(self._load_outputs, done.paths)
+        except OSError as error:
+            log.warning("rewriting %d files failed, they stay: %s", len(sources), error)
+            await self._in_thread(self._unlink_outputs, job)
+            return False
+        if done.damaged:
+            for one in done.damaged:
+                log.error("%s has a damaged record and is not rewritten", sources[one].path)
+                self._damaged.add(sources[one].id)
+            return True
+        for file in loaded:
+            self._catalog.add_indexed(file)
+            self.rewritten_bytes += file.disk_bytes
+            await asyncio.sleep(0)
+        await self._remove([file for file in sources if file.id in self._catalog.files])
+        return True
+
+    def _plan(self, ids: Sequence[int]) -> tuple[list[LogFile], RewriteJob]:
+        """Runs on a thread: there may be as many pieces as ledgers."""
+        known = [(self._catalog.files.get(one), self._facts.get(one)) for one in ids]
+        found = [(file, facts[1]) for file, facts in known if file is not None and facts is not None]
+        pieces = [
+            (self._live.namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
+            for i, (_, rows) in enumerate(found)
+            for row in rows
+        ]
+        generations = [file.generation for file in list(self._catalog.files.values())]
+        self._generation = 1 + max([self._generation, *generations])
+        outputs = plan_outputs(pieces, self._generation, self._root, file_bytes=self._policy.file_bytes)
+        sources = [(str(file.path), file.number, file.is_rewritten) for file, _ in found]
+        return [file for file, _ in found], RewriteJob(sources, outputs)
+
+    def _unlink_outputs(self, job: RewriteJob) -> None:
+        """Removes the outputs of a job that failed half-way: they are in no catalog, and their sources stay."""
+        for output in job.outputs:
+            for name in (output.name, f".{output.name}"):
+                with contextlib.suppress(OSError):
+                    self._files.unlink(Path(output.folder) / name)
+
+    def _load_outputs(self, paths: Sequence[str]) -> list[LogFile]:
+        loaded = [load_file(self._files, Path(path), 0, is_rewritten=True) for path in paths]
+        if not all(loaded):
+            raise OSError("a rewritten file cannot be read back")
+        return [one for one in loaded if one is not None]
+
+    async def _remove(self, files: Sequence[LogFile]) -> None:
+        """Drops files from the catalog, then unlinks them, at once or when the last plan that names them has
+        expired."""
+        if not files:
+            return
+        self._catalog.remove(files)
+        for file in files:
+            self._facts.pop(file.id, None)
+            self._stale.discard(file.id)
+            self._doomed.append((file, self._planned.pop(file.path, 0)))
+        self.removed_files += len(files)
+        await self._in_thread(self._unlink_doomed)
+
+    def _unlink_doomed(self) -> None:
+        now = self._clock_ms()
+        due = [one for one in self._doomed if one[1] <= now]
+        self._doomed = [one for one in self._doomed if one[1] > now]
+        for file, _ in due:
+            for path in (file.path, file.path.with_suffix(".idx")):
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.unlink(path)
+            # A mapped footer would keep the file's blocks allocated although its name is gone.
+            file.index = OpenIndex()
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
+
+
+def load_rewritten(files: Files, root: Path) -> list[LogFile]:
+    """All rewritten files. Removes those that a crash left half written. Blocking."""
+    found: list[LogFile] = []
+    folders = [root / "ledgers"]
+    while folders:
+        folder = folders.pop()
+        try:
+            names = files.list(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in sorted(names):
+            if not name.endswith(SUFFIX):
+                folders.append(folder / name)
+            elif name.startswith("."):
+                files.unlink(folder / name)
+            elif (loaded := load_file(files, folder / name, 0, is_rewritten=True)) is not None:
+                found.append(loaded)
+            else:
+                log.error("%s has no readable footer and is not used", folder / name)
+    return found

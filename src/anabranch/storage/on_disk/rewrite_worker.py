@@ -1,0 +1,53 @@
+"""The process that rewrites files: one job on stdin, its outcome on stdout. Started by `reclaim.py`.
+
+It is a process of its own, because copying and checking gigabytes in the broker's process would delay its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from anabranch.storage.on_disk.files import OsFiles
+from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
+
+# The worker must import this very package, however the broker found it.
+_PATH = os.pathsep.join(
+    filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
+)
+
+
+async def rewrite_in_process(job: RewriteJob) -> RewriteDone:
+    """Runs the job in a process of its own and waits for it."""
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "anabranch.storage.on_disk.rewrite_worker",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": _PATH},
+    )
+    try:
+        out, _ = await worker.communicate(msgspec.json.encode(job))
+    except asyncio.CancelledError:
+        worker.kill()
+        await worker.wait()
+        raise
+    if worker.returncode != 0:
+        raise OSError(f"the rewriting process ended with {worker.returncode}")
+    return msgspec.json.decode(out, type=RewriteDone)
+
+
+def main() -> None:
+    # Everything else on this machine is more urgent.
+    os.nice(10)
+    done = run_job(OsFiles(), msgspec.json.decode(sys.stdin.buffer.read(), type=RewriteJob))
+    sys.stdout.buffer.write(msgspec.json.encode(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A topic's log over its ledgers, whichever store keeps them."""

@@ -1,0 +1,75 @@
+"""A topic's record in the store, as its owner changes it: one change after the other, each by compare-and-set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from anabranch.errors import AnabranchError
+from anabranch.metadata.port import MetadataStore
+from anabranch.storage.core.topic_record import TopicRecord
+
+
+class TopicGoneError(AnabranchError):
+    """The topic does not exist, or is being deleted."""
+
+    code = 11  # ServerError.TopicNotFound of the wire protocol.
+
+
+class StoredRecord:
+    """`changed` is called with each record that was stored, before the next change begins."""
+
+    def __init__(
+        self,
+        path: str,
+        metadata: MetadataStore,
+        record: TopicRecord,
+        version: int,
+        changed: Callable[[TopicRecord], None],
+    ) -> None:
+        self.path = path
+        self.version = version
+        self._metadata = metadata
+        self._record = record
+        self._changed = changed
+        # Changes wait for each other: each must build on the one before.
+        self._changing = asyncio.Lock()
+        # Those under way, kept from being collected.
+        self.unfinished: set[asyncio.Task[None]] = set()
+
+    async def change(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Compare-and-set. A conflict means that another broker has opened the topic: this log is not ours any more.
+
+        Who gives up waiting does not stop it: the store may have carried it out, and then the version is another."""
+        await to_its_end(self.change_now(change), self.unfinished)
+
+    async def change_now(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """As `change`, in the task that calls: one that is run to its end."""
+        async with self._changing:
+            if self._record.is_deleting:
+                raise TopicGoneError(f"{self.path} is being deleted")
+            changed = change(self._record)
+            stored = await self._metadata.put(self.path, changed.encode(), if_version=self.version)
+            self.version = stored.version
+            self._record = changed
+            self._changed(changed)
+
+    async def is_current(self) -> bool:
+        """Whether the stored record still names our ledger last."""
+        found = await self._metadata.get(self.path)
+        ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
+        return bool(ledgers) and ledgers[-1].id == self._record.ledgers[-1].id
+
+
+async def to_its_end(work: Coroutine[Any, Any, None], unfinished: set[asyncio.Task[None]]) -> None:
+    """Runs the work in a task of its own, which continues if its caller is cancelled."""
+    task = asyncio.get_running_loop().create_task(work)
+    unfinished.add(task)
+    task.add_done_callback(unfinished.discard)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        # No caller awaits the outcome.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise

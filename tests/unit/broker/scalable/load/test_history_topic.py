@@ -1,0 +1,254 @@
+"""Load history as a broker publishes it: who can read it, what it keeps, and that nothing suffers by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.observe.metrics import render
+from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, SCHEMA
+from anabranch.broker.scalable.load.history_topic import HistoryTopic
+from anabranch.wire import pulsar_pb2 as pb
+from anabranch.wire.entry import parse_metadata
+from unit.broker.scalable.brokers import C, Peer, broker_lab, topics_of
+from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
+
+NEVER = 86_400.0
+QUIET: dict[str, Any] = {
+    # The test says when.
+    "scalable_topic_load_report_interval": NEVER,
+    "scalable_topic_auto_scale_interval": NEVER,
+    "load_history_heartbeat_interval": NEVER,
+}
+REST = "persistent/pulsar/system"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running(config=BrokerConfig(**QUIET)) as made:
+        yield made
+
+
+def history_of(broker: Broker) -> HistoryTopic:
+    assert broker.scaling is not None
+    assert broker.scaling.history is not None
+    return broker.scaling.history
+
+
+async def beat(broker: Broker) -> None:
+    assert broker.scaling is not None
+    await broker.scaling.beat()
+
+
+async def told(cluster: Cluster, beats: int = 1) -> None:
+    history = history_of(cluster.first.broker)
+    for _ in range(beats):
+        await beat(cluster.first.broker)
+    await history.flush()
+
+
+async def figure(broker: Broker, name: str) -> int:
+    page = b"".join([part async for part in render(broker)]).decode()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+    return int(line.split()[-1])
+
+
+# -- what comes out
+
+
+async def test_a_segment_is_told_of_with_its_range_and_what_flowed(cluster: Cluster) -> None:
+    segments = await cluster.topic(2)
+    reporter = cluster.first.broker.scaling
+    assert reporter is not None
+    for segment in segments:
+        await cluster.first.broker.topic(name_of(segment))
+    await reporter.reporter.sample()
+    await cluster.first.publish(name_of(segments[1]), b"a", b"b", b"c")
+    await reporter.reporter.sample()
+    await history_of(cluster.first.broker).flush()
+    found = [json.loads(value) for value in await cluster.first.read(HISTORY_TOPIC, "look", 3)]
+    assert [one["load"]["segment"] for one in found] == [0, 1, 1]
+    assert all(one["load"]["topic"] == str(TOPIC) for one in found)
+    assert (found[2]["load"]["range_start"], found[2]["load"]["range_end"]) == (0x8000, 0xFFFF)
+    assert found[1]["load"]["msg_rate_in"] == 0.0
+    assert found[2]["load"]["msg_rate_in"] > 0.0
+    assert found[2]["load"]["samples"] == 1
+
+
+async def test_messages_have_the_schema_that_the_topic_has(cluster: Cluster) -> None:
+    await told(cluster)
+    answer = await cluster.first.rest("GET", "schemas/pulsar/system/__load_history/schema")
+    assert answer.json()["type"] == "JSON"
+    assert json.loads(answer.json()["data"]) == SCHEMA
+    (value,) = await cluster.first.read(HISTORY_TOPIC, "look", 1)
+    assert json.loads(value)["heartbeat"]["window_ms"] == 60_000
+    topic = await cluster.first.broker.topic(HISTORY_TOPIC)
+    _, entries = await topic.log.read(topic.log.first, 1, 1)
+    assert parse_metadata(entries[0][2]).schema_version == bytes(8)
+
+
+async def test_the_history_is_not_about_itself(cluster: Cluster) -> None:
+    scaling = cluster.first.broker.scaling
+    assert scaling is not None
+    for _ in range(3):
+        await told(cluster)
+        await scaling.reporter.sample()
+    assert scaling.reporter.followed == frozenset()
+    assert len(history_of(cluster.first.broker)) == 0
+
+
+async def test_decisions_and_consumers_of_a_topic_are_told() -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker(**QUIET, scalable_topic_auto_scale_enabled=True)
+        topics = topics_of(broker)
+        await topics.create(TOPIC)
+        peer = await lab.peer(broker)
+        await peer.register(str(TOPIC), "a", 1)
+        await peer.register(str(TOPIC), "b", 2)
+        history = history_of(broker)
+        store = await lab.store.connect()
+        while not any(one.auto_splits for one in broker.autoscaler.figures()):
+            await store.now_ms()
+        await topics.split(TOPIC, 1)
+        while len(history) < 5:
+            await store.now_ms()
+        await store.close()
+        await history.flush()
+        assert history.published == 5
+        topic = await broker.topic(HISTORY_TOPIC)
+        assert topic.counters[0] == 5
+
+
+# -- who sees it
+
+
+async def test_lists_leave_the_topic_out_unless_it_is_asked_for(cluster: Cluster) -> None:
+    await told(cluster)
+    for path in (REST, "namespaces/pulsar/system/topics"):
+        assert (await cluster.first.rest("GET", path)).json() == []
+        shown = await cluster.first.rest("GET", path, params={"includeSystemTopic": "true"})
+        assert shown.json() == [str(HISTORY_TOPIC)]
+    peer = await Peer.connect(cluster.first.broker.service_url)
+    modes = pb.CommandGetTopicsOfNamespace
+    answer = await peer.ask(
+        C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="pulsar/system", mode=modes.ALL
+    )
+    await peer.close()
+    assert answer.type == C.GET_TOPICS_OF_NAMESPACE_RESPONSE
+    assert list(answer.getTopicsOfNamespaceResponse.topics) == []
+
+
+# -- what is kept
+
+
+@pytest.mark.parametrize(
+    "bound", [{"load_history_retention_bytes": 5_000}, {"load_history_retention": 60.0}], ids=["size", "time"]
+)
+async def test_the_topic_stays_within_its_bounds_whoever_subscribes(bound: dict[str, Any]) -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker(**QUIET, **bound)
+        history = history_of(broker)
+        await beat(broker)
+        await history.flush()
+        topic = await broker.topic(HISTORY_TOPIC)
+        subscription = await topic.create_subscription("never-reads", "earliest", {})
+        for _ in range(100):
+            await beat(broker)
+            await history.flush()
+        await topic.close()
+        topic = await broker.topic(HISTORY_TOPIC)
+        if "load_history_retention" in bound:
+            lab.now_ms += 61_000
+        entries = topic.log.entries
+        await topic.maintain()
+        assert topic.log.entries < entries / 2
+        assert topic.subscriptions[subscription.name].backlog() <= topic.log.entries
+
+
+# -- when something is wrong
+
+
+async def test_too_many_records_push_out_the_oldest_and_are_counted(cluster: Cluster) -> None:
+    broker = cluster.first.broker
+    history = HistoryTopic(
+        broker.config,
+        broker,
+        broker.new_topics,
+        broker.schemas,
+        broker.owners,
+        broker.now_ms,
+        broker="here:6650",
+        records_max=3,
+    )
+    for number in range(5):
+        history.consumers_changed(TOPIC, {"s": number})
+    assert (len(history), history.dropped) == (3, 2)
+    await history.flush()
+    found = [json.loads(value) for value in await cluster.first.read(HISTORY_TOPIC, "look", 3)]
+    assert [one["consumers"]["subscriptions"]["s"] for one in found] == [2, 3, 4]
+
+
+async def test_records_wait_while_the_topic_cannot_be_opened(cluster: Cluster) -> None:
+    broker = cluster.first.broker
+    assert (await cluster.first.rest("DELETE", "namespaces/pulsar/system")).status_code == 204
+    await told(cluster)
+    assert (len(history_of(broker)), history_of(broker).dropped) == (1, 0)
+    assert (await cluster.first.rest("PUT", "namespaces/pulsar/system")).status_code == 204
+    await told(cluster)
+    assert (len(history_of(broker)), history_of(broker).published) == (0, 2)
+
+
+async def test_what_the_log_does_not_take_is_dropped_and_counted(cluster: Cluster) -> None:
+    broker = cluster.first.broker
+    await told(cluster)
+    await broker.terminate_topic(HISTORY_TOPIC)
+    await told(cluster, 2)
+    assert len(history_of(broker)) == 0
+    assert await figure(broker, "anabranch_load_history_records_total") == 1
+    assert await figure(broker, "anabranch_load_history_dropped_total") == 2
+
+
+async def test_a_topic_that_was_deleted_or_closed_is_made_again(cluster: Cluster) -> None:
+    broker = cluster.first.broker
+    await told(cluster)
+    await broker.unload_topic(HISTORY_TOPIC)
+    await told(cluster)
+    await broker.delete_topic(HISTORY_TOPIC, force=True)
+    await told(cluster)
+    assert len(await cluster.first.read(HISTORY_TOPIC, "look", 1)) == 1
+    assert (history_of(broker).published, history_of(broker).dropped) == (3, 0)
+
+
+async def test_a_broker_that_does_not_own_the_topic_leaves_it_alone() -> None:
+    async with running(2, BrokerConfig(**QUIET)) as cluster:
+        other = history_of(cluster.nodes[1].broker)
+        await beat(cluster.nodes[1].broker)
+        await other.flush()
+        assert (other.published, other.dropped) == (0, 1)
+
+
+async def test_a_broker_that_ends_says_what_is_left_to_say() -> None:
+    async with broker_lab() as lab:
+        broker = await lab.broker(**QUIET)
+        history = history_of(broker)
+        await beat(broker)
+        await history.flush()
+        await beat(broker)
+    assert (history.published, len(history)) == (2, 0)
+
+
+async def test_switched_off_there_is_no_topic_and_no_figure() -> None:
+    async with running(config=BrokerConfig(**QUIET, load_history_enabled=False)) as cluster:
+        broker = cluster.first.broker
+        segments = await cluster.topic(1)
+        await cluster.first.publish(name_of(segments[0]), b"x")
+        assert broker.scaling is not None
+        assert broker.scaling.history is None
+        await broker.scaling.reporter.sample()
+        assert not await broker.resources.topic_exists(HISTORY_TOPIC)
+        assert b"load_history" not in b"".join([part async for part in render(broker)])
