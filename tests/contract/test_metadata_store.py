@@ -150,7 +150,7 @@ async def test_an_absent_node_reads_as_none(store: MetadataStore) -> None:
 async def test_a_created_node_starts_at_version_zero(store: MetadataStore, other: MetadataStore) -> None:
     made = await store.create("/a", b"one")
     assert (made.value, made.version, made.is_ephemeral) == (b"one", 0, False)
-    assert await other.get("/a") == made
+    assert await other.get("/a", fresh=True) == made
     assert await other.exists("/a")
 
 
@@ -223,7 +223,7 @@ async def test_concurrent_incrementers_lose_no_update(tree: Harness) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for at in range(64):
             group.create_task(increment(stores[at % len(stores)]))
-    final = await stores[0].get("/n")
+    final = await stores[0].get("/n", fresh=True)
     assert final is not None
     assert (final.value, final.version) == (b"64", 64)
 
@@ -303,19 +303,56 @@ async def test_a_read_after_a_write_that_was_given_up_is_the_last_word_on_it(
         assert await store.get("/a") == await other.get("/a") == found
 
 
-async def test_what_one_session_was_told_is_what_the_others_read(
+async def test_what_one_session_was_told_is_what_a_fresh_read_of_another_gives(
     store: MetadataStore, other: MetadataStore
 ) -> None:
-    assert await other.get("/f/a") is None
+    assert await other.get("/f/a", fresh=True) is None
     assert await other.children("/f") == []
     for number in range(20):
         written = await store.put("/f/a", b"%d" % number)
-        assert await other.get("/f/a") == written
+        assert await other.get("/f/a", fresh=True) == written
     assert await other.children("/f") == ["a"]
     await store.delete("/f/a")
-    assert await other.get("/f/a") is None
+    assert await other.get("/f/a", fresh=True) is None
     assert await other.children("/f") == []
     assert await other.exists("/f")
+
+
+async def test_a_session_reads_its_own_writes_without_asking_for_fresh_ones(store: MetadataStore) -> None:
+    for number in range(20):
+        written = await store.put(f"/f/{number}", b"x")
+        assert await store.get(f"/f/{number}") == written
+        assert len(await store.children("/f")) == len(await store.scan("/f")) == number + 1
+        await store.put("/n", b"%d" % number)
+        assert (await store.scan("/"))[-1][1].value == b"%d" % number
+    await store.delete("/f/3")
+    assert await store.get("/f/3") is None
+    assert not await store.exists("/f/3")
+
+
+async def test_after_a_write_of_its_own_a_session_reads_everything_stored_before(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    await other.put("/mine", b"")
+    for number in range(20):
+        written = await store.put("/f/a", b"%d" % number)
+        await other.put("/mine", b"")
+        assert await other.get("/f/a") == written
+    await store.delete("/f/a")
+    with pytest.raises(AlreadyExists):
+        await other.create("/mine", b"")
+    assert await other.children("/f") == []
+
+
+async def test_a_read_after_a_watch_named_a_change_has_the_change(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    with other.watch("/w") as watch:
+        await anext(watch)
+        for number in range(20):
+            written = await store.put("/w/a", b"%d" % number)
+            await until_named(watch, "/w/a")
+            assert await other.get("/w/a") == written
 
 
 # Children and scans.
@@ -467,6 +504,7 @@ async def test_an_ephemeral_names_its_session_and_ends_when_it_closes(
     made = await store.create("/brokers/one", b"here", ephemeral=True)
     assert made.is_ephemeral
     assert made.owner == store.session.id
+    assert await other.get("/brokers/one", fresh=True) == made
     assert await other.children("/brokers") == ["one"]
     with other.watch("/brokers") as watch:
         await store.close()

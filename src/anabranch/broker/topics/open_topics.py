@@ -193,13 +193,13 @@ class OpenTopics:
     async def finish_deleting(self, name: TopicName) -> None:
         """Finishes a deletion that was interrupted, so that the name is free again."""
         path, metadata = topic_record_path(name), self._services.metadata
-        found = await metadata.get(path)
+        found = await metadata.get(path, fresh=True)
         if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
             await finish_delete(path, record, found.version, self._services.log_store, metadata)
 
     async def _segment_generation(self, name: TopicName) -> int:
         """The generation of the topic that a segment is part of; raises TopicNotFoundError if it is part of none."""
-        record = await self._records.get(name)
+        record = await self._records.get(name, fresh=True)
         if record is None or segment_by_topic(record, name) is None:
             raise TopicNotFoundError(f"{name} is not a segment of any topic")
         return record.generation

@@ -95,8 +95,8 @@ class Store:
             raise StoreUnavailable("the store did not answer")
         return result
 
-    async def get(self, path: str) -> Versioned | None:
-        return await self._call(lambda: self.inner.get(path))
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
+        return await self._call(lambda: self.inner.get(path, fresh=fresh))
 
     async def exists(self, path: str) -> bool:
         return await self._call(lambda: self.inner.exists(path))

@@ -123,7 +123,8 @@ class TopicLog(LogView):
     ) -> TopicLog:
         """Takes the topic over from its former owner. `start` must follow before anything is appended."""
         while True:
-            found = await metadata.get(path)
+            # Fresh: the topic may have been created through another broker a moment ago.
+            found = await metadata.get(path, fresh=True)
             if found is None:
                 raise TopicGoneError(f"no topic at {path}")
             record = TopicRecord.decode(found.value)

@@ -104,7 +104,7 @@ class SegmentOwner:
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is not None and not record.may_delete(segment.id):
                 generation = await self._stored_generation(name)
                 if segment.classic_topic or generation is None or generation == record.generation:
@@ -124,7 +124,7 @@ class SegmentOwner:
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
     ) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is None and not segment.classic_topic:
                 raise SegmentGone(f"{topic} does not exist")
             if record is not None and not await self._is_subscribed(topic, record, subscription):
@@ -134,7 +134,7 @@ class SegmentOwner:
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is not None and await self._is_subscribed(topic, record, subscription):
                 raise SegmentRefused(
                     f"{topic} has the subscription {subscription}: delete it there, not on one segment"
@@ -149,7 +149,7 @@ class SegmentOwner:
             if subscription not in opened.subscriptions:
                 # A subscription that began at the latest message has no cursor on segments sealed before, and may need
                 # one now.
-                record = await self._records.get(topic)
+                record = await self._records.get(topic, fresh=True)
                 if record is not None and not await self._is_subscribed(topic, record, subscription):
                     raise SegmentRefused(f"{topic} has no subscription {subscription}")
                 await opened.create_subscription(subscription, "latest", {}, is_limited=False)
@@ -210,7 +210,7 @@ class SegmentOwner:
                     raise
 
     async def _record(self, topic: TopicName, segment: Segment) -> ScalableTopic:
-        record = await self._records.get(topic)
+        record = await self._records.get(topic, fresh=True)
         if record is None:
             raise SegmentRefused(f"there is no scalable topic {topic}")
         if segment.classic_topic:
@@ -238,7 +238,7 @@ class SegmentOwner:
 
     async def _stored_generation(self, name: TopicName) -> int | None:
         """The generation of the log stored under that name; None if there is none."""
-        found = await self._metadata.get(topic_record_path(name))
+        found = await self._metadata.get(topic_record_path(name), fresh=True)
         if found is None or not found.value:
             return None
         record = TopicRecord.decode(found.value)
