@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.rest import serve_rest
-from anabranch.broker.server import listen
+from anabranch.broker.runtime.listening import listen
 from harness.guarded import ANSWER_MAX_S, Guarded, guarded, token
 
 ASK = b"GET /status.html HTTP/1.1\r\nHost: broker\r\n\r\n"
