@@ -73,6 +73,7 @@ from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, LedgerId, Position
@@ -635,9 +636,9 @@ class Broker:
                 await self._guarded(topic, topic.quotas.check)
         self.quota_check_times.observe(self.loop.time() - started)
 
-    def _owners_changed(self) -> None:
-        self.open_topics.owners_changed()
-        self.non_persistent.owners_changed()
+    def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        self.open_topics.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""

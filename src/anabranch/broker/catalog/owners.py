@@ -1,8 +1,9 @@
 """Which broker serves a topic, and how brokers find each other.
 
-Ownership decides which broker should open a topic; the log's fence decides which one can write it. A single broker owns
-everything. Each broker registers itself at `/loadbalance/brokers/{host:port}` for as long as its session lasts, so that
-a client or broker that knows one of its addresses finds the others.
+Ownership is by bundle (`model/bundles.py`). It decides which broker should open a topic; the log's fence decides which
+one can write it. So owners may be wrong for a moment, and two brokers may disagree about them, and nothing is lost by
+it. A single broker owns everything. Each broker registers itself at `/loadbalance/brokers/{host:port}` for as long as
+its session lasts, so that a client or broker that knows one of its addresses finds the others.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, MetadataError
 from anabranch.metadata.port import MetadataStore, SessionState
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -34,18 +37,38 @@ class BrokerAddress:
     service_url: str
     http_url: str
     service_url_tls: str = ""
+    http_url_tls: str = ""
+    # By the names of its `advertisedListeners`.
+    listeners: Mapping[str, Addresses] = field(default_factory=dict, hash=False)
+
+    @property
+    def id(self) -> str:
+        """`host:port`, by which brokers know each other."""
+        return broker_id(self.service_url)
+
+
+# What `on_change` calls: with the bundles that have another owner.
+OwnersListener = Callable[[frozenset[BundleName]], None]
 
 
 class Owners(Protocol):
-    def owner(self, topic: TopicName) -> BrokerAddress:
-        """The broker that should serve the topic now."""
+    def owner(self, topic: TopicName) -> BrokerAddress | None:
+        """The broker that should serve the topic now; None while none is known, or while the topic's bundle moves."""
         ...
 
-    def is_mine(self, topic: TopicName) -> bool: ...
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        """The broker that should serve the topic. Waits a bounded time for one to be known; NotReadyError, which is
+        retryable, if none is. Call this before a topic is opened: it also waits while this broker may open nothing
+        because its session is in doubt."""
+        ...
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls `callback`, on the event loop, whenever some topic may have another owner. Returns a function to
-        stop."""
+    def is_mine(self, topic: TopicName) -> bool:
+        """Whether `owner` is this broker."""
+        ...
+
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
+        """Calls `callback`, on the event loop, with the bundles that have another owner than before, or none. When the
+        boundaries of a namespace's bundles change, these are the old and the new ones. Returns a function to stop."""
         ...
 
 
@@ -55,19 +78,27 @@ class SoleOwner:
     def __init__(self, me: BrokerAddress) -> None:
         self._me = me
 
-    def owner(self, topic: TopicName) -> BrokerAddress:
+    def owner(self, topic: TopicName) -> BrokerAddress | None:
+        return self._me
+
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
         return self._me
 
     def is_mine(self, topic: TopicName) -> bool:
         return True
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         return lambda: None
+
+
+def broker_id(service_url: str) -> str:
+    """The id of the broker with that service URL: `host:port`."""
+    return service_url.rpartition("/")[2]
 
 
 def broker_path(service_url: str) -> str:
     """The path at which the broker of that service URL registers."""
-    return f"{BROKERS}/{service_url.rpartition('/')[2]}"
+    return f"{BROKERS}/{broker_id(service_url)}"
 
 
 class BrokerRegistry:

@@ -14,6 +14,7 @@ from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoun
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.topics.creation import NewTopics
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import NamespaceName, TopicName
 
 # As long as Pulsar keeps an unused topic.
@@ -50,10 +51,9 @@ class NonPersistentTopics:
     async def open(self, name: TopicName, *, create: bool) -> NonPersistentTopic:
         """The topic; created if it does not exist, where topics may be auto-created."""
         self.check_enabled(name)
+        owner = await self._owners.resolve(name)
         if not self._owners.is_mine(name):
-            raise NotReadyError(
-                f"{name} is served by {self._owners.owner(name).service_url}: look it up again"
-            )
+            raise NotReadyError(f"{name} is served by {owner.service_url}: look it up again")
         # Checked also if the topic is open already: the namespace may be gone.
         await self._resources.policies(name.namespace)
         if (found := self._topics.get(name)) is not None:
@@ -115,9 +115,10 @@ class NonPersistentTopics:
             if namespace is None or name.namespace == namespace:
                 topic.close()
 
-    def owners_changed(self) -> None:
+    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        spaces = {bundle.namespace for bundle in bundles}
         for name, topic in list(self._topics.items()):
-            if not self._owners.is_mine(name):
+            if name.namespace in spaces and not self._owners.is_mine(name):
                 topic.close()
 
     def update_rates(self, seconds: float) -> None:

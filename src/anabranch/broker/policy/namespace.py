@@ -22,8 +22,7 @@ from anabranch.broker.policy.stored_json import (
     InvalidValue,
     JsonStruct,
 )
-
-HASH_SPACE_END = 0xFFFFFFFF
+from anabranch.model.bundles import HASH_SPACE_END, WHOLE, BundleRanges, bundle_ranges
 
 
 class Retention(
@@ -48,7 +47,7 @@ class Retention(
 class Bundles(JsonStruct, frozen=True, rename={"count": "numBundles"}):
     """The split of the namespace's hash space into bundles: `count` + 1 ascending boundaries."""
 
-    boundaries: tuple[str, ...] = ("0x00000000", "0xffffffff")
+    boundaries: tuple[str, ...] = WHOLE
     count: Int32 = 1
 
     @classmethod
@@ -73,11 +72,9 @@ class Bundles(JsonStruct, frozen=True, rename={"count": "numBundles"}):
             raise InvalidValue("Invalid bundles: boundaries must ascend from 0x00000000 to 0xffffffff")
         return self
 
-    def range_of(self, hash32: int) -> str:
-        """The bundle (`0x…_0x…`) that owns this hash."""
-        edges = [int(text, 16) for text in self.boundaries]
-        index = max(i for i, edge in enumerate(edges[:-1]) if edge <= hash32)
-        return f"{self.boundaries[index]}_{self.boundaries[index + 1]}"
+    @property
+    def ranges(self) -> BundleRanges:
+        return bundle_ranges(self.boundaries)
 
 
 SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]

@@ -112,7 +112,8 @@ class TopicNaming:
             await self._check_segment(name)
         else:
             await self._check_lookup(name)
-        return None if self._owners.is_mine(name) else self._owners.owner(name)
+        found = await self._owners.resolve(name)
+        return None if self._owners.is_mine(name) else found
 
     async def check_published(self, name: TopicName) -> None:
         """Raises NotReadyError for a segment that is only planned: its parents may still be written, and it must not be

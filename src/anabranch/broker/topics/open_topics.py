@@ -23,6 +23,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.records import Records
 from anabranch.metadata.port import SessionState
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.storage.core.topic_record import TopicRecord
@@ -134,10 +135,9 @@ class OpenTopics:
     async def _open(
         self, name: TopicName, create: bool, made_for: ScalableTopic | None, for_deletion: bool
     ) -> Topic:
+        owner = await self._owners.resolve(name)
         if not self._owners.is_mine(name):
-            raise NotReadyError(
-                f"{name} is served by {self._owners.owner(name).service_url}: look it up again"
-            )
+            raise NotReadyError(f"{name} is served by {owner.service_url}: look it up again")
         losses = self._losses
         policies = NamespacePolicies() if for_deletion else await self._resources.policies(name.namespace)
         if create and not await self._resources.topic_exists(name):
@@ -214,10 +214,12 @@ class OpenTopics:
 
     # -- topics that other brokers may have taken
 
-    def owners_changed(self) -> None:
-        """Closes the topics that this broker does not own any more; their clients look them up again."""
+    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        """Closes the topics of these bundles that this broker does not own any more; their clients look them up
+        again."""
+        spaces = {bundle.namespace for bundle in bundles}
         for name, topic in self.all().items():
-            if not self._owners.is_mine(name):
+            if name.namespace in spaces and not self._owners.is_mine(name):
                 self._services.background.begin(topic.close())
 
     def session_changed(self, state: SessionState) -> None:

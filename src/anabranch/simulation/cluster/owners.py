@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from anabranch.broker.catalog.owners import BROKERS, BrokerAddress
+from anabranch.broker.catalog.owners import BROKERS, BrokerAddress, OwnersListener
 from anabranch.broker.scalable.owner.segments import SegmentOwner
 from anabranch.controller.core.errors import SegmentUnavailable
 from anabranch.controller.ports import SegmentStatus
 from anabranch.metadata.errors import MetadataError
 from anabranch.metadata.port import MetadataStore
-from anabranch.model.names import TopicName
+from anabranch.model.bundles import BundleName
+from anabranch.model.names import NamespaceName, TopicName
 from anabranch.model.scalable import InitialPosition
 from anabranch.model.segments import Segment
 from anabranch.simulation.cluster.node import Node
@@ -40,7 +41,8 @@ class RegisteredOwners:
         self._metadata = metadata
         self._me = me
         self._known: dict[str, BrokerAddress] = {me.service_url: me}
-        self._callbacks: list[Callable[[], None]] = []
+        self._spaces: set[NamespaceName] = set()  # Those that owners were asked for.
+        self._callbacks: list[OwnersListener] = []
 
     def start(self) -> None:
         watch = self._metadata.watch(BROKERS)
@@ -67,19 +69,23 @@ class RegisteredOwners:
         if found.keys() != self._known.keys():
             self._known = found
             for callback in list(self._callbacks):
-                callback()
+                callback(frozenset(BundleName(space, "0x00000000_0xffffffff") for space in self._spaces))
 
     def owner(self, topic: TopicName) -> BrokerAddress:
+        self._spaces.add(topic.namespace)
         if not self._known:
             return self._me
         name = str(topic)
         best = max(sorted(self._known), key=lambda url: zlib.crc32(f"{url} {name}".encode()))
         return self._known[best]
 
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
     def is_mine(self, topic: TopicName) -> bool:
         return self.owner(topic).service_url == self._me.service_url
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
 

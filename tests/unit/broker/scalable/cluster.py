@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterRecord
@@ -25,6 +25,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
+from anabranch.model.bundles import bundle_ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
@@ -56,15 +57,18 @@ class Assigned:
     brokers: list[BrokerAddress]
     mine: int
     moved: dict[TopicName, int] = field(default_factory=dict)
-    listeners: list[Callable[[], None]] = field(default_factory=list)
+    listeners: list[OwnersListener] = field(default_factory=list)
 
     def owner(self, topic: TopicName) -> BrokerAddress:
         return self.brokers[self.moved.get(topic, 0)]
 
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
     def is_mine(self, topic: TopicName) -> bool:
         return self.moved.get(topic, 0) == self.mine
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         self.listeners.append(callback)
         return lambda: self.listeners.remove(callback)
 
@@ -119,7 +123,7 @@ class Cluster:
             owners.moved[topic] = to
         for owners in self.owners:
             for told in list(owners.listeners):
-                told()
+                told(frozenset([bundle_ranges().of(topic)]))
 
     # -- what a controller stores
 

@@ -62,8 +62,9 @@ async def _owned(request: HttpRequest) -> Owned:
     if stored is not None and stored.range == span:
         segment = stored
     owned = Owned(services, parent, segment)
+    owner = await services.owners.resolve(owned.name)
     if not services.owners.is_mine(owned.name):
-        raise AskElsewhere(services.owners.owner(owned.name).http_url, "Ask the segment's owner")
+        raise AskElsewhere(owner.http_url, "Ask the segment's owner")
     return owned
 
 

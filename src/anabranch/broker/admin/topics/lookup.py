@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
@@ -37,4 +35,4 @@ async def lookup(
 async def bundle(services: AdminServices, topic: TopicName) -> str:
     """The bundle that owns the topic's hash, as Pulsar computes it."""
     policies = await services.resources.policies(topic.namespace)
-    return policies.bundles.range_of(zlib.crc32(str(topic).encode()))
+    return policies.bundles.ranges.of(topic).range

@@ -206,7 +206,7 @@ async def reveal(
     410 if `topicId` is the id of another topic of that name: the entries were deleted with the former topic."""
     revealed = _batch(write, batch)
     await services.rights.produce(role, name)
-    check_owned(services, name)
+    await check_owned(services, name)
     try:
         await (await _revealed_by(services, name, topicId)).hidden.reveal(revealed)
     except LogError as error:

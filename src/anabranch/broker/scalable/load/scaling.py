@@ -89,7 +89,7 @@ class BrokerScaling:
         self.reporter.start()
         self.scaler.start()
         background.until_done(self.reporter.adopt)
-        self._owners.on_change(lambda: background.until_done(self.reporter.adopt))
+        self._owners.on_change(lambda _: background.until_done(self.reporter.adopt))
         background.every(self.reporter.interval_s, self.reporter.sample)
         if self.history is not None:
             background.every(config.load_history_heartbeat_interval, self.beat)
@@ -115,4 +115,5 @@ class BrokerScaling:
         owners = self._owners
         if owners.is_mine(segment):
             return True
-        return await self._metadata.exists(broker_path(owners.owner(segment).service_url))
+        found = owners.owner(segment)
+        return found is not None and await self._metadata.exists(broker_path(found.service_url))

@@ -21,7 +21,7 @@ from anabranch.broker.catalog.segment_records import (
     generation_of,
     segment_by_id,
 )
-from anabranch.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from anabranch.broker.errors import NotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.broker.scalable.load.reporter import remove_load
 from anabranch.broker.scalable.ports import ServedTopics
 from anabranch.broker.subscription.subscription import Subscription
@@ -281,35 +281,39 @@ class RoutedSegments:
         self._local = local
         self._remote = remote
 
-    def _at(self, topic: TopicName, segment: Segment) -> Segments:
+    async def _at(self, topic: TopicName, segment: Segment) -> Segments:
         name = segment.topic(topic)
-        return self._local if self._owners.is_mine(name) else self._remote(self._owners.owner(name))
+        try:
+            owner = await self._owners.resolve(name)
+        except NotReadyError as error:
+            raise SegmentUnavailable(str(error)) from error
+        return self._local if self._owners.is_mine(name) else self._remote(owner)
 
     async def create(self, topic: TopicName, segment: Segment, subscriptions: Sequence[str]) -> None:
-        await self._at(topic, segment).create(topic, segment, subscriptions)
+        await (await self._at(topic, segment)).create(topic, segment, subscriptions)
 
     async def seal(self, topic: TopicName, segment: Segment) -> None:
-        await self._at(topic, segment).seal(topic, segment)
+        await (await self._at(topic, segment)).seal(topic, segment)
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
-        await self._at(topic, segment).delete(topic, segment)
+        await (await self._at(topic, segment)).delete(topic, segment)
 
     async def create_subscription(
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
     ) -> None:
-        await self._at(topic, segment).create_subscription(topic, segment, subscription, initial)
+        await (await self._at(topic, segment)).create_subscription(topic, segment, subscription, initial)
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
-        await self._at(topic, segment).delete_subscription(topic, segment, subscription)
+        await (await self._at(topic, segment)).delete_subscription(topic, segment, subscription)
 
     async def seek(self, topic: TopicName, segment: Segment, subscription: str, timestamp_ms: int) -> None:
-        await self._at(topic, segment).seek(topic, segment, subscription, timestamp_ms)
+        await (await self._at(topic, segment)).seek(topic, segment, subscription, timestamp_ms)
 
     async def skip_all(self, topic: TopicName, segment: Segment, subscription: str) -> None:
-        await self._at(topic, segment).skip_all(topic, segment, subscription)
+        await (await self._at(topic, segment)).skip_all(topic, segment, subscription)
 
     async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
-        return await self._at(topic, segment).status(topic, segment)
+        return await (await self._at(topic, segment)).status(topic, segment)
 
 
 def unreachable(owner: BrokerAddress) -> Segments:

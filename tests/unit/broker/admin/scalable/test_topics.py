@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import AllowAll
@@ -691,7 +691,10 @@ class OneOwner:
     def is_mine(self, topic: TopicName) -> bool:
         return self._is_mine
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         return lambda: None
 
     def segments(self, owner: BrokerAddress) -> Segments:
