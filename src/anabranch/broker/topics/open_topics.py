@@ -184,7 +184,7 @@ class OpenTopics:
             if made is not None:
                 return made
         try:
-            return await TopicLog.open(*where)
+            return await TopicLog.open(*where, services.last_word)
         except TopicGoneError as error:
             # A deletion that lost the store half-way leaves its mark, under which no topic could be created.
             await self.finish_deleting(name)
