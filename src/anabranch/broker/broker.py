@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -38,6 +39,11 @@ from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe import metrics
+from anabranch.broker.peers.directory import RegisteredPeers, peer_id
+from anabranch.broker.peers.handshake import PeerIdentity
+from anabranch.broker.peers.link import PeerTls
+from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -112,9 +118,11 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
-        remote_segments: Callable[[BrokerAddress], Segments] = unreachable,
+        remote_segments: Callable[[BrokerAddress], Segments] | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`config` may change while the broker runs, as far as its settings allow; everything else stays."""
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays. With
+        `owners`, the broker is one of several."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -128,6 +136,7 @@ class Broker:
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
         self._build_catalog(owners)
+        self._build_peers(random_bytes)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -149,12 +158,33 @@ class Broker:
         """The stores of everything besides messages, and the owners of topics."""
         me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
         self.owners: Owners = owners or SoleOwner(me)
+        self.is_one_of_several = owners is not None
         self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
+
+    def _build_peers(self, random_bytes: Callable[[int], bytes]) -> None:
+        """The links to other brokers."""
+        config = self.config
+        self.run_id = random_bytes(8).hex()
+        self.peers = Peers(
+            PeerIdentity(peer_id(self.service_url), self.run_id),
+            self.metadata,
+            RegisteredPeers(self.metadata),
+            self.background,
+            random_bytes,
+            tls=PeerTls(
+                config.broker_client_tls_enabled,
+                config.broker_client_trust_certs_file_path,
+                config.broker_client_certificate_file_path,
+                config.broker_client_key_file_path,
+                config.tls_hostname_verification_enabled,
+            ),
+            server_version=self.server_version,
+        )
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""
@@ -188,11 +218,18 @@ class Broker:
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
         )
 
-    def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments]) -> None:
+    def _segments_at(self, owner: BrokerAddress) -> Segments:
+        """The segments of another broker."""
+        return PeerSegments(self.peers, owner.service_url) if self.is_one_of_several else unreachable(owner)
+
+    def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments] | None) -> None:
         """Scalable topics and their segments; some parts are None while scalable topics are turned off."""
         # What this broker does to the segments that it owns, and the same for every segment at any broker.
         self.segment_owner = SegmentOwner(self.metadata, self, self.new_topics, self.schemas, self.now_ms)
-        self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
+        self.segments: Segments = RoutedSegments(
+            self.owners, self.segment_owner, remote_segments or self._segments_at
+        )
+        ServedSegments(self.segment_owner).serve(self.peers)
         self.subscription_limits = SubscriptionLimits(self.records, self._limits)
         self.scalable: ScalableTopics | None = None
         self.registration: Registration | None = None
@@ -313,6 +350,7 @@ class Broker:
                 default_segments=config.scalable_topic_default_segments,
                 frame_bytes_max=config.max_message_size,
             ),
+            self.peers.acceptor,
         )
         self.revocation = Revocation(
             self.metadata, rights, self.background, self.sessions, registered, self.requests.topic_lists
@@ -365,6 +403,8 @@ class Broker:
 
     async def start(self) -> None:
         await self.registry.start()
+        if self.is_one_of_several:
+            await self.peers.start()
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
@@ -430,6 +470,7 @@ class Broker:
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
+        await self.peers.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
         await self.registry.close()

@@ -74,6 +74,15 @@ class Security:
         except Exception as error:
             raise AccessFailed(f"token: the function that returns it has failed: {error!r}") from error
 
+    def answer(self, challenge: bytes) -> bytes:
+        """The data that is sent when a broker asks for more, or again."""
+        return self.proof()
+
+    @property
+    def is_of_peer(self) -> bool:
+        """Whether the connection is one of brokers, which exchange requests of their own."""
+        return False
+
     def headers(self) -> dict[str, str]:
         """The same for the admin REST."""
         if self.username is not None:

@@ -141,6 +141,10 @@ class FrameDecoder:
         self._need = 8  # Bytes of that frame, as far as its header is known.
         self._quiet = 0
 
+    def lift_command_limits(self) -> None:
+        """Commands may be as large as frames: the peer is trusted."""
+        self._command_limits = (None, None)
+
     @property
     def pending(self) -> int:
         """Bytes of a frame that has not arrived in full."""

@@ -74,6 +74,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     tls_key_file_path: str = ""
     tls_trust_certs_file_path: str = ""
     tls_require_trusted_client_cert_on_connect: bool = False
+    # For the links between brokers: whether they use TLS, the authorities that they trust ("": the system's), the
+    # certificate that this broker shows to others that require one.
+    broker_client_tls_enabled: bool = False
+    broker_client_trust_certs_file_path: str = ""
+    broker_client_certificate_file_path: str = ""
+    broker_client_key_file_path: str = ""
+    # Whether another broker's certificate must be for the host name of its address.
+    tls_hostname_verification_enabled: bool = True
     # How often these files are checked for changes.
     tls_cert_refresh_check_duration_sec: int = 300
 
@@ -501,6 +509,8 @@ def _check(found: Loaded) -> None:
         raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
     if config.tls_require_trusted_client_cert_on_connect and not config.tls_trust_certs_file_path:
         raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
+    if bool(config.broker_client_certificate_file_path) != bool(config.broker_client_key_file_path):
+        raise ConfigError("brokerClientCertificateFilePath and brokerClientKeyFilePath belong together")
     if config.authorization_enabled and not config.authentication_enabled:
         raise ConfigError(
             "authorizationEnabled needs authenticationEnabled=true: permissions apply to authenticated roles"

@@ -20,6 +20,7 @@ from anabranch.broker.connection.request_tasks import RequestTasks
 from anabranch.broker.connection.topic_list_watch import TopicListWatch
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.peers.handshake import AcceptingHandshake
 from anabranch.broker.policy.limits import BURST_BYTES
 from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession
 from anabranch.broker.scalable.watch.dag_watch import DagWatch
@@ -131,6 +132,9 @@ class ClientSession(asyncio.BufferedProtocol):
         self.host = ""
         self.identity = NOBODY
         self.challenged_s: float | None = None
+        # For another broker's connection: its handshake, and its id once that is done.
+        self.peering: AcceptingHandshake | None = None
+        self.peer = ""
         self.is_open = False
         self.is_writable = True
         self._decoder = FrameDecoder(

@@ -252,16 +252,13 @@ async def running(
     owners: list[Assigned] = []
     nodes: list[Node] = []
 
-    def remote(owner: BrokerAddress) -> Segments:
-        return nodes[known.index(owner)].broker.segment_owner
-
     async with contextlib.AsyncExitStack() as stack:
         metadata = await store.connect()
         stack.push_async_callback(metadata.close)
         for number in range(brokers):
             owners.append(Assigned(known, number))
             node = await stack.enter_async_context(
-                _node(number, store, medium, owners[-1], remote, config or BrokerConfig(), authorizer)
+                _node(number, store, medium, owners[-1], config or BrokerConfig(), authorizer)
             )
             known.append(BrokerAddress(node.broker.service_url, node.broker.http_url))
             nodes.append(node)
@@ -277,7 +274,6 @@ async def _node(
     store: MemoryMetadata,
     medium: MemoryMedium,
     owners: Assigned,
-    remote: Callable[[BrokerAddress], Segments],
     config: BrokerConfig,
     authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
@@ -300,7 +296,6 @@ async def _node(
         http_url=http_url,
         now_ms=lambda: NOW_MS,
         owners=owners,
-        remote_segments=remote,
         authorizer=authorizer,
     )
     made.append(broker)
