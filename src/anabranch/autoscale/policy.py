@@ -157,9 +157,9 @@ class PolicyField:
             if not isinstance(value, bool):
                 raise InvalidPolicy(f"{label} is {value!r}; give true or false")
             return value
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         # NaN is between no two numbers.
-        if not is_number or not -NUMBER_MAX <= value <= NUMBER_MAX:
+        is_number = isinstance(value, int | float) and -NUMBER_MAX <= value <= NUMBER_MAX
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_number:
             raise InvalidPolicy(f"{label} is {value!r}; give a number, without quotes or a unit")
         if self.kind is float:
             return float(value)
