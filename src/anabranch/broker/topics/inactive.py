@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from anabranch.errors import AnabranchError
 from anabranch.broker.policy.namespace import InactiveTopics
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.open_topics import OpenTopics
+from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
