@@ -8,6 +8,7 @@ allows it.
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import urlsplit
 
 from anabranch.broker.admin.http.errors import RestError
@@ -16,6 +17,9 @@ from anabranch.broker.admin.http.request import CERTIFICATE, HttpRequest
 from anabranch.broker.admin.http.route_table import FoundRoute
 from anabranch.broker.connection.sign_in import SignIn
 from anabranch.broker.security.authentication import NOBODY, AuthenticationFailed
+
+# The headers that say who asks.
+_ONCE: Final = (b"authorization", b"x-original-principal")
 
 
 class Caller:
@@ -61,6 +65,12 @@ class Caller:
             # A proxy before us may use the other one, and take what follows for another caller's request.
             text = "The request has a Content-Length and a Transfer-Encoding: send one of them"
             raise RestError(400, text, {"Connection": "close"})
+        for name in _ONCE:
+            if request.headers(name) > 1:
+                # A proxy that adds its own must not be outdone by the one that the client has sent.
+                raise RestError(
+                    400, f"The request has several headers {name.decode()}", {"Connection": "close"}
+                )
         if request.method not in ("GET", "HEAD", "OPTIONS") and not _is_own_page(request):
             raise RestError(403, "A page of another site may change nothing here")
 

@@ -60,6 +60,10 @@ class HttpRequest:
                 return str(value.decode("latin-1"))
         return ""
 
+    def headers(self, name: bytes) -> int:
+        """How many headers have that name."""
+        return sum(known == name for known, _ in self.scope["headers"])
+
     def at(self, web_url: str) -> str:
         """The address of the same request at another broker."""
         path = self.scope["raw_path"].partition(b"?")[0].decode("latin-1")
