@@ -16,7 +16,7 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import CERTIFICATE, HttpRequest
 from anabranch.broker.admin.http.route_table import FoundRoute
 from anabranch.broker.connection.sign_in import SignIn
-from anabranch.broker.security.authentication import NOBODY, AuthenticationFailed
+from anabranch.broker.security.authentication import NOBODY, AuthenticationFailed, TooManyTries
 
 # The headers that say who asks.
 _ONCE: Final = (b"authorization", b"x-original-principal")
@@ -39,6 +39,8 @@ class Caller:
                 request.header(b"x-original-principal"),
                 host=(request.scope.get("client") or ("",))[0],
             )
+        except TooManyTries as error:
+            raise RestError(429, str(error), {"Retry-After": "1"}) from None
         except AuthenticationFailed as error:
             # Browsers answer the other challenge with a dialog of their own, before the page can ask.
             challenge = "Bearer" if request.path.startswith("/ui/") else self._sign_in.challenge
