@@ -12,7 +12,7 @@ from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.broker.security.rights import NoSuchTenantError, NotAuthorizedError
 from anabranch.controller.core import errors as controller_errors
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import StoreUnavailable, ValueTooLarge
+from anabranch.metadata.errors import InvalidPath, StoreUnavailable, ValueTooLarge
 from anabranch.model.names import InvalidName
 from anabranch.model.segments import LayoutRefused
 from anabranch.storage.port import LogFullError
@@ -57,6 +57,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (broker_errors.TooManyTopicsError, 412),
     (broker_errors.NotAllowedError, 409),
     (broker_errors.NotReadyError, 503),
+    (InvalidPath, 412),
     (ValueTooLarge, 413),
     (StoreUnavailable, 503),
     (LogFullError, 503),
