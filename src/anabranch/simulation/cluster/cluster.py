@@ -22,8 +22,9 @@ from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
 from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
-from anabranch.simulation.cluster.sabotage import Sabotage, UnfencedLog, corrupt
+from anabranch.simulation.cluster.sabotage import OldReads, Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
+from anabranch.simulation.machine.followers import LAG_MAX_S
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
 from anabranch.simulation.machine.network import Network
 from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
@@ -55,7 +56,10 @@ class Cluster:
         note: Callable[[str], None],
         sabotage: frozenset[Sabotage] = frozenset(),
         config: BrokerConfig = CONFIG,
+        lags: random.Random | None = None,
     ) -> None:
+        """With `lags`, each session reads from a server that is as far behind as they say."""
+        self._lags = lags
         self._sabotage = sabotage
         self._config = config
         self.loop = loop
@@ -104,7 +108,13 @@ class Cluster:
             return
 
     async def _boot(self, node: Node) -> None:
-        node.store = Store(await self.metadata.connect(), self.weather, self.chance)
+        session = await self.metadata.connect()
+        lag_s = 0.0 if self._lags is None else self._lags.choice((0.0, 0.02, 0.2, 1.0)) * LAG_MAX_S
+        follower = self.metadata.follower(session, lag_s) if lag_s else None
+        make_store = OldReads if Sabotage.BELIEVE_OLD_READS in self._sabotage else Store
+        node.store = make_store(session, self.weather, self.chance, follower)
+        if lag_s:
+            self.note(f"{node} reads metadata that is {lag_s} s behind")
         metadata = node.store
         resources = Resources(metadata, self._config.cluster_name)
         await resources.start()
