@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerAddress, BrokerRegistry, Owners, SoleOwner
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -112,6 +114,7 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
+        run_id: str = "",
         remote_segments: Callable[[BrokerAddress], Segments] = unreachable,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays."""
@@ -121,12 +124,15 @@ class Broker:
         self.resources = resources
         self.service_url, self.service_url_tls = service_url, service_url_tls
         self.http_url, self.http_url_tls = http_url, http_url_tls
+        # Names this start of the broker: the next one on the same address has another.
+        self.run_id = run_id or uuid.uuid4().hex
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.now_ms = now_ms
         self.started_ms = now_ms()
         self.loop = asyncio.get_running_loop()
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self._build_catalog(owners)
         self._build_connections()
         self._build_new_topics()
@@ -147,9 +153,21 @@ class Broker:
 
     def _build_catalog(self, owners: Owners | None) -> None:
         """The stores of everything besides messages, and the owners of topics."""
-        me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
+        me = BrokerAddress(
+            self.service_url, self.http_url, self.service_url_tls, self.http_url_tls, self._listeners
+        )
+        self.registry = BrokerRegistry(
+            self.metadata,
+            BrokerRegistration(
+                me,
+                self.run_id,
+                self.log.incarnation,
+                self.server_version,
+                self.started_ms,
+                has_non_persistent_topics=self.config.enable_non_persistent_topics,
+            ),
+        )
         self.owners: Owners = owners or SoleOwner(me)
-        self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
@@ -172,7 +190,6 @@ class Broker:
             write_buffer_bytes=config.connection_write_buffer_bytes,
             unanswered_publishes_max=config.max_pending_publish_requests_per_connection,
         )
-        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
 
     def _build_new_topics(self) -> None:
         """The creation of topics, and non-persistent topics."""

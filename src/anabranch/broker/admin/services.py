@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerRegistry, Owners
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from anabranch.broker.catalog.owners import BROKERS, BrokerAddress, OwnersListener
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.scalable.owner.segments import SegmentOwner
 from anabranch.controller.core.errors import SegmentUnavailable
 from anabranch.controller.ports import SegmentStatus
