@@ -16,6 +16,7 @@ from functools import partial
 import anabranch
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
+from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
 from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
@@ -73,7 +74,7 @@ from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
@@ -92,6 +93,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 RATES_SECONDS = 10.0
 # An owner that writes nothing notices within this time that another broker has fenced its ledgers.
 FENCES_SECONDS = 5.0
+# How often assignments to brokers that are gone are looked for.
+DROP_STALE_S = 20.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -114,10 +117,14 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
+        in_cluster: bool = False,
         run_id: str = "",
         remote_segments: Callable[[BrokerAddress], Segments] = unreachable,
     ) -> None:
-        """`config` may change while the broker runs, as far as its settings allow; everything else stays."""
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays.
+
+        `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
+        everything, or what `owners` says."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -133,7 +140,7 @@ class Broker:
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
-        self._build_catalog(owners)
+        self._build_catalog(owners, in_cluster=in_cluster)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -151,7 +158,7 @@ class Broker:
     def _current_config(self) -> BrokerConfig:
         return self.config
 
-    def _build_catalog(self, owners: Owners | None) -> None:
+    def _build_catalog(self, owners: Owners | None, *, in_cluster: bool) -> None:
         """The stores of everything besides messages, and the owners of topics."""
         me = BrokerAddress(
             self.service_url, self.http_url, self.service_url_tls, self.http_url_tls, self._listeners
@@ -167,7 +174,8 @@ class Broker:
                 has_non_persistent_topics=self.config.enable_non_persistent_topics,
             ),
         )
-        self.owners: Owners = owners or SoleOwner(me)
+        self.shared = HashedOwners(self.metadata, self.registry) if in_cluster and owners is None else None
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
@@ -382,6 +390,9 @@ class Broker:
 
     async def start(self) -> None:
         await self.registry.start()
+        if self.shared is not None:
+            await self.shared.start()
+            self.background.every(DROP_STALE_S, self.shared.drop_stale)
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
@@ -434,6 +445,10 @@ class Broker:
     async def close(self) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
         self.is_closing = True
+        if self.shared is not None:
+            # The others own everything from now on: the clients of topics that are closed find them there.
+            with contextlib.suppress(MetadataError):
+                await self.registry.drain()
         self.open_topics.stop()
         self._stop_watching_session()
         await self.background.close()
@@ -449,6 +464,8 @@ class Broker:
             session.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.registry.close()
         await self.log.close()
 

@@ -131,6 +131,8 @@ class BrokerRegistry:
         self._path = f"{BROKERS}/{me.id}"
         self.me = me
         self._living: dict[str, BrokerRegistration] = {}
+        # The session that holds this broker's registration, as last read.
+        self._session: str | None = None
         self._listeners: list[Callable[[], None]] = []
         self._followed = FollowedRecords(metadata, BROKERS, self._read)
         self._stop: Callable[[], None] | None = None
@@ -204,9 +206,11 @@ class BrokerRegistry:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the last read had this very run: else the others have seen it go, or have not seen it yet."""
+        """Whether the last read had this very run, in its present session: else the others have seen it go, or have
+        not seen it yet."""
         found = self._living.get(self.me.id)
-        return found is not None and found.run_id == self.me.run_id
+        is_ours = found is not None and found.run_id == self.me.run_id
+        return is_ours and self._session == self._metadata.session.id
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback`, on the event loop, whenever `living` has changed. Returns a function to stop."""
@@ -243,7 +247,10 @@ class BrokerRegistry:
         return "" if found is None else found.http_url
 
     def _read(self, records: Mapping[str, Versioned | None]) -> None:
-        living = dict(self._living)
+        living, session = dict(self._living), self._session
+        if self._path in records:
+            own = records[self._path]
+            self._session = None if own is None else own.owner
         for path, node in records.items():
             name = path.rpartition("/")[2]
             living.pop(name, None)
@@ -258,7 +265,7 @@ class BrokerRegistry:
                 log.warning("%s: the registration is that of %s and is ignored", path, found.id)
             else:
                 living[name] = found
-        if living != self._living:
+        if living != self._living or session != self._session:
             # Sorted, so that all brokers go through them in one order.
             self._living = dict(sorted(living.items()))
             for callback in list(self._listeners):

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
@@ -21,7 +20,7 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
+from anabranch.simulation.cluster.remote_segments import RemoteSegments
 from anabranch.simulation.cluster.sabotage import Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
@@ -113,7 +112,6 @@ class Cluster:
         make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
         incarnation = Incarnation(f"{node.name}-{node.lives}")
         log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
-        owners = RegisteredOwners(metadata, BrokerAddress(node.url, http_url))
         broker = Broker(
             self._config,
             metadata,
@@ -122,12 +120,12 @@ class Cluster:
             service_url=node.url,
             http_url=http_url,
             now_ms=self.loop.now_ms,
-            owners=owners,
+            in_cluster=True,
+            run_id=str(incarnation),
             remote_segments=lambda owner: RemoteSegments(self, owner),
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
-        owners.start()
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)
