@@ -373,14 +373,7 @@ class Broker:
 
     def addresses(self, listener: str = "") -> Addresses:
         """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
-        if not listener:
-            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
-        found = self._listeners.get(listener)
-        if found is None:
-            raise NotAllowedError(
-                f"this broker has no listener named {listener}: see its advertisedListeners"
-            )
-        return found
+        return self.registry.me.address.at(listener)
 
     def new_session(self) -> ClientSession:
         """A session for a connection that is being accepted."""
@@ -769,6 +762,7 @@ class Broker:
             resources=self.resources,
             registry=self.registry,
             owners=self.owners,
+            shared=self.shared,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,

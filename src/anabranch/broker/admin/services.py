@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
+from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.owners import Owners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
@@ -49,6 +50,7 @@ class AdminServices:
     resources: Resources
     registry: BrokerRegistry
     owners: Owners
+    shared: HashedOwners | None  # The same, where several brokers share the topics.
     sign_in: SignIn
     rights: Rights
     schemas: Schemas

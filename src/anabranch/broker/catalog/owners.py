@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
 
@@ -31,6 +32,22 @@ class BrokerAddress:
     def id(self) -> str:
         """`host:port`, by which brokers know each other."""
         return broker_id(self.service_url)
+
+    @property
+    def web_id(self) -> str:
+        """`host:port` of the REST, by which admin clients know brokers, as in Pulsar."""
+        return (self.http_url or self.http_url_tls).partition("://")[2]
+
+    def at(self, listener: str = "") -> Addresses:
+        """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
+        if not listener:
+            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
+        found = self.listeners.get(listener)
+        if found is None:
+            raise NotAllowedError(
+                f"broker {self.id} has no listener named {listener}: see its advertisedListeners"
+            )
+        return found
 
 
 # What `on_change` calls: with the bundles that have another owner.
@@ -56,6 +73,22 @@ class Owners(Protocol):
         """Calls `callback`, on the event loop, with the bundles that have another owner than before, or none. When the
         boundaries of a namespace's bundles change, these are the old and the new ones. Returns a function to stop."""
         ...
+
+
+class ServedElsewhere(NotReadyError):
+    """Another broker serves the topic. Clients look it up again; the REST redirects to that broker."""
+
+    def __init__(self, topic: TopicName, owner: BrokerAddress) -> None:
+        super().__init__(f"{topic} is served by {owner.service_url}: look it up again")
+        self.topic = topic
+        self.owner = owner
+
+
+async def check_mine(owners: Owners, topic: TopicName) -> None:
+    """ServedElsewhere if another broker owns the topic, NotReadyError if none is known to."""
+    owner = await owners.resolve(topic)
+    if not owners.is_mine(topic):
+        raise ServedElsewhere(topic, owner)
 
 
 class SoleOwner:

@@ -231,6 +231,12 @@ class BrokerRegistry:
                 return one
         return None
 
+    def leader(self) -> BrokerRegistration:
+        """The broker that does what one broker is enough for: the one that has run for longest, by what is registered.
+        An economy and no safeguard: two brokers may believe that they lead."""
+        able = [one for one in self._living.values() if not one.is_draining] or [self.me]
+        return min(able, key=lambda one: (one.started_ms, one.id))
+
     async def find(self, service_url: str) -> BrokerAddress | None:
         """The broker that registered with that service URL; None if there is none now."""
         if service_url == self.me.address.service_url:
