@@ -210,7 +210,8 @@ class BrokerRegistry:
         not seen it yet."""
         found = self._living.get(self.me.id)
         is_ours = found is not None and found.run_id == self.me.run_id
-        return is_ours and self._session == self._metadata.session.id
+        session = self._metadata.session
+        return is_ours and session.state is not SessionState.LOST and session.id == self._session
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback`, on the event loop, whenever `living` has changed. Returns a function to stop."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
@@ -108,7 +109,8 @@ class Cluster:
         resources = Resources(metadata, self._config.cluster_name)
         await resources.start()
         http_url = f"http://{node.name}:8080"
-        await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
+        cluster = ClusterData(service_url=http_url, broker_service_url=node.url)
+        await resources.bootstrap(cluster, me=broker_id(node.url))
         make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
         incarnation = Incarnation(f"{node.name}-{node.lives}")
         log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
