@@ -16,7 +16,9 @@ from functools import partial
 import anabranch
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerAddress, BrokerRegistry, Owners, SoleOwner
+from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -77,7 +79,7 @@ from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
@@ -96,6 +98,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 RATES_SECONDS = 10.0
 # An owner that writes nothing notices within this time that another broker has fenced its ledgers.
 FENCES_SECONDS = 5.0
+# How often assignments to brokers that are gone are looked for.
+DROP_STALE_S = 20.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -118,24 +122,30 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
+        in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`config` may change while the broker runs, as far as its settings allow; everything else stays. With
-        `owners`, the broker is one of several."""
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays.
+
+        `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
+        everything, or what `owners` says."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
         self.service_url, self.service_url_tls = service_url, service_url_tls
         self.http_url, self.http_url_tls = http_url, http_url_tls
+        # Names this start of the broker: the next one on the same address has another.
+        self.run_id = random_bytes(8).hex()
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.now_ms = now_ms
         self.started_ms = now_ms()
         self.loop = asyncio.get_running_loop()
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
-        self._build_catalog(owners)
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
+        self._build_catalog(owners, in_cluster=in_cluster)
         self._build_peers(random_bytes)
         self._build_connections()
         self._build_new_topics()
@@ -154,12 +164,25 @@ class Broker:
     def _current_config(self) -> BrokerConfig:
         return self.config
 
-    def _build_catalog(self, owners: Owners | None) -> None:
+    def _build_catalog(self, owners: Owners | None, *, in_cluster: bool) -> None:
         """The stores of everything besides messages, and the owners of topics."""
-        me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
-        self.owners: Owners = owners or SoleOwner(me)
-        self.is_one_of_several = owners is not None
-        self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
+        me = BrokerAddress(
+            self.service_url, self.http_url, self.service_url_tls, self.http_url_tls, self._listeners
+        )
+        self.is_one_of_several = in_cluster or owners is not None
+        self.registry = BrokerRegistry(
+            self.metadata,
+            BrokerRegistration(
+                me,
+                self.run_id,
+                self.log.incarnation,
+                self.server_version,
+                self.started_ms,
+                has_non_persistent_topics=self.config.enable_non_persistent_topics,
+            ),
+        )
+        self.shared = HashedOwners(self.metadata, self.registry) if in_cluster and owners is None else None
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
@@ -169,7 +192,6 @@ class Broker:
     def _build_peers(self, random_bytes: Callable[[int], bytes]) -> None:
         """The links to other brokers."""
         config = self.config
-        self.run_id = random_bytes(8).hex()
         self.peers = Peers(
             PeerIdentity(peer_id(self.service_url), self.run_id),
             self.metadata,
@@ -202,7 +224,6 @@ class Broker:
             write_buffer_bytes=config.connection_write_buffer_bytes,
             unanswered_publishes_max=config.max_pending_publish_requests_per_connection,
         )
-        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
 
     def _build_new_topics(self) -> None:
         """The creation of topics, and non-persistent topics."""
@@ -386,14 +407,7 @@ class Broker:
 
     def addresses(self, listener: str = "") -> Addresses:
         """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
-        if not listener:
-            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
-        found = self._listeners.get(listener)
-        if found is None:
-            raise NotAllowedError(
-                f"this broker has no listener named {listener}: see its advertisedListeners"
-            )
-        return found
+        return self.registry.me.address.at(listener)
 
     def new_session(self) -> ClientSession:
         """A session for a connection that is being accepted."""
@@ -405,6 +419,9 @@ class Broker:
         await self.registry.start()
         if self.is_one_of_several:
             await self.peers.start()
+        if self.shared is not None:
+            await self.shared.start()
+            self.background.every(DROP_STALE_S, self.shared.drop_stale)
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
@@ -457,6 +474,10 @@ class Broker:
     async def close(self) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
         self.is_closing = True
+        if self.shared is not None:
+            # The others own everything from now on: the clients of topics that are closed find them there.
+            with contextlib.suppress(MetadataError):
+                await self.registry.drain()
         self.open_topics.stop()
         self._stop_watching_session()
         await self.background.close()
@@ -473,6 +494,8 @@ class Broker:
         await self.peers.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.registry.close()
         await self.log.close()
 
@@ -776,6 +799,7 @@ class Broker:
             resources=self.resources,
             registry=self.registry,
             owners=self.owners,
+            shared=self.shared,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.policy.namespace import (
     Bundles,
     ClusterRecord,
@@ -155,9 +156,12 @@ class Resources:
             self._watch.close()
             await self._watching
 
-    async def bootstrap(self, data: ClusterRecord) -> None:
+    async def bootstrap(self, data: ClusterRecord, *, me: str = "") -> None:
         """Creates the defaults at a first start. The cluster's record comes last, so an interrupted first start is
-        repeated."""
+        repeated.
+
+        `me` is the id of a broker that shares the cluster with others. The record says how the cluster is reached: the
+        first broker of all that run writes it, and those that start while others are registered leave it as it is."""
         path = f"{CLUSTERS}/{check_entity('cluster', self.cluster)}"
         found = await self._metadata.get(path, fresh=True)
         if found is None:
@@ -166,7 +170,8 @@ class Resources:
                     await self.create_tenant(namespace.tenant)
                 with contextlib.suppress(Conflict):
                     await self.create_namespace(namespace)
-        if found is None or found.value != msgspec.json.encode(data):
+        others = set(await self._metadata.children(BROKERS)) - {me} if me else set()
+        if found is None or (found.value != msgspec.json.encode(data) and not others):
             # Ports may differ from the last start's; the record says how the cluster is reached now.
             await self._metadata.put(path, msgspec.json.encode(data))
         if self._defaults_yield:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
@@ -21,7 +21,7 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
+from anabranch.simulation.cluster.remote_segments import RemoteSegments
 from anabranch.simulation.cluster.sabotage import OldReads, Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.followers import LAG_MAX_S
@@ -119,11 +119,11 @@ class Cluster:
         resources = Resources(metadata, self._config.cluster_name)
         await resources.start()
         http_url = f"http://{node.name}:8080"
-        await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
+        cluster = ClusterData(service_url=http_url, broker_service_url=node.url)
+        await resources.bootstrap(cluster, me=broker_id(node.url))
         make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
         incarnation = Incarnation(f"{node.name}-{node.lives}")
         log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
-        owners = RegisteredOwners(metadata, BrokerAddress(node.url, http_url))
         broker = Broker(
             self._config,
             metadata,
@@ -132,12 +132,11 @@ class Cluster:
             service_url=node.url,
             http_url=http_url,
             now_ms=self.loop.now_ms,
-            owners=owners,
+            in_cluster=True,
             remote_segments=lambda owner: RemoteSegments(self, owner),
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
-        owners.start()
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)

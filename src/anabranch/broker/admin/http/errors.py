@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker import errors as broker_errors
+from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import NamespaceNotFound, ResourceError
 from anabranch.broker.catalog.schemas import SchemaNotFoundError
 from anabranch.broker.policy.stored_json import InvalidValue
@@ -30,9 +31,9 @@ class RestError(AnabranchError):
 class AskElsewhere(RestError):
     """Another broker answers this request: the caller is redirected there with the same request."""
 
-    def __init__(self, web_url: str, reason: str = "") -> None:
-        super().__init__(307, reason or f"Ask {web_url}")
-        self.web_url = web_url
+    def __init__(self, broker: BrokerAddress, reason: str = "") -> None:
+        super().__init__(307, reason or f"Ask {broker.web_id}")
+        self.broker = broker
 
 
 # The first class that matches wins.

@@ -16,6 +16,8 @@ import msgspec
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.names import PathNames
 from anabranch.broker.admin.services import AdminServices
+from anabranch.errors import AnabranchError
+from anabranch.model.names import TopicName
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 T = TypeVar("T")
@@ -63,6 +65,18 @@ class HttpRequest:
     def headers(self, name: bytes) -> int:
         """How many headers have that name."""
         return sum(known == name for known, _ in self.scope["headers"])
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it came by TLS."""
+        return bool(self.scope.get("scheme") == "https")
+
+    def names_topic(self, topic: TopicName) -> bool:
+        """Whether the request is about that very topic, and not about a partitioned topic or a namespace with it."""
+        try:
+            return self.names.topic == topic
+        except (AttributeError, KeyError, AnabranchError):
+            return False
 
     def at(self, web_url: str) -> str:
         """The address of the same request at another broker."""

@@ -64,7 +64,7 @@ async def _owned(request: HttpRequest) -> Owned:
     owned = Owned(services, parent, segment)
     owner = await services.owners.resolve(owned.name)
     if not services.owners.is_mine(owned.name):
-        raise AskElsewhere(owner.http_url, "Ask the segment's owner")
+        raise AskElsewhere(owner, "Ask the segment's owner")
     return owned
 
 

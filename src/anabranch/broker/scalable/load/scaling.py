@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable
 
 from anabranch.autoscale.policy import problems
-from anabranch.broker.catalog.owners import Owners, broker_path
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import broker_path
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.config.config import BrokerConfig
