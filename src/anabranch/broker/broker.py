@@ -44,6 +44,7 @@ from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
+from anabranch.broker.peers.remote_sessions import RemoteSessions
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -232,6 +233,7 @@ class Broker:
         ServedSegments(self.segment_owner).serve(self.peers)
         self.subscription_limits = SubscriptionLimits(self.records, self._limits)
         self.scalable: ScalableTopics | None = None
+        self.remote_sessions: RemoteSessions | None = None
         self.registration: Registration | None = None
         self.scaling: BrokerScaling | None = None
         if not self.config.scalable_topic_enabled:
@@ -243,6 +245,10 @@ class Broker:
             controller_settings(self.config, self.resources, self.topic_policies),
             ClassicTopics(self.resources, self),
         )
+        if self.is_one_of_several:
+            self.remote_sessions = RemoteSessions(
+                self.peers, self.owners, self.scalable, self.opened, self.background
+            )
         self.registration = Registration(
             self.records, self.scalable.feed, self.segments, self.subscription_limits
         )
@@ -320,7 +326,10 @@ class Broker:
             self.opened,
             self.loop,
             service_url=self.service_url,
+            elsewhere=self.remote_sessions,
         )
+        if self.remote_sessions is not None:
+            self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
             Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
             self.sign_in,
@@ -690,7 +699,11 @@ class Broker:
         else:
             # Classic topics become segments in the order of their partitions.
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
-        self.scalable.segment_progress(topic, number)
+        controller = self.scalable.controllers.get(topic)
+        if self.remote_sessions is None or (controller is not None and controller.is_leader):
+            self.scalable.segment_progress(topic, number)
+        else:
+            self.remote_sessions.progressed(topic, name, number)
 
     async def _look_for_fences(self) -> None:
         """A topic without publishers would stay open here after another broker has opened it, and its consumers would

@@ -7,6 +7,7 @@ method: a broker that does not know it says so.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -144,3 +145,50 @@ DELETE_SUBSCRIPTION: Final = PeerMethod("segments.delete-subscription", Subscrip
 SEEK_SUBSCRIPTION: Final = PeerMethod("segments.seek", SeekSubscription, Nothing)
 SKIP_ALL: Final = PeerMethod("segments.skip-all", SubscriptionCall, Nothing)
 SEGMENT_STATUS: Final = PeerMethod("segments.status", SegmentCall, ToldStatus)
+
+
+# -- scalable topics whose controller and segments are at different brokers
+
+
+class ReaderCall(msgspec.Struct, frozen=True):
+    """A question about one consumer of a segment, to the segment's owner."""
+
+    segment: str
+    consumer: str
+    subscription: str
+    is_of_checkpoint: bool = False
+    is_active: bool = True
+
+
+class ToldReader(msgspec.Struct, frozen=True):
+    has_more: bool = False
+    is_attached: bool = False
+    progress: str = ""
+
+
+class NoticeKind(StrEnum):
+    PROGRESS = "progress"  # A subscription has reached the end of this sealed segment, or moved back.
+    ATTACHED = "attached"  # A client has attached that consumer.
+    CLOSED = "closed"  # A client has closed that consumer.
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that happened at a segment."""
+
+    kind: str  # Of `NoticeKind`; a broker ignores kinds that it does not know.
+    segment: str
+    number: int = 0
+    consumer: str = ""
+    subscription: str = ""
+    has_more: bool = False
+
+
+class Notices(msgspec.Struct, frozen=True):
+    """What the broker that leads a topic should know of its segments, in the order in which it happened."""
+
+    topic: str
+    notices: list[Notice]
+
+
+READER_STATE: Final = PeerMethod("sessions.reader", ReaderCall, ToldReader)
+CONTROLLER_NOTICES: Final = PeerMethod("sessions.notices", Notices, Nothing)
