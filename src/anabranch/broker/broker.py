@@ -43,6 +43,7 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
 from anabranch.broker.peers.remote_sessions import RemoteSessions
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
@@ -238,12 +239,18 @@ class Broker:
         self.scaling: BrokerScaling | None = None
         if not self.config.scalable_topic_enabled:
             return
+        far_classic, far_history = (
+            (RemoteClassic(self.peers, self.owners), RemoteHistory(self.peers))
+            if self.is_one_of_several
+            else (None, None)
+        )
+        classic = ClassicTopics(self.resources, self, far_classic)
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
-            ClassicTopics(self.resources, self),
+            classic,
         )
         if self.is_one_of_several:
             self.remote_sessions = RemoteSessions(
@@ -265,7 +272,11 @@ class Broker:
             self.now_ms,
             self.loop.time,
             service_url=self.service_url,
+            history_owner=far_history,
         )
+        if far_classic is not None and far_history is not None:
+            far_classic.serve(classic)
+            far_history.serve(self.scaling.history)
 
     def _build_topics(self) -> None:
         """The parts that open, keep and sweep topics."""
