@@ -43,6 +43,7 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
 from anabranch.broker.peers.remote_sessions import RemoteSessions
@@ -187,6 +188,7 @@ class Broker:
             ),
             server_version=self.server_version,
         )
+        self.remote_rest = RemoteRest(self.peers)
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""

@@ -42,6 +42,8 @@ class PeerSession(Protocol):
 
     def refuse(self, error: AnabranchError) -> None: ...
 
+    def become_peer(self, peer: str) -> None: ...
+
     def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> bool: ...
 
 
@@ -102,7 +104,7 @@ class PeerAcceptor:
             return
         # A caller that did not wait for the answer has broken the protocol, and has been refused meanwhile.
         if session.is_open and session.connection.state is State.HANDSHAKE:
-            session.peer = caller.id
+            session.become_peer(caller.id)
             session.write((session.connection.accept(self._server_version, is_peer=True),))
             log.info("broker %s has linked with this one", caller.id, extra={"peer": caller.id})
 

@@ -16,12 +16,13 @@ from anabranch.controller.ports import CursorStatus, SegmentStatus
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.scalable import InitialPosition
 from anabranch.model.segments import Segment
+from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, PEER_FRAME_BYTES_MAX
 
 R = TypeVar("R", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
 
-# Below the largest message of the protocol, less what a frame needs besides.
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+assert BODY_BYTES_MAX + FRAME_OVERHEAD_BYTES <= PEER_FRAME_BYTES_MAX
 ANSWER_MAX_S: Final = 8.0
 
 
