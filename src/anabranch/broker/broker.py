@@ -177,7 +177,6 @@ class Broker:
             PeerIdentity(peer_id(self.service_url), self.run_id),
             self.metadata,
             RegisteredPeers(self.metadata),
-            self.background,
             random_bytes,
             tls=PeerTls(
                 config.broker_client_tls_enabled,

@@ -21,11 +21,11 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
+from anabranch.simulation.cluster.owners import RegisteredOwners
 from anabranch.simulation.cluster.sabotage import Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
-from anabranch.simulation.machine.network import Network
+from anabranch.simulation.machine.network import Network, NetworkLink
 from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
 from anabranch.storage.memory import MemoryMedium
 
@@ -65,10 +65,9 @@ class Cluster:
         self.nodes = [Node(name) for name in names]
         self.metadata = WatchedMetadata(loop.now_ms, look)
         self.medium = MemoryMedium()
+        self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
-        # The chance that a call from broker to broker is lost, on its way there or back.
-        self.call_loss = 0.0
 
     @property
     def up(self) -> list[Node]:
@@ -80,6 +79,11 @@ class Cluster:
 
     def node_at(self, service_url: str) -> Node | None:
         return next((node for node in self.nodes if node.url == service_url and node.is_up), None)
+
+    def links(self) -> list[NetworkLink]:
+        """The connections between brokers."""
+        names = {node.name for node in self.nodes}
+        return [link for link in self.network.links if names.issuperset(link.hosts)]
 
     # -- living and dying
 
@@ -123,7 +127,8 @@ class Cluster:
             http_url=http_url,
             now_ms=self.loop.now_ms,
             owners=owners,
-            remote_segments=lambda owner: RemoteSegments(self, owner),
+            # A source of its own: what brokers draw changes nothing else.
+            random_bytes=random.Random(f"{self.seed}/{incarnation}").randbytes,
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
