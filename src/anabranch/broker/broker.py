@@ -45,7 +45,10 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_rest import RemoteRest
+from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
+from anabranch.broker.peers.remote_sessions import RemoteSessions
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -196,7 +199,6 @@ class Broker:
             PeerIdentity(peer_id(self.service_url), self.run_id),
             self.metadata,
             RegisteredPeers(self.metadata),
-            self.background,
             random_bytes,
             tls=PeerTls(
                 config.broker_client_tls_enabled,
@@ -207,6 +209,7 @@ class Broker:
             ),
             server_version=self.server_version,
         )
+        self.remote_rest = RemoteRest(self.peers)
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""
@@ -253,17 +256,28 @@ class Broker:
         ServedSegments(self.segment_owner).serve(self.peers)
         self.subscription_limits = SubscriptionLimits(self.records, self._limits)
         self.scalable: ScalableTopics | None = None
+        self.remote_sessions: RemoteSessions | None = None
         self.registration: Registration | None = None
         self.scaling: BrokerScaling | None = None
         if not self.config.scalable_topic_enabled:
             return
+        far_classic, far_history = (
+            (RemoteClassic(self.peers, self.owners), RemoteHistory(self.peers))
+            if self.is_one_of_several
+            else (None, None)
+        )
+        classic = ClassicTopics(self.resources, self, far_classic)
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
-            ClassicTopics(self.resources, self),
+            classic,
         )
+        if self.is_one_of_several:
+            self.remote_sessions = RemoteSessions(
+                self.peers, self.owners, self.scalable, self.opened, self.background
+            )
         self.registration = Registration(
             self.records, self.scalable.feed, self.segments, self.subscription_limits
         )
@@ -280,7 +294,11 @@ class Broker:
             self.now_ms,
             self.loop.time,
             service_url=self.service_url,
+            history_owner=far_history,
         )
+        if far_classic is not None and far_history is not None:
+            far_classic.serve(classic)
+            far_history.serve(self.scaling.history)
 
     def _build_topics(self) -> None:
         """The parts that open, keep and sweep topics."""
@@ -341,7 +359,10 @@ class Broker:
             self.opened,
             self.loop,
             service_url=self.service_url,
+            elsewhere=self.remote_sessions,
         )
+        if self.remote_sessions is not None:
+            self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
             Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
             self.sign_in,
@@ -713,7 +734,11 @@ class Broker:
         else:
             # Classic topics become segments in the order of their partitions.
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
-        self.scalable.segment_progress(topic, number)
+        controller = self.scalable.controllers.get(topic)
+        if self.remote_sessions is None or (controller is not None and controller.is_leader):
+            self.scalable.segment_progress(topic, number)
+        else:
+            self.remote_sessions.progressed(topic, name, number)
 
     async def _look_for_fences(self) -> None:
         """A topic without publishers would stay open here after another broker has opened it, and its consumers would

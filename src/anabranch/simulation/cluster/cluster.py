@@ -21,12 +21,11 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.remote_segments import RemoteSegments
 from anabranch.simulation.cluster.sabotage import OldReads, Sabotage, UnfencedLog, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.followers import LAG_MAX_S
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
-from anabranch.simulation.machine.network import Network
+from anabranch.simulation.machine.network import Network, NetworkLink
 from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
 from anabranch.storage.memory import MemoryMedium
 
@@ -69,10 +68,9 @@ class Cluster:
         self.nodes = [Node(name) for name in names]
         self.metadata = WatchedMetadata(loop.now_ms, look)
         self.medium = MemoryMedium()
+        self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
-        # The chance that a call from broker to broker is lost, on its way there or back.
-        self.call_loss = 0.0
 
     @property
     def up(self) -> list[Node]:
@@ -84,6 +82,11 @@ class Cluster:
 
     def node_at(self, service_url: str) -> Node | None:
         return next((node for node in self.nodes if node.url == service_url and node.is_up), None)
+
+    def links(self) -> list[NetworkLink]:
+        """The connections between brokers."""
+        names = {node.name for node in self.nodes}
+        return [link for link in self.network.links if names.issuperset(link.hosts)]
 
     # -- living and dying
 
@@ -133,7 +136,8 @@ class Cluster:
             http_url=http_url,
             now_ms=self.loop.now_ms,
             in_cluster=True,
-            remote_segments=lambda owner: RemoteSegments(self, owner),
+            # A source of its own: what brokers draw changes nothing else.
+            random_bytes=random.Random(f"{self.seed}/{incarnation}").randbytes,
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
