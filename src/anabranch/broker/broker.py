@@ -87,12 +87,13 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.model.position import Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.core.topic_record import TopicRecord
-from anabranch.storage.port import LogError, LogStore
+from anabranch.storage.port import LiveLedger, LogError, LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.living import living_in, namespace_of
 from anabranch.storage.topic.taking_over import finish_delete
 
 log = logging.getLogger(__name__)
@@ -456,6 +457,7 @@ class Broker:
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
         self.log.on_end(self._log_ended)
+        self.log.ask(living_in(self.metadata))
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(FENCES_SECONDS, self._look_for_fences)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self.connections.probe)
@@ -521,7 +523,7 @@ class Broker:
         await self.log.close()
 
     async def _tell_log_what_lives(self) -> None:
-        live = []
+        live: list[LiveLedger] = []
         records: dict[str, TopicRecord] = {}
         for path, found in await self.metadata.scan(MANAGED_LEDGERS):
             record = TopicRecord.decode(found.value)
@@ -529,21 +531,7 @@ class Broker:
                 await finish_delete(path, record, found.version, self.log, self.metadata)
                 continue
             records[path] = record
-            tenant, namespace = path.removeprefix(MANAGED_LEDGERS + "/").split("/")[:2]
-            for ledger in record.ledgers:
-                is_cut = ledger.id == record.trimmed[0]
-                live.append(
-                    (
-                        LedgerId(ledger.id),
-                        Incarnation(ledger.incarnation),
-                        record.trimmed[1] if is_cut else 0,
-                        ledger.end,
-                        f"{tenant}/{namespace}",
-                    )
-                )
-            if (left := record.compacted) is not None:
-                home = f"{tenant}/{namespace}"
-                live.append((LedgerId(left.id), Incarnation(left.incarnation), 0, left.end, home))
+            live += record.live(path, namespace_of(path))
         self.log.retain(live)
         await sweep_leftovers(self.metadata, self.owners, self.segment_owner, records)
 

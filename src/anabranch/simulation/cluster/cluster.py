@@ -21,7 +21,7 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.sabotage import OldReads, Sabotage, UnfencedLog, corrupt
+from anabranch.simulation.cluster.sabotage import BAD_LOGS, OldReads, Sabotage, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
 from anabranch.simulation.machine.followers import LAG_MAX_S
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
@@ -124,9 +124,8 @@ class Cluster:
         http_url = f"http://{node.name}:8080"
         cluster = ClusterData(service_url=http_url, broker_service_url=node.url)
         await resources.bootstrap(cluster, me=broker_id(node.url))
-        make_log = UnfencedLog if Sabotage.LEAVE_UNFENCED in self._sabotage else SlowLog
         incarnation = Incarnation(f"{node.name}-{node.lives}")
-        log = node.log = make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
+        log = node.log = self.new_log(incarnation)
         broker = Broker(
             self._config,
             metadata,
@@ -144,6 +143,11 @@ class Cluster:
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)
+
+    def new_log(self, incarnation: Incarnation) -> SlowLog:
+        """A log on the medium that all brokers share."""
+        make_log = next((kind for fault, kind in BAD_LOGS.items() if fault in self._sabotage), SlowLog)
+        return make_log(self.medium, self.disks, self.chance, incarnation=incarnation)
 
     def kill(self, node: Node) -> None:
         """`kill -9`. The store notices when the session times out."""
