@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.config.listeners import Addresses, default
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, MetadataError
 from anabranch.metadata.port import MetadataStore, SessionState
@@ -45,6 +45,15 @@ class BrokerAddress:
     def id(self) -> str:
         """`host:port`, by which brokers know each other."""
         return broker_id(self.service_url)
+
+    @property
+    def for_clients(self) -> Addresses | None:
+        """Where any client reaches this broker. None if it has several listeners: which one a client uses is known only
+        when the client looks a topic up."""
+        if len(self.listeners) > 1:
+            return None
+        own = Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
+        return default(self.listeners, own)
 
 
 # What `on_change` calls: with the bundles that have another owner.

@@ -18,6 +18,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.peers.topic_moves import CallsOfMoves
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterRecord
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import Authorizer
@@ -245,7 +246,10 @@ def name_of(segment: Segment, topic: TopicName = TOPIC) -> TopicName:
 
 @contextlib.asynccontextmanager
 async def running(
-    brokers: int = 1, config: BrokerConfig | None = None, authorizer: Authorizer | None = None
+    brokers: int = 1,
+    config: BrokerConfig | None = None,
+    authorizer: Authorizer | None = None,
+    moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
 ) -> AsyncIterator[Cluster]:
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[BrokerAddress] = []
@@ -258,7 +262,7 @@ async def running(
         for number in range(brokers):
             owners.append(Assigned(known, number))
             node = await stack.enter_async_context(
-                _node(number, store, medium, owners[-1], config or BrokerConfig(), authorizer)
+                _node(number, store, medium, owners[-1], moves(nodes), config or BrokerConfig(), authorizer)
             )
             known.append(BrokerAddress(node.broker.service_url, node.broker.http_url))
             nodes.append(node)
@@ -274,6 +278,7 @@ async def _node(
     store: MemoryMetadata,
     medium: MemoryMedium,
     owners: Assigned,
+    moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
@@ -296,6 +301,7 @@ async def _node(
         http_url=http_url,
         now_ms=lambda: NOW_MS,
         owners=owners,
+        moves=moves,
         authorizer=authorizer,
     )
     made.append(broker)
