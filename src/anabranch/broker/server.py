@@ -14,6 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,7 @@ from anabranch.broker.config import listeners
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.accepting import Acceptor, descriptors_for_connections
+from anabranch.broker.connection.one_port import OnePort
 from anabranch.broker.policy.namespace import ClusterRecord
 from anabranch.broker.runtime import logs
 from anabranch.broker.runtime.listening import (
@@ -47,10 +49,13 @@ CONNECTIONS_LEAST = 96
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
-    """A broker's number among those that share ports, from 0, and the addresses on these ports."""
+    """A broker's number among those that share ports, from 0, and the addresses on these ports.
+
+    `has_one_port`: clients reach every broker through the shared port."""
 
     index: int
     shared: Addresses
+    has_one_port: bool = False
 
 
 def own_addresses(config: BrokerConfig, sockets: ServedSockets) -> Addresses:
@@ -139,8 +144,17 @@ async def serving(
         stack.push_async_callback(broker.close)
         stack.enter_context(LoopWatch(broker.turns))
         sockets.listen()
-        for sock in sockets.binary:
-            stack.callback(Acceptor(sock, broker.new_session, descriptors_end).close)
+        accepting = [Acceptor(sock, broker.new_session, descriptors_end) for sock in sockets.binary[:1]]
+        route = None
+        if place is not None and place.has_one_port:
+            one_port = OnePort(Path(config.data_dir), sockets.ports["pulsar"], accepting[0].attach)
+            stack.callback(one_port.close)
+            route = one_port.route
+        accepting += [
+            Acceptor(sock, broker.new_session, descriptors_end, is_ours=route) for sock in sockets.binary[1:]
+        ]
+        for acceptor in accepting:
+            stack.callback(acceptor.close)
         for sock in sockets.binary_tls:
             stack.callback(Acceptor(sock, broker.new_session, descriptors_end, certificates).close)
         if certificates is not None:

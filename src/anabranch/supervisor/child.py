@@ -103,7 +103,7 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
             sockets,
             stop,
             lambda _: link.send(Note(is_serving=True)),
-            ClusterPlace(orders.index, orders.shared),
+            ClusterPlace(orders.index, orders.shared, config.brokers_one_port),
         )
 
 
