@@ -3,6 +3,7 @@ was acknowledged is lost, and nothing outlives the supervisor."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -16,7 +17,7 @@ from soak.ports import free_port
 
 from anabranch import blocking
 from harness.broker_process import BrokerProcess, until
-from harness.cluster_process import METADATA, ClusterProcess, broker, is_alive
+from harness.cluster_process import METADATA, ClusterProcess, broker, connected_ports, is_alive
 
 TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
 
@@ -169,3 +170,24 @@ def test_metadata_that_cannot_be_read_ends_the_start_with_nothing_left(tmp_path:
     # The pipes are closed: every process that had them has ended.
     assert ended.returncode == 1
     assert "anabranch: metadata: " in ended.stderr
+
+
+def test_with_one_port_clients_reach_every_broker_through_it(tmp_path: Path) -> None:
+    with (
+        ClusterProcess(tmp_path, {"brokersOnePort": True}, brokers=3) as cluster,
+        blocking.connect(cluster.url) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        producers = [stack.enter_context(client.producer(topic)) for topic in TOPICS]
+        for topic, producer in zip(TOPICS, producers, strict=True):
+            producer.send(f"through one port to {topic}".encode())
+        assert connected_ports() == {cluster.port}
+        assert stored(cluster.url, "through one port")
+        cluster.await_again(broker(0), cluster.kill_one(broker(0)))
+        assert stored(cluster.url, "through one port")
+
+
+def test_one_port_with_tls_is_refused(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"brokersOnePort": True, "brokerServicePortTls": free_port()}
+    settings |= {"tlsCertificateFilePath": "cert.pem", "tlsKeyFilePath": "key.pem"}
+    assert "which TLS hides" in refused(ClusterProcess(tmp_path, settings, brokers=2))

@@ -83,6 +83,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def connected_ports() -> set[int]:
+    """The ports to which this process has open connections."""
+    numbers = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            numbers.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].partition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in numbers}
+
+
 def _parent(folder: Path) -> int:
     return int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
 

@@ -117,12 +117,14 @@ class Broker:
         http_url_tls: str = "",
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
+        one_port: Addresses | None = None,
         owners: Owners | None = None,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays. With
-        `owners`, the broker is one of several."""
+        `owners`, the broker is one of several. `one_port` has the only addresses that clients can reach, if they are
+        those of all brokers."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -141,7 +143,7 @@ class Broker:
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
         self._build_topics()
-        self._build_commands(authentication)
+        self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
         self.is_closing = False
@@ -297,8 +299,9 @@ class Broker:
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
 
-    def _build_commands(self, authentication: Authentication | None) -> None:
+    def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
+        has_one_port = one_port is not None
         config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
@@ -322,9 +325,15 @@ class Broker:
             service_url=self.service_url,
         )
         self.requests = Requests(
-            Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
+            Greeting(
+                self.server_version,
+                config.scalable_topic_enabled,
+                one_port.http_url if one_port is not None else self.http_url,
+                self.http_url_tls,
+                has_one_port,
+            ),
             self.sign_in,
-            LookupCommands(naming, rights, self.addresses),
+            LookupCommands(naming, rights, self.addresses, has_one_port=has_one_port),
             ProducerCommands(
                 naming, rights, schemas, self.log, self.attachable, self.new_producer_name, self.now_ms
             ),

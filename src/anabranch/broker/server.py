@@ -139,6 +139,7 @@ async def serving(
             http_url_tls=told.http_url_tls,
             authentication=authentication,
             authorizer=_authorizer(config, resources),
+            one_port=place.shared if place is not None and place.has_one_port else None,
         )
         await broker.start()
         stack.push_async_callback(broker.close)

@@ -16,11 +16,26 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.runtime.listening import addresses_on, bound, listen, port_of, refusal
 
-SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
+LOOPBACK: Final = "127.0.0.1"
+
+
+def own_settings(config: BrokerConfig) -> BrokerConfig:
+    """The settings by which a broker's own address is made."""
+    if not config.brokers_one_port:
+        return config
+    return msgspec.structs.replace(
+        config,
+        bind_address=LOOPBACK,
+        advertised_address="",
+        advertised_listeners=(),
+        internal_listener_name="",
+    )
 
 
 class PortGuard:
@@ -47,10 +62,13 @@ class PortGuard:
 
 
 class ClusterPorts:
-    """The ports that brokers share and those that are one broker's own, by the schemes of their URLs."""
+    """The ports that brokers share and those that are one broker's own, by the schemes of their URLs.
+
+    With one port for all clients, only the brokers themselves use their own ones, on this machine."""
 
     def __init__(self, config: BrokerConfig, brokers: int) -> None:
         self._config = config
+        own_host = own_settings(config).bind_address
         self._guards: list[PortGuard] = []
         shared = {
             "pulsar": config.broker_service_port,
@@ -66,15 +84,22 @@ class ClusterPorts:
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            self._shared = {scheme: self._guard(port) for scheme, port in shared.items() if port is not None}
+            self._shared = {
+                scheme: self._guard(config.bind_address, port)
+                for scheme, port in shared.items()
+                if port is not None
+            }
             self._own = [
-                {scheme: self._guard(first[scheme] and first[scheme] + index) for scheme in self._shared}
+                {
+                    scheme: self._guard(own_host, first[scheme] and first[scheme] + index)
+                    for scheme in self._shared
+                }
                 for index in range(brokers)
             ]
             undo.pop_all()
 
-    def _guard(self, port: int) -> PortGuard:
-        made = PortGuard(self._config.bind_address, port)
+    def _guard(self, host: str, port: int) -> PortGuard:
+        made = PortGuard(host, port)
         self._guards.append(made)
         return made
 

@@ -42,7 +42,7 @@ from anabranch.supervisor.core.step import (
     step,
     wake_s,
 )
-from anabranch.supervisor.ports import ClusterPorts
+from anabranch.supervisor.ports import ClusterPorts, own_settings
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class Supervisor:
             )
         own = self._ports.own_ports(index)
         own_config = msgspec.structs.replace(
-            config,
+            own_settings(config),
             broker_service_port=own["pulsar"],
             broker_service_port_tls=own.get("pulsar+ssl", 0),
             web_service_port=own["http"],

@@ -17,6 +17,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"both ports are {config.broker_service_port}: choose another with --port or --http-port"
         )
+    if config.brokers_one_port and (config.broker_service_port_tls or config.web_service_port_tls):
+        raise UsageError(
+            "--one-port passes connections on by their first bytes, which TLS hides: leave out it, or the TLS ports"
+        )
     brokers = broker_count(config.brokers, os.cpu_count() or 1)
     # Imported after the settings are checked: this import is most of the start-up time.
     if brokers > 1:
