@@ -11,9 +11,9 @@ import contextlib
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -56,6 +56,8 @@ class ClusterPlace:
     index: int
     shared: Addresses
     has_one_port: bool = False
+    # Set once all of them stop: nothing is handed over any more.
+    all_stop: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def own_addresses(config: BrokerConfig, sockets: ServedSockets) -> Addresses:
@@ -140,11 +142,15 @@ async def serving(
             authentication=authentication,
             authorizer=_authorizer(config, resources),
             one_port=place.shared if place is not None and place.has_one_port else None,
+            in_cluster=place is not None,
         )
+        # Once it is registered, others send clients to its own ports; they wait there until it has started. The shared
+        # ones are for brokers that serve.
+        sockets.listen_on_own()
         await broker.start()
-        stack.push_async_callback(broker.close)
+        stack.push_async_callback(_closing(broker, place))
         stack.enter_context(LoopWatch(broker.turns))
-        sockets.listen()
+        sockets.listen_on_shared()
         accepting = [Acceptor(sock, broker.new_session, descriptors_end) for sock in sockets.binary[:1]]
         route = None
         if place is not None and place.has_one_port:
@@ -167,6 +173,13 @@ async def serving(
             extra={"service_url": told.service_url, "data_dir": config.data_dir},
         )
         yield broker
+
+
+def _closing(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:
+    async def close() -> None:
+        await broker.close(others_stay=place is None or not place.all_stop.is_set())
+
+    return close
 
 
 async def serve(

@@ -81,7 +81,13 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
 
     stop = asyncio.Event()
     on_signals(stop)
-    link = NoteLink(channel, lambda _: None, _orphaned)
+    place = ClusterPlace(orders.index, orders.shared, orders.config.brokers_one_port)
+
+    def heard(note: Note) -> None:
+        if note.is_stopping:
+            place.all_stop.set()
+
+    link = NoteLink(channel, heard, _orphaned)
     with contextlib.ExitStack() as stack:
 
         def inherited(scheme: str) -> tuple[socket.socket, ...]:
@@ -103,7 +109,7 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
             sockets,
             stop,
             lambda _: link.send(Note(is_serving=True)),
-            ClusterPlace(orders.index, orders.shared, config.brokers_one_port),
+            place,
         )
 
 

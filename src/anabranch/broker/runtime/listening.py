@@ -44,10 +44,17 @@ class ServedSockets:
         }
         return {scheme: port_of(sockets[0]) for scheme, sockets in found.items() if sockets}
 
-    def listen(self) -> None:
-        """From here on the system queues connections for this broker. A socket that listens already stays so."""
-        for sock in (*self.binary, *self.binary_tls, *self.web, *self.web_tls):
-            sock.listen(BACKLOG)
+    def listen_on_own(self) -> None:
+        """From here on the system queues connections to this broker. A socket that listens already stays so."""
+        for sockets in (self.binary, self.binary_tls, self.web, self.web_tls):
+            for sock in sockets[:1]:
+                sock.listen(BACKLOG)
+
+    def listen_on_shared(self) -> None:
+        """From here on this broker gets its part of the connections to all."""
+        for sockets in (self.binary, self.binary_tls, self.web, self.web_tls):
+            for sock in sockets[1:]:
+                sock.listen(BACKLOG)
 
 
 def port_of(sock: socket.socket) -> int:
