@@ -49,6 +49,7 @@ from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
 from anabranch.broker.peers.remote_sessions import RemoteSessions
+from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicMoves
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -72,6 +73,7 @@ from anabranch.broker.topic.services import TopicServices
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.broker.topics.disk_share import DiskShare
+from anabranch.broker.topics.handing_over import HandOver
 from anabranch.broker.topics.inactive import InactiveTopicSweep
 from anabranch.broker.topics.open_topics import OpenTopics
 from anabranch.broker.topics.write_upkeep import SWEEP_S, WriteUpkeep
@@ -87,7 +89,7 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.position import Position
+from anabranch.model.position import Incarnation, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.core.topic_record import TopicRecord
@@ -129,6 +131,7 @@ class Broker:
         owners: Owners | None = None,
         in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
+        moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
@@ -152,7 +155,7 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self._build_catalog(owners, in_cluster=in_cluster)
-        self._build_peers(random_bytes)
+        self._build_peers(random_bytes, moves)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -195,7 +198,7 @@ class Broker:
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
 
-    def _build_peers(self, random_bytes: Callable[[int], bytes]) -> None:
+    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
         """The links to other brokers."""
         config = self.config
         self.peers = Peers(
@@ -213,6 +216,13 @@ class Broker:
             server_version=self.server_version,
         )
         self.remote_rest = RemoteRest(self.peers)
+
+        self.moves = moves or TopicMoves(self.peers, self._writer_of)
+
+    def _writer_of(self, incarnation: Incarnation) -> str | None:
+        """The id of the living broker that writes the log of that incarnation."""
+        found = self.registry.by_incarnation(incarnation)
+        return None if found is None else found.address.id
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""
@@ -323,6 +333,7 @@ class Broker:
             progressed=self.connections.progressed,
             segment_progressed=self.on_segment_progress,
             part_of=self.part_of,
+            last_word=self.moves.last_word,
         )
         self.open_topics = OpenTopics(
             self.topic_services,
@@ -333,6 +344,10 @@ class Broker:
             own_keep=lambda name: history_keep(self.config, name),
             segment_opened=self._segment_opened,
         )
+        self.hand_over = HandOver(
+            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+        )
+        ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
             self.open_topics, self.write_records, self.metadata, self.owners, self._current_config
         )
@@ -720,7 +735,7 @@ class Broker:
         self.quota_check_times.observe(self.loop.time() - started)
 
     def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
-        self.open_topics.owners_changed(bundles)
+        self.hand_over.owners_changed(bundles)
         self.non_persistent.owners_changed(bundles)
 
     def on_segment_progress(self, name: TopicName) -> None:

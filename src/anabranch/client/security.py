@@ -18,6 +18,7 @@ from urllib.request import url2pathname
 
 from anabranch.client.errors import AccessFailed, BadArgument
 
+PLAIN_SCHEME = "pulsar"
 TLS_SCHEME = "pulsar+ssl"
 Token = str | Callable[[], str]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.config.listeners import Addresses, default
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
@@ -48,6 +48,14 @@ class BrokerAddress:
                 f"broker {self.id} has no listener named {listener}: see its advertisedListeners"
             )
         return found
+
+    @property
+    def for_clients(self) -> Addresses | None:
+        """Where any client reaches this broker. None if it has several listeners: which one a client uses is known only
+        when the client looks a topic up."""
+        if len(self.listeners) > 1:
+            return None
+        return default(self.listeners, self.at())
 
 
 # What `on_change` calls: with the bundles that have another owner.

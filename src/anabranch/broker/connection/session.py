@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.early_acks import EarlyAcks
 from anabranch.broker.connection.followed_ends import FollowedEnds
 from anabranch.broker.connection.reading import ReadGate
@@ -406,19 +407,31 @@ class ClientSession(asyncio.BufferedProtocol):
 
     # -- closing by the broker
 
-    def producer_closed(self, producer: AttachedProducer) -> None:
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None:
         producer.is_closed = True
         if self.producers.get(producer.id) is producer:
             del self.producers[producer.id]
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.id
         command.close_producer.request_id = 0xFFFFFFFFFFFFFFFF
+        _name_owner(command.close_producer, moved_to)
         self.send(command)
 
-    def consumer_closed(self, consumer: AttachedConsumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer, moved_to: Addresses | None = None) -> None:
         if self.consumers.get(consumer.id) is consumer:
             del self.consumers[consumer.id]
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = consumer.id
         command.close_consumer.request_id = 0xFFFFFFFFFFFFFFFF
+        _name_owner(command.close_consumer, moved_to)
         self.send(command)
+
+
+def _name_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, moved_to: Addresses | None) -> None:
+    """Names the topic's new broker, to which clients then go without a lookup. Clients take the address that fits their
+    own connection, with or without TLS, and look the topic up if there is none; older ones ignore both."""
+    if moved_to is not None:
+        if moved_to.service_url:
+            close.assignedBrokerServiceUrl = moved_to.service_url
+        if moved_to.service_url_tls:
+            close.assignedBrokerServiceUrlTls = moved_to.service_url_tls

@@ -118,7 +118,8 @@ class NonPersistentTopics:
         spaces = {bundle.namespace for bundle in bundles}
         for name, topic in list(self._topics.items()):
             if name.namespace in spaces and not self._owners.is_mine(name):
-                topic.close()
+                owner = self._owners.owner(name)
+                topic.close(None if owner is None else owner.for_clients)
 
     def update_rates(self, seconds: float) -> None:
         now = self._now_ms()

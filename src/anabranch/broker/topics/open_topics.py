@@ -23,7 +23,6 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.records import Records
 from anabranch.metadata.port import SessionState
-from anabranch.model.bundles import BundleName
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.storage.core.topic_record import TopicRecord
@@ -73,6 +72,13 @@ class OpenTopics:
     def is_opening(self, name: TopicName) -> bool:
         """True also for open topics."""
         return name in self._topics
+
+    async def settled(self, name: TopicName) -> Topic | None:
+        """The topic if it is open, after an opening that is under way has ended."""
+        task = self._topics.get(name)
+        if task is not None and not task.done():
+            await asyncio.wait([task])
+        return self._loaded.get(name)
 
     async def in_turns(self) -> AsyncIterator[list[Topic]]:
         """Yields every open topic, some at a time: ten thousand idle ones must not delay a busy one."""
@@ -211,14 +217,6 @@ class OpenTopics:
             del self._topics[topic.name]
 
     # -- topics that other brokers may have taken
-
-    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
-        """Closes the topics of these bundles that this broker does not own any more; their clients look them up
-        again."""
-        spaces = {bundle.namespace for bundle in bundles}
-        for name, topic in self.all().items():
-            if name.namespace in spaces and not self._owners.is_mine(name):
-                self._services.background.begin(topic.close())
 
     def session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:

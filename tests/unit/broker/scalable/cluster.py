@@ -18,6 +18,7 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.peers.topic_moves import CallsOfMoves
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterRecord
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import Authorizer
@@ -252,6 +253,7 @@ async def running(
     authorizer: Authorizer | None = None,
     *,
     is_shared: bool = False,
+    moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
 ) -> AsyncIterator[Cluster]:
     """With `is_shared` the brokers share the topics as they do in production, and nothing can be moved by `move`."""
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
@@ -267,7 +269,7 @@ async def running(
             if assigned is not None:
                 owners.append(assigned)
             node = await stack.enter_async_context(
-                _node(number, store, medium, assigned, config or BrokerConfig(), authorizer)
+                _node(number, store, medium, assigned, moves(nodes), config or BrokerConfig(), authorizer)
             )
             known.append(node.broker.registry.me.address)
             nodes.append(node)
@@ -283,6 +285,7 @@ async def _node(
     store: MemoryMetadata,
     medium: MemoryMedium,
     owners: Assigned | None,
+    moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
@@ -309,6 +312,7 @@ async def _node(
         now_ms=lambda: NOW_MS,
         owners=owners,
         in_cluster=owners is None,
+        moves=moves,
         authorizer=authorizer,
     )
     made.append(broker)
