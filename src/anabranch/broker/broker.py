@@ -127,6 +127,7 @@ class Broker:
         http_url_tls: str = "",
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
+        one_port: Addresses | None = None,
         owners: Owners | None = None,
         in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
@@ -136,7 +137,8 @@ class Broker:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
-        everything, or what `owners` says."""
+        everything, or what `owners` says. `one_port` has the only addresses that clients can reach, if they are those
+        of all brokers."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -158,7 +160,7 @@ class Broker:
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
         self._build_topics()
-        self._build_commands(authentication)
+        self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
         self.is_closing = False
@@ -352,8 +354,9 @@ class Broker:
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
 
-    def _build_commands(self, authentication: Authentication | None) -> None:
+    def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
+        has_one_port = one_port is not None
         config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
@@ -380,9 +383,15 @@ class Broker:
         if self.remote_sessions is not None:
             self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
-            Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
+            Greeting(
+                self.server_version,
+                config.scalable_topic_enabled,
+                one_port.http_url if one_port is not None else self.http_url,
+                self.http_url_tls,
+                has_one_port,
+            ),
             self.sign_in,
-            LookupCommands(naming, rights, self.addresses),
+            LookupCommands(naming, rights, self.addresses, has_one_port=has_one_port),
             ProducerCommands(
                 naming, rights, schemas, self.log, self.attachable, self.new_producer_name, self.now_ms
             ),
@@ -509,10 +518,11 @@ class Broker:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
 
-    async def close(self) -> None:
-        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
+    async def close(self, *, others_stay: bool = True) -> None:
+        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed. Other brokers of
+        the cluster that stay get this one's topics first."""
         self.is_closing = True
-        if self.shared is not None:
+        if self.shared is not None and others_stay:
             # The others own everything from now on: the clients of topics that are closed find them there.
             with contextlib.suppress(MetadataError):
                 await self.registry.drain()
