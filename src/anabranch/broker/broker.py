@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
@@ -132,6 +133,7 @@ class Broker:
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
@@ -152,6 +154,7 @@ class Broker:
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
+        self.elsewhere: Elsewhere = elsewhere or Alone()
         self._build_catalog(owners, in_cluster=in_cluster)
         self._build_peers(random_bytes, moves)
         self._build_connections()
@@ -828,6 +831,7 @@ class Broker:
             registry=self.registry,
             owners=self.owners,
             shared=self.shared,
+            elsewhere=self.elsewhere,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,
