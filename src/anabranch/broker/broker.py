@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.across.unstored import unstored_elsewhere
 from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
@@ -250,7 +251,7 @@ class Broker:
             self.metadata,
             self._current_config,
             self.now_ms,
-            lambda name: self.non_persistent.opened(name) is not None,
+            self._is_open_unstored,
         )
         self.non_persistent = NonPersistentTopics(
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
@@ -398,7 +399,14 @@ class Broker:
                 metadata_bytes_max=config.max_consumer_metadata_size,
             ),
             schemas,
-            TopicLists(self.loop, self.metadata, self.resources, rights, self.non_persistent),
+            TopicLists(
+                self.loop,
+                self.metadata,
+                self.resources,
+                rights,
+                self.non_persistent,
+                self._unstored_elsewhere,
+            ),
             ScalableCommands(
                 scalable,
                 registered,
@@ -588,10 +596,14 @@ class Broker:
             return await self.non_persistent.open(name, create=create)
         return await self.topic(name, create=create)
 
-    async def topic_exists(self, name: TopicName) -> bool:
-        if name.domain is Domain.NON_PERSISTENT:
-            return self.non_persistent.opened(name) is not None
-        return await self.resources.topic_exists(name)
+    async def _is_open_unstored(self, name: TopicName) -> bool:
+        """Whether a non-persistent topic of that name is open, here or at another broker."""
+        if self.non_persistent.opened(name) is not None:
+            return True
+        return self.elsewhere.has_others and str(name) in await self._unstored_elsewhere(name.namespace)
+
+    async def _unstored_elsewhere(self, namespace: NamespaceName) -> list[str]:
+        return await unstored_elsewhere(self.elsewhere, namespace)
 
     async def delete_topic(
         self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None

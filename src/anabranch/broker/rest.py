@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 
-from anabranch.broker.admin.across import owner_calls
+from anabranch.broker.admin.across import owner_calls, unstored
 from anabranch.broker.admin.cluster import absent, broker_stats, brokers, clusters, probes, tenants
 from anabranch.broker.admin.http.app import RestApp
 from anabranch.broker.admin.http.docs_page import docs_routes
@@ -86,7 +86,7 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    return RestApp(services, chain(described, *others), inner=owner_calls.inner)
+    return RestApp(services, chain(described, *others), inner=chain(owner_calls.inner, unstored.inner))
 
 
 @asynccontextmanager

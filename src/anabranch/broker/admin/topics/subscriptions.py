@@ -19,8 +19,10 @@ from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.partitions import on_parts, parts, single
 from anabranch.broker.compaction.topic_compaction import COMPACTION
+from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.stored_json import Int32, Int64
 from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import Position
 
@@ -79,7 +81,7 @@ async def create_subscription(
 @owner_call
 async def made_and_has(services: AdminServices, name: TopicName, subscription: str) -> bool:
     """Whether the topic, which is created if need be, has that subscription."""
-    return subscription in (await services.topic(name, create=True)).subscriptions
+    return subscription in (await _made(services, name)).subscriptions
 
 
 @owner_call
@@ -90,9 +92,17 @@ async def subscribe_part(
     place: Position | str,
     properties: dict[str, str],
 ) -> None:
-    topic = await services.topic(name, create=True)
+    topic = await _made(services, name)
     if subscription not in topic.subscriptions:
         await topic.create_subscription(subscription, place, properties)
+
+
+async def _made(services: AdminServices, name: TopicName) -> Topic:
+    try:
+        return await services.topic(name, create=True)
+    except TopicNotFoundError as error:
+        # A topic that may not be created is an error here, and not left out.
+        raise RestError(404, str(error)) from None
 
 
 def _word(text: str) -> Literal["earliest", "latest"]:
