@@ -157,10 +157,10 @@ async def _round(
     theirs: dict[str, list[TopicName]] = {}
     addresses: dict[str, BrokerAddress] = {}
     async for name in in_turns(names):
+        owner = services.owners.owner(name) or await services.owners.resolve(name)
         if services.owners.is_mine(name):
             mine.append(name)
             continue
-        owner = services.owners.owner(name)
         addresses[owner.service_url] = owner
         theirs.setdefault(owner.service_url, []).append(name)
     room = asyncio.Semaphore(REQUESTS_MAX)
