@@ -447,6 +447,8 @@ class Broker:
             lambda: self.loop_lag_s,
             self.scalable,
             self.scaling,
+            self.owners,
+            self.elsewhere,
         )
 
     def _segment_opened(self, topic: TopicName) -> None:

@@ -37,7 +37,7 @@ from anabranch.broker.admin.topics import (
     topics,
     writes,
 )
-from anabranch.broker.ui.api import page_routes
+from anabranch.broker.ui.api import inner_page_routes, page_routes
 from anabranch.broker.ui.sources import PageSources
 
 # If several routes match a request the first one answers.
@@ -86,7 +86,11 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    return RestApp(services, chain(described, *others), inner=chain(owner_calls.inner, unstored.inner))
+    return RestApp(
+        services,
+        chain(described, *others),
+        inner=chain(owner_calls.inner, unstored.inner, inner_page_routes(page)),
+    )
 
 
 @asynccontextmanager

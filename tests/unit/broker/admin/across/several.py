@@ -104,6 +104,7 @@ class Member:
     client: Client
     owners: PlacedOwners
     elsewhere: InProcess
+    app: RestApp
 
     async def call(self, method: str, path: str, status: int | None = None, **kwargs: Any) -> httpx.Response:
         answer = await self.http.request(method, path, **kwargs)
@@ -181,5 +182,5 @@ async def several(
                 httpx.AsyncClient(transport=transport, base_url=address.http_url)
             )
             client = await stack.enter_async_context(Client(address.service_url))
-            members.append(Member(broker, http, client, owners, elsewhere))
+            members.append(Member(broker, http, client, owners, elsewhere, apps[-1]))
         yield members
