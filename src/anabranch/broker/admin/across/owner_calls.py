@@ -31,7 +31,7 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.services import AdminServices
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, ServedElsewhere
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
 from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
@@ -264,5 +264,7 @@ async def _outcome(
         return CallOutcome("done", await call.run(services, name, *arguments))
     except TopicNotFoundError:
         return _MISSING
+    except ServedElsewhere:
+        return _MOVED
     except AnabranchError as error:
         return CallOutcome("refused", status=status_of(error), text=text_of(error))

@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from anabranch.broker.admin.across.all_brokers import from_others, same_request
 from anabranch.broker.admin.across.owner_calls import at_owners, owner_call
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import UsersSubscriptionName
-from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.namespaces import (
     clear,

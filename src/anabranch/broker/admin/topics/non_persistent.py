@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from anabranch.broker.admin.across.owner_calls import at_owners, owner_call, owner_read
@@ -19,6 +18,7 @@ from anabranch.broker.admin.settings.routes import TOPIC_SETTINGS
 from anabranch.broker.admin.settings.topic import UNSERVED
 from anabranch.broker.admin.topics.partitions import merged, on_parts, parts
 from anabranch.broker.admin.topics.topics import check_count, partitions_wanted
+from anabranch.broker.catalog.owners import check_mine
 from anabranch.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.observe.non_persistent_stats import non_persistent_stats
@@ -80,6 +80,7 @@ async def close(services: AdminServices, name: TopicName) -> None:
 @routes.put("", status=204)
 async def create_topic(services: AdminServices, name: TopicName) -> None:
     """Creates the topic until the broker ends: nothing of it is stored."""
+    await check_mine(services.owners, name)
     if not all(is_new for _, is_new in await at_owners(services, [name], make)):
         raise RestError(409, "This topic already exists")
 

@@ -17,7 +17,7 @@ from anabranch.broker.admin.http.parameters import Role, SubscriptionName, Users
 from anabranch.broker.admin.http.request import HttpRequest, body, body_of
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
-from anabranch.broker.admin.topics.partitions import on_parts, parts, single
+from anabranch.broker.admin.topics.partitions import on_parts, owned_parts, single
 from anabranch.broker.compaction.topic_compaction import COMPACTION
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.stored_json import Int32, Int64
@@ -71,7 +71,7 @@ async def create_subscription(
     """The body names the start: a message id, `"earliest"` or `"latest"` (also without a body)."""
     asked: At | str = await body_of(request, At | str, "latest")
     place, properties = (asked.place, asked.properties) if isinstance(asked, At) else (_word(asked), {})
-    names = await parts(services, topic)
+    names = await owned_parts(services, topic)
     without = [part for part, has in await at_owners(services, names, made_and_has, subscription) if not has]
     if not without:
         raise RestError(409, "Subscription already exists for topic")

@@ -138,15 +138,16 @@ async def several(
     store, medium, places = MemoryMetadata(now_ms), MemoryMedium(), Places()
     apps: list[RestApp] = []
     async with contextlib.AsyncExitStack() as stack:
-        members = []
-        servers = []
+        members: list[Member] = []
+        clients: list[Client] = []
+        owned: list[PlacedOwners] = []
+        told: list[InProcess] = []
         made: list[Broker] = []
         loop = asyncio.get_running_loop()
         for number in range(count):
             accept = lambda number=number: made[number].new_session()  # noqa: E731
             server = await loop.create_server(accept, "127.0.0.1", 0)
             stack.callback(server.close)
-            servers.append(server)
             url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             places.addresses.append(BrokerAddress(url, f"http://broker-{number}:8080"))
         for number, address in enumerate(places.addresses):
@@ -160,6 +161,8 @@ async def several(
             await log.start()
             owners = PlacedOwners(places, number)
             elsewhere = InProcess(number, places, apps)
+            owned.append(owners)
+            told.append(elsewhere)
             broker = Broker(
                 config or BrokerConfig(),
                 metadata,
@@ -177,10 +180,17 @@ async def several(
             await broker.start()
             stack.push_async_callback(broker.close)
             apps.append(create_app(broker.admin_services(), broker.page))
-            transport = httpx.ASGITransport(apps[-1])
-            http = await stack.enter_async_context(
-                httpx.AsyncClient(transport=transport, base_url=address.http_url)
-            )
             client = await stack.enter_async_context(Client(address.service_url))
-            members.append(Member(broker, http, client, owners, elsewhere, apps[-1]))
+            clients.append(client)
+        reached: dict[str, httpx.AsyncBaseTransport | None] = {
+            address.http_url: httpx.ASGITransport(app)
+            for address, app in zip(places.addresses, apps, strict=True)
+        }
+        for number, broker in enumerate(made):
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(mounts=reached, base_url=broker.http_url, follow_redirects=True)
+            )
+            members.append(
+                Member(broker, http, clients[number], owned[number], told[number], apps[number])
+            )
         yield members

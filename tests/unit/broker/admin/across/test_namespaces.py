@@ -49,11 +49,6 @@ async def test_unloading_a_namespace_closes_its_topics_at_every_broker(brokers: 
     assert [name for member in brokers for name in member.broker.loaded()] == []
 
 
-async def test_unloading_a_bundle_closes_its_topics_at_every_broker(brokers: list[Member]) -> None:
-    await brokers[1].call("PUT", f"{NAMESPACE}/{WHOLE}/unload")
-    assert [name for member in brokers for name in member.broker.loaded()] == []
-
-
 async def test_a_namespace_is_not_said_to_be_unloaded_while_a_broker_is_silent(brokers: list[Member]) -> None:
     brokers[1].elsewhere.silent = {2}
     assert "did not answer" in await brokers[1].refused("PUT", f"{NAMESPACE}/unload", 503)
