@@ -190,7 +190,5 @@ async def several(
             http = await stack.enter_async_context(
                 httpx.AsyncClient(mounts=reached, base_url=broker.http_url, follow_redirects=True)
             )
-            members.append(
-                Member(broker, http, clients[number], owned[number], told[number], apps[number])
-            )
+            members.append(Member(broker, http, clients[number], owned[number], told[number], apps[number]))
         yield members
