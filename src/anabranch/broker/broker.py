@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.across.linked import LinkedBrokers
 from anabranch.broker.admin.across.unstored import unstored_elsewhere
 from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
@@ -155,9 +156,8 @@ class Broker:
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
-        self.elsewhere: Elsewhere = elsewhere or Alone()
         self._build_catalog(owners, in_cluster=in_cluster)
-        self._build_peers(random_bytes, moves)
+        self._build_peers(random_bytes, moves, elsewhere)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -200,7 +200,12 @@ class Broker:
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
 
-    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
+    def _build_peers(
+        self,
+        random_bytes: Callable[[int], bytes],
+        moves: CallsOfMoves | None,
+        elsewhere: Elsewhere | None,
+    ) -> None:
         """The links to other brokers."""
         config = self.config
         self.peers = Peers(
@@ -217,8 +222,9 @@ class Broker:
             ),
             server_version=self.server_version,
         )
-        self.remote_rest = RemoteRest(self.peers)
-
+        remote = RemoteRest(self.peers)
+        others = LinkedBrokers(self.registry, remote) if self.is_one_of_several else Alone()
+        self.elsewhere: Elsewhere = elsewhere or others
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
     def _writer_of(self, incarnation: Incarnation) -> str | None:

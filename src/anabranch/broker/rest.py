@@ -86,11 +86,10 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    return RestApp(
-        services,
-        chain(described, *others),
-        inner=chain(owner_calls.inner, unstored.inner, inner_page_routes(page)),
-    )
+    for_brokers = chain(owner_calls.inner, unstored.inner, inner_page_routes(page))
+    app = RestApp(services, chain(described, *others), inner=for_brokers)
+    services.elsewhere.serve(app.inner)
+    return app
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ circles, whatever brokers believe about who owns what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -68,6 +68,10 @@ class Elsewhere(Protocol):
         """That broker's answer. BrokerSilent if there is none."""
         ...
 
+    def serve(self, answer: Callable[[InnerRequest], Awaitable[InnerAnswer]]) -> None:
+        """From now on other brokers' requests are answered by `answer`."""
+        ...
+
 
 class Alone:
     """Implements `Elsewhere` for a single broker."""
@@ -81,3 +85,6 @@ class Alone:
         self, broker: BrokerAddress, request: InnerRequest, *, answer_max_s: float = ANSWER_MAX_S
     ) -> InnerAnswer:
         raise BrokerSilent(f"{broker.service_url} cannot be asked: this broker has no others beside it")
+
+    def serve(self, answer: Callable[[InnerRequest], Awaitable[InnerAnswer]]) -> None:
+        """No other broker asks."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,9 @@ class InProcess:
         carried = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=InnerRequest)
         answer = await self.apps[number].inner(carried)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=InnerAnswer)
+
+    def serve(self, answer: Callable[[InnerRequest], Awaitable[InnerAnswer]]) -> None:
+        """The applications are called as they are."""
 
 
 @dataclass
