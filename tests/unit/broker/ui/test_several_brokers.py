@@ -108,6 +108,14 @@ async def test_a_river_is_shown_by_every_broker_with_the_place_of_each_segment(
     assert [number for number, request in third.elsewhere.asked if "api/topics" in request.path] == [0]
 
 
+async def test_a_topic_whose_leader_does_not_answer_comes_with_a_link_to_it(brokers: list[Member]) -> None:
+    await brokers[0].call("PUT", f"{ADMIN}/orders")
+    await brokers[0].get(f"{ADMIN}/orders/stats")
+    brokers[1].elsewhere.silent = {0}
+    found = await brokers[1].get(f"{TOPICS}/orders")
+    assert (found["kind"], found["url"]) == ("elsewhere", "http://broker-0:8080/ui")
+
+
 async def test_segments_that_only_a_former_leader_remembers_are_drawn(
     brokers: list[Member], clock: Clock
 ) -> None:
