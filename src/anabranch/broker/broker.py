@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.across.linked import LinkedBrokers
+from anabranch.broker.admin.across.unstored import unstored_elsewhere
+from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
@@ -133,6 +136,7 @@ class Broker:
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
@@ -155,7 +159,7 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self._build_catalog(owners, in_cluster=in_cluster)
-        self._build_peers(random_bytes, moves)
+        self._build_peers(random_bytes, moves, elsewhere)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -198,7 +202,12 @@ class Broker:
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
 
-    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
+    def _build_peers(
+        self,
+        random_bytes: Callable[[int], bytes],
+        moves: CallsOfMoves | None,
+        elsewhere: Elsewhere | None,
+    ) -> None:
         """The links to other brokers."""
         config = self.config
         self.peers = Peers(
@@ -215,8 +224,9 @@ class Broker:
             ),
             server_version=self.server_version,
         )
-        self.remote_rest = RemoteRest(self.peers)
-
+        remote = RemoteRest(self.peers)
+        others = LinkedBrokers(self.registry, remote) if self.is_one_of_several else Alone()
+        self.elsewhere: Elsewhere = elsewhere or others
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
     def _writer_of(self, incarnation: Incarnation) -> str | None:
@@ -249,7 +259,7 @@ class Broker:
             self.metadata,
             self._current_config,
             self.now_ms,
-            lambda name: self.non_persistent.opened(name) is not None,
+            self._is_open_unstored,
         )
         self.non_persistent = NonPersistentTopics(
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
@@ -404,7 +414,14 @@ class Broker:
                 metadata_bytes_max=config.max_consumer_metadata_size,
             ),
             schemas,
-            TopicLists(self.loop, self.metadata, self.resources, rights, self.non_persistent),
+            TopicLists(
+                self.loop,
+                self.metadata,
+                self.resources,
+                rights,
+                self.non_persistent,
+                self._unstored_elsewhere,
+            ),
             ScalableCommands(
                 scalable,
                 registered,
@@ -445,6 +462,8 @@ class Broker:
             lambda: self.loop_lag_s,
             self.scalable,
             self.scaling,
+            self.owners,
+            self.elsewhere,
         )
 
     def _segment_opened(self, topic: TopicName) -> None:
@@ -595,10 +614,14 @@ class Broker:
             return await self.non_persistent.open(name, create=create)
         return await self.topic(name, create=create)
 
-    async def topic_exists(self, name: TopicName) -> bool:
-        if name.domain is Domain.NON_PERSISTENT:
-            return self.non_persistent.opened(name) is not None
-        return await self.resources.topic_exists(name)
+    async def _is_open_unstored(self, name: TopicName) -> bool:
+        """Whether a non-persistent topic of that name is open, here or at another broker."""
+        if self.non_persistent.opened(name) is not None:
+            return True
+        return self.elsewhere.has_others and str(name) in await self._unstored_elsewhere(name.namespace)
+
+    async def _unstored_elsewhere(self, namespace: NamespaceName) -> list[str]:
+        return await unstored_elsewhere(self.elsewhere, namespace)
 
     async def delete_topic(
         self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None
@@ -838,6 +861,7 @@ class Broker:
             registry=self.registry,
             owners=self.owners,
             shared=self.shared,
+            elsewhere=self.elsewhere,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,
