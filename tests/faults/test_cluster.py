@@ -62,10 +62,20 @@ def test_three_brokers_serve_one_port_and_stop_with_nothing_left(cluster: Cluste
     assert cluster.stop() == 0
     assert not any(is_alive(pid) for pid in pids)
     # The brokers needed the metadata to close: it stopped last.
-    lines = [line for line in cluster.log.splitlines() if line.endswith(" stopping")]
-    assert METADATA in lines[-1]
+    lines = [line for line in cluster.log.splitlines() if line.endswith((" stopping", " stopped"))]
+    assert [METADATA in line for line in lines] == [False, False, False, False, True, False]
     cluster.start()
     assert stored(cluster.url, "first")
+
+
+def test_a_signal_to_every_process_at_once_stops_them_in_order(cluster: ClusterProcess) -> None:
+    """As systemd sends it by default."""
+    publish(cluster.url, "first")
+    for pid in (*cluster.pids.values(), cluster.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert cluster.wait() == 0
+    assert cluster.log.count(" stopped") == 4
+    assert "Traceback" not in cluster.log
 
 
 def test_a_broker_that_is_killed_comes_back_and_loses_nothing(cluster: ClusterProcess) -> None:

@@ -43,7 +43,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_serving: bool = False  # From a process: its clients are answered.
     session: str = ""  # From a broker: its present session at the metadata store.
     ended_session: str = ""  # To the metadata: the broker that had this session is dead.
-    is_stopping: bool = False  # To a broker: the whole cluster stops, so that nothing is to be handed over.
+    is_stopping: bool = (
+        False  # To a process: stop. The whole cluster does, so that nothing is to be handed over.
+    )
 
 
 def receive_orders(channel: socket.socket) -> Orders:

@@ -1,7 +1,8 @@
 """A process of a cluster, as its supervisor starts it: the metadata, or one broker.
 
-It serves until SIGTERM, and ends at once when its supervisor is gone, whatever it is doing then: what was acknowledged
-is on disk.
+It serves until the supervisor asks it to stop, and ends at once when the supervisor is gone, whatever it is doing then:
+what was acknowledged is on disk. A broker also stops at SIGTERM. The metadata does not once it serves: SIGTERM may come
+to every process at once, and the brokers need their metadata to close.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -20,6 +22,8 @@ from anabranch.broker.runtime import logs
 from anabranch.broker.runtime.process import on_signals, run_to_end
 from anabranch.supervisor.channel import Note, NoteLink, Orders, receive_orders
 from anabranch.supervisor.core.processes import ProcessKind
+
+log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG: Final = 1
 ORPHANED: Final = 1
@@ -54,7 +58,6 @@ async def _serve_metadata(orders: Orders, channel: socket.socket) -> None:
     from anabranch.metadata.served import MetadataServer
 
     stop = asyncio.Event()
-    on_signals(stop)
     data = Path(orders.config.data_dir)
     if orders.is_first:
         # No process of an earlier cluster is left: its sessions end here, and the log is checked to be the right one.
@@ -65,11 +68,16 @@ async def _serve_metadata(orders: Orders, channel: socket.socket) -> None:
     def heard(note: Note) -> None:
         if note.ended_session:
             server.end(note.ended_session, "its process has ended")
+        if note.is_stopping:
+            stop.set()
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     link = NoteLink(channel, heard, _orphaned)
     link.send(Note(is_serving=True))
     try:
         await stop.wait()
+        log.info("stopping")
     finally:
         await server.stop()
 
@@ -86,6 +94,7 @@ async def _serve_broker(orders: Orders, channel: socket.socket) -> None:
     def heard(note: Note) -> None:
         if note.is_stopping:
             place.all_stop.set()
+            stop.set()
 
     link = NoteLink(channel, heard, _orphaned)
     with contextlib.ExitStack() as stack:

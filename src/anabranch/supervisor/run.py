@@ -60,6 +60,7 @@ class _Running:
     def __init__(self, process: asyncio.subprocess.Process, link: NoteLink) -> None:
         self.process = process
         self.link = link
+        self.has_served = False
 
 
 class Supervisor:
@@ -105,9 +106,7 @@ class Supervisor:
             case StartProcess(name):
                 await self._start(name)
             case DrainProcess(name):
-                if (running := self._running.get(name)) is not None:
-                    running.link.send(Note(is_stopping=True))
-                self._signal(name, signal.SIGTERM)
+                self._drain(name)
             case KillProcess(name):
                 self._signal(name, signal.SIGKILL)
             case EndSession(name):
@@ -194,7 +193,15 @@ class Supervisor:
         if note.session:
             self._sessions[name] = note.session
         if note.is_serving:
+            self._running[name].has_served = True
             self._events.put_nowait(Served(name))
+
+    def _drain(self, name: str) -> None:
+        if (running := self._running.get(name)) is not None:
+            running.link.send(Note(is_stopping=True))
+            if not running.has_served:
+                # It has nothing to close yet, and may be far from reading notes.
+                self._signal(name, signal.SIGTERM)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         if (running := self._running.get(name)) is not None:
