@@ -40,7 +40,8 @@ class RegisteredPeers:
         self._metadata = metadata
 
     async def find(self, peer: str) -> RegisteredPeer | None:
-        found = await self._metadata.get(f"{BROKERS}/{peer}")
+        # Afresh: a broker that calls may have registered a moment ago, and one that has gone must not be believed.
+        found = await self._metadata.get(f"{BROKERS}/{peer}", fresh=True)
         if found is None:
             return None
         try:
