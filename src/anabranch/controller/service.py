@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from anabranch.controller import election
@@ -159,7 +160,7 @@ class ScalableTopics:
                 await asyncio.sleep(self.settings.retry_max_s)
         # One after the other: there may be thousands, and clients come first.
         for topic in topics:
-            await _quietly(self._controller(topic).lead())
+            await _quietly(self._controller(topic).lead)
 
     def _session_changed(self, state: SessionState) -> None:
         # While the session is in doubt this broker keeps serving: the store refuses stale writes. A lost session ends
@@ -170,7 +171,7 @@ class ScalableTopics:
         elif state is SessionState.CONNECTED:
             for controller in list(self._controllers.values()):
                 if not controller.is_leader:
-                    self._spawn(_quietly(controller.lead()))
+                    self._spawn(_quietly(controller.lead))
 
     # -- any broker
 
@@ -239,7 +240,7 @@ class ScalableTopics:
         """The topic is in use here: make sure that it has a controller. Does not wait."""
         topic = scalable_name(topic)
         if not self._is_closed and topic not in self._controllers:
-            self._spawn(_quietly(self._controller(topic).lead()))
+            self._spawn(_quietly(self._controller(topic).lead))
 
     def _controller(self, topic: TopicName) -> TopicController:
         controller = self._controllers.get(topic)
@@ -275,7 +276,7 @@ class ScalableTopics:
         """The topic was deleted."""
         if self._controllers.get(controller.topic) is controller:
             del self._controllers[controller.topic]
-        self._spawn(_quietly(controller.close(resign=True)))
+        self._spawn(_quietly(partial(controller.close, resign=True)))
 
     # -- the leader
 
@@ -510,10 +511,11 @@ class ScalableTopics:
                     log.exception("%s: checking sealed segments failed, retrying later", controller.topic)
 
 
-async def _quietly(work: Awaitable[object]) -> None:
-    """Awaits work without a waiting caller: a refusal is ignored."""
+async def _quietly(work: Callable[[], Awaitable[object]]) -> None:
+    """Does work without a waiting caller: a refusal is ignored. The work begins in the task: one that is cancelled
+    before leaves nothing behind."""
     try:
-        await work
+        await work()
     except (ControllerError, NotLeader) as error:
         log.debug("%s", error)
     except AnabranchError as error:
