@@ -48,6 +48,7 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_leaders import RemoteLeaders
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
@@ -290,13 +291,17 @@ class Broker:
             else (None, None)
         )
         classic = ClassicTopics(self.resources, self, far_classic)
+        candidates = RemoteLeaders(self.peers, self.owners) if self.is_one_of_several else None
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
             classic,
+            candidates,
         )
+        if candidates is not None:
+            candidates.serve(self.scalable)
         if self.is_one_of_several:
             self.remote_sessions = RemoteSessions(
                 self.peers, self.owners, self.scalable, self.opened, self.background
@@ -495,6 +500,8 @@ class Broker:
             assert self.scaling is not None
             self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
+            scalable = self.scalable
+            self.owners.on_change(lambda _: scalable.candidates_changed())
         self.owners.on_change(self._owners_changed)
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
