@@ -48,6 +48,7 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_leaders import RemoteLeaders
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
@@ -56,6 +57,7 @@ from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicM
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.policy.retention import AT_ONCE, TrimPace
 from anabranch.broker.runtime.background import Background, Work
 from anabranch.broker.runtime.loop_watch import TurnTimes
 from anabranch.broker.scalable.classic import ClassicTopics, controller_settings, scalable_topics
@@ -290,13 +292,17 @@ class Broker:
             else (None, None)
         )
         classic = ClassicTopics(self.resources, self, far_classic)
+        candidates = RemoteLeaders(self.peers, self.owners) if self.is_one_of_several else None
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
             classic,
+            candidates,
         )
+        if candidates is not None:
+            candidates.serve(self.scalable)
         if self.is_one_of_several:
             self.remote_sessions = RemoteSessions(
                 self.peers, self.owners, self.scalable, self.opened, self.background
@@ -344,6 +350,7 @@ class Broker:
             segment_progressed=self.on_segment_progress,
             part_of=self.part_of,
             last_word=self.moves.last_word,
+            trim_pace=self._trim_pace(),
         )
         self.open_topics = OpenTopics(
             self.topic_services,
@@ -363,6 +370,11 @@ class Broker:
         )
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
+
+    def _trim_pace(self) -> TrimPace:
+        if not self.is_one_of_several:
+            return AT_ONCE
+        return TrimPace(self.config.log_trim_bytes, self.config.log_trim_seconds)
 
     def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
@@ -495,6 +507,8 @@ class Broker:
             assert self.scaling is not None
             self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
+            scalable = self.scalable
+            self.owners.on_change(lambda _: scalable.candidates_changed())
         self.owners.on_change(self._owners_changed)
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
@@ -785,7 +799,7 @@ class Broker:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if not topic.log_is_empty:
-                    await self._guarded(topic, topic.maintain)
+                    await self._guarded(topic, topic.maintain_by_and_by)
         await self.disk_share.give_back()
 
     async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
