@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.storage.on_disk.file_store import FileLogStore
@@ -17,10 +19,13 @@ from anabranch.storage.port import (
     Buffer,
     FencedError,
     LedgerState,
+    LiveLedger,
     LogError,
     LogMissingError,
     LogStore,
 )
+from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.topic_log import TopicLog
 from unit.storage.owners import FoldingOwner, Owner
 
 L1, L2, L3 = LedgerId(1), LedgerId(2), LedgerId(3)
@@ -637,7 +642,7 @@ async def test_what_no_record_names_is_dropped_after_retain(open_store: Opener) 
     await old.close()
     new = await started(open_store)
     await new.take(old.incarnation, None)
-    new.retain([(L1, old.incarnation, 0, 1, "public/default")])
+    new.retain([LiveLedger(L1, old.incarnation, 0, 1, "public/default")])
     await new.reclaim()
     assert await contents(new, L1, old.incarnation, 1) == [b"keep"]
     with pytest.raises(LogMissingError):
@@ -651,7 +656,7 @@ async def test_a_deleted_ledger_is_missing(open_store: Opener) -> None:
     await old.close()
     new = await started(open_store)
     await new.take(old.incarnation, None)
-    new.retain([(L1, old.incarnation, 0, 1, "ns"), (L2, old.incarnation, 0, 1, "ns")])
+    new.retain([LiveLedger(L1, old.incarnation, 0, 1, "ns"), LiveLedger(L2, old.incarnation, 0, 1, "ns")])
     new.delete(L2, old.incarnation)
     await new.reclaim()
     assert await contents(new, L1, old.incarnation, 1) == [b"a"]
@@ -768,3 +773,96 @@ async def test_an_owner_that_fails_when_it_is_told_that_it_is_lost_hides_it_from
         store.open_ledger(L3, Owner(), "public/default").append(b"x", 1)
     for owner in owners:
         assert isinstance(await asyncio.wait_for(owner.until_lost(), 10), FencedError)
+
+
+# -- what lives, as records say
+
+
+PATH = "/managed-ledgers/public/default/persistent/t"
+
+
+class Topic:
+    """A topic as its log sees it: its state is always the same."""
+
+    def __init__(self) -> None:
+        self.error: LogError | None = None
+        self.changed = asyncio.Event()
+        self.end = 0
+
+    def entries_confirmed(self, entries_end: int) -> None:
+        self.end = entries_end
+        self.changed.set()
+
+    def log_lost(self, error: LogError) -> None:
+        self.error = error
+        self.changed.set()
+
+    def encode_state(self) -> bytes:
+        return b"state"
+
+
+async def opened_topic(store: LogStore, metadata: MetadataStore) -> tuple[TopicLog, Topic]:
+    log, topic = await TopicLog.open(PATH, "public/default", store, metadata, LedgerIds(metadata), 1), Topic()
+    log.start(topic)
+    return log, topic
+
+
+async def publish(log: TopicLog, topic: Topic, texts: list[bytes]) -> None:
+    log.append_many(texts, [1] * len(texts))
+    while topic.end < len(texts):
+        topic.changed.clear()
+        await asyncio.wait_for(topic.changed.wait(), 10)
+
+
+async def all_of(log: TopicLog) -> list[bytes]:
+    found, at = [], log.first
+    while at < log.end:
+        ledger, entries = await log.read(at, 2, 1 << 20)
+        found += [bytes(data) for _, _, data in entries]
+        at = log.normalise((ledger, entries[-1][0] + 1))
+    return found
+
+
+async def test_a_backlog_that_two_former_owners_wrote_is_read_at_a_third(open_store: Opener) -> None:
+    service = MemoryMetadata(lambda: 1000)
+    third = await started(open_store)
+    # It has read all records before the topic was made.
+    third.retain([])
+    metadata = await service.connect()
+    await TopicLog.create(PATH, metadata, 1)
+    texts = [[b"%d-%d" % (n, i) for i in range(3)] for n in range(2)]
+    for some in texts:
+        store = await started(open_store)
+        store.retain([])
+        log, topic = await opened_topic(store, await service.connect())
+        await publish(log, topic, some)
+    log, _ = await opened_topic(third, await service.connect())
+    assert await all_of(log) == [one for some in texts for one in some]
+
+
+async def test_a_ledger_that_no_record_names_is_not_served_until_one_does(open_store: Opener) -> None:
+    store, other = await started(open_store), await started(open_store)
+    store.retain([])
+    await filled(other, L1, [b"a", b"b", b"c"])
+    await filled(other, L2, [b"taken"])
+    await other.close()
+    await store.take(other.incarnation, [L2])
+    with pytest.raises(LogMissingError):
+        await store.read(L1, other.incarnation, 0, 3, 1, MANY)
+    store.know([LiveLedger(L1, other.incarnation, 1, 3, "ns", PATH)])
+    assert await contents(store, L1, other.incarnation, 3, first=1) == [b"b", b"c"]
+    with pytest.raises(LogMissingError):
+        await store.read(L1, other.incarnation, 0, 3, 1, MANY)
+    assert await contents(store, L2, other.incarnation, 1) == [b"taken"]
+
+
+async def test_what_was_known_before_all_records_were_read_stays_known(open_store: Opener) -> None:
+    store, other = await started(open_store), await started(open_store)
+    await filled(other, L1, [b"a"])
+    await other.close()
+    await store.take(other.incarnation, [L1])
+    store.know([LiveLedger(L1, other.incarnation, 0, 1, "ns", PATH)])
+    # Its record was read before it named the ledger.
+    store.retain([])
+    await store.reclaim()
+    assert await contents(store, L1, other.incarnation, 1) == [b"a"]

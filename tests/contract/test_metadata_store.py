@@ -7,6 +7,7 @@ here relies on more than the port says, so waits go through watches and never th
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -28,7 +29,10 @@ from anabranch.metadata.errors import (
 )
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import VALUE_BYTES_MAX, Changes, MetadataStore, SessionState, Watch
+from anabranch.metadata.remote import RemoteMetadata
+from anabranch.metadata.served import MetadataServer
 from anabranch.metadata.sqlite import SqliteMetadata
+from harness.metadata_process import MetadataProcess, Relay, until_session, until_state
 
 EVERYTHING = Changes(everything=True)
 
@@ -105,13 +109,98 @@ class SqliteHarness(EmbeddedHarness):
         await self.sqlite.close()
 
 
+class RelayHarness:
+    """Handles over a socket. Each connects through a relay, which is cut to make trouble."""
+
+    is_durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket_path = folder / "private" / "metadata.socket"
+        self.relays: dict[MetadataStore, Relay] = {}
+
+    async def start(self) -> None:
+        await self.start_server()
+        self.admin = await RemoteMetadata.connect(self.socket_path, wait_s=60)
+
+    async def stop(self) -> None:
+        for store, relay in self.relays.items():
+            await store.close()
+            relay.cut()
+        self.relays.clear()
+        await self.admin.close()
+        await self.stop_server()
+
+    async def start_server(self) -> None:
+        raise NotImplementedError
+
+    async def stop_server(self) -> None:
+        raise NotImplementedError
+
+    async def connect(self) -> RemoteMetadata:
+        relay = Relay(self.folder / f"relay{len(self.relays)}", self.socket_path)
+        await relay.open()
+        store = await RemoteMetadata.connect(relay.path, wait_s=60)
+        self.relays[store] = relay
+        return store
+
+    async def cut(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        self.relays[store].cut()
+        await until_state(store, SessionState.IN_DOUBT)
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        ended, was_connected = store.session.id, store.session.state is SessionState.CONNECTED
+        await self.admin.end_session(ended)
+        if was_connected:
+            await until_session(store, lambda: store.session.id != ended)
+
+    async def restore(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        await self.relays[store].open()
+        await until_state(store, SessionState.CONNECTED)
+
+
+class ServedHarness(RelayHarness):
+    """The server of the metadata process, in this one."""
+
+    async def start_server(self) -> None:
+        self.server = await MetadataServer.start(
+            self.folder / "metadata.sqlite", self.socket_path, grace_s=60
+        )
+
+    async def stop_server(self) -> None:
+        await self.server.stop()
+
+
+class ProcessHarness(RelayHarness):
+    async def start_server(self) -> None:
+        self.process = MetadataProcess(self.folder)
+        self.socket_path = self.process.socket_path
+        await self.process.start()
+
+    async def stop_server(self) -> None:
+        assert await self.process.stop() == 0
+
+
 HARNESSES: dict[str, Callable[[Path], Harness]] = {
     "memory": MemoryHarness,
     "sqlite": SqliteHarness,
+    "served": ServedHarness,
+    "process": ProcessHarness,
 }
 
 
-@pytest.fixture(params=HARNESSES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A process takes a while to start: it takes part where several sessions, trouble or a restart do."""
+    if "tree" in metafunc.fixturenames:
+        takes_part = "tree" in inspect.signature(metafunc.function).parameters
+        names = [name for name in HARNESSES if name != "process" or takes_part]
+        metafunc.parametrize("tree", names, indirect=True)
+
+
+@pytest.fixture
 async def tree(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     harness = HARNESSES[request.param](tmp_path)
     await harness.start()

@@ -16,7 +16,9 @@ from functools import partial
 import anabranch
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerAddress, BrokerRegistry, Owners, SoleOwner
+from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -43,7 +45,10 @@ from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_rest import RemoteRest
+from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
+from anabranch.broker.peers.remote_sessions import RemoteSessions
 from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicMoves
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
@@ -79,17 +84,18 @@ from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.model.position import Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.core.topic_record import TopicRecord
-from anabranch.storage.port import LogError, LogStore
+from anabranch.storage.port import LiveLedger, LogError, LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.living import living_in, namespace_of
 from anabranch.storage.topic.taking_over import finish_delete
 
 log = logging.getLogger(__name__)
@@ -98,6 +104,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 RATES_SECONDS = 10.0
 # An owner that writes nothing notices within this time that another broker has fenced its ledgers.
 FENCES_SECONDS = 5.0
+# How often assignments to brokers that are gone are looked for.
+DROP_STALE_S = 20.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -120,25 +128,31 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
+        in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`config` may change while the broker runs, as far as its settings allow; everything else stays. With
-        `owners`, the broker is one of several."""
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays.
+
+        `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
+        everything, or what `owners` says."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
         self.service_url, self.service_url_tls = service_url, service_url_tls
         self.http_url, self.http_url_tls = http_url, http_url_tls
+        # Names this start of the broker: the next one on the same address has another.
+        self.run_id = random_bytes(8).hex()
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.now_ms = now_ms
         self.started_ms = now_ms()
         self.loop = asyncio.get_running_loop()
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
-        self._build_catalog(owners)
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
+        self._build_catalog(owners, in_cluster=in_cluster)
         self._build_peers(random_bytes, moves)
         self._build_connections()
         self._build_new_topics()
@@ -157,12 +171,25 @@ class Broker:
     def _current_config(self) -> BrokerConfig:
         return self.config
 
-    def _build_catalog(self, owners: Owners | None) -> None:
+    def _build_catalog(self, owners: Owners | None, *, in_cluster: bool) -> None:
         """The stores of everything besides messages, and the owners of topics."""
-        me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
-        self.owners: Owners = owners or SoleOwner(me)
-        self.is_one_of_several = owners is not None
-        self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
+        me = BrokerAddress(
+            self.service_url, self.http_url, self.service_url_tls, self.http_url_tls, self._listeners
+        )
+        self.is_one_of_several = in_cluster or owners is not None
+        self.registry = BrokerRegistry(
+            self.metadata,
+            BrokerRegistration(
+                me,
+                self.run_id,
+                self.log.incarnation,
+                self.server_version,
+                self.started_ms,
+                has_non_persistent_topics=self.config.enable_non_persistent_topics,
+            ),
+        )
+        self.shared = HashedOwners(self.metadata, self.registry) if in_cluster and owners is None else None
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
@@ -172,12 +199,10 @@ class Broker:
     def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
         """The links to other brokers."""
         config = self.config
-        self.run_id = random_bytes(8).hex()
         self.peers = Peers(
             PeerIdentity(peer_id(self.service_url), self.run_id),
             self.metadata,
             RegisteredPeers(self.metadata),
-            self.background,
             random_bytes,
             tls=PeerTls(
                 config.broker_client_tls_enabled,
@@ -188,6 +213,7 @@ class Broker:
             ),
             server_version=self.server_version,
         )
+        self.remote_rest = RemoteRest(self.peers)
 
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
@@ -210,7 +236,6 @@ class Broker:
             write_buffer_bytes=config.connection_write_buffer_bytes,
             unanswered_publishes_max=config.max_pending_publish_requests_per_connection,
         )
-        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
 
     def _build_new_topics(self) -> None:
         """The creation of topics, and non-persistent topics."""
@@ -240,17 +265,28 @@ class Broker:
         ServedSegments(self.segment_owner).serve(self.peers)
         self.subscription_limits = SubscriptionLimits(self.records, self._limits)
         self.scalable: ScalableTopics | None = None
+        self.remote_sessions: RemoteSessions | None = None
         self.registration: Registration | None = None
         self.scaling: BrokerScaling | None = None
         if not self.config.scalable_topic_enabled:
             return
+        far_classic, far_history = (
+            (RemoteClassic(self.peers, self.owners), RemoteHistory(self.peers))
+            if self.is_one_of_several
+            else (None, None)
+        )
+        classic = ClassicTopics(self.resources, self, far_classic)
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
-            ClassicTopics(self.resources, self),
+            classic,
         )
+        if self.is_one_of_several:
+            self.remote_sessions = RemoteSessions(
+                self.peers, self.owners, self.scalable, self.opened, self.background
+            )
         self.registration = Registration(
             self.records, self.scalable.feed, self.segments, self.subscription_limits
         )
@@ -267,7 +303,11 @@ class Broker:
             self.now_ms,
             self.loop.time,
             service_url=self.service_url,
+            history_owner=far_history,
         )
+        if far_classic is not None and far_history is not None:
+            far_classic.serve(classic)
+            far_history.serve(self.scaling.history)
 
     def _build_topics(self) -> None:
         """The parts that open, keep and sweep topics."""
@@ -333,7 +373,10 @@ class Broker:
             self.opened,
             self.loop,
             service_url=self.service_url,
+            elsewhere=self.remote_sessions,
         )
+        if self.remote_sessions is not None:
+            self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
             Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
             self.sign_in,
@@ -399,14 +442,7 @@ class Broker:
 
     def addresses(self, listener: str = "") -> Addresses:
         """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
-        if not listener:
-            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
-        found = self._listeners.get(listener)
-        if found is None:
-            raise NotAllowedError(
-                f"this broker has no listener named {listener}: see its advertisedListeners"
-            )
-        return found
+        return self.registry.me.address.at(listener)
 
     def new_session(self) -> ClientSession:
         """A session for a connection that is being accepted."""
@@ -418,6 +454,9 @@ class Broker:
         await self.registry.start()
         if self.is_one_of_several:
             await self.peers.start()
+        if self.shared is not None:
+            await self.shared.start()
+            self.background.every(DROP_STALE_S, self.shared.drop_stale)
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
@@ -431,6 +470,7 @@ class Broker:
         self.resources.on_policies_change(self._policies_changed)
         self.log.on_accepting_change(self._accepting_changed)
         self.log.on_end(self._log_ended)
+        self.log.ask(living_in(self.metadata))
         self.background.until_done(self._tell_log_what_lives)
         self.background.every(FENCES_SECONDS, self._look_for_fences)
         self.background.every(self.config.keep_alive_interval_seconds / 3, self.connections.probe)
@@ -470,6 +510,10 @@ class Broker:
     async def close(self) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
         self.is_closing = True
+        if self.shared is not None:
+            # The others own everything from now on: the clients of topics that are closed find them there.
+            with contextlib.suppress(MetadataError):
+                await self.registry.drain()
         self.open_topics.stop()
         self._stop_watching_session()
         await self.background.close()
@@ -486,11 +530,13 @@ class Broker:
         await self.peers.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.registry.close()
         await self.log.close()
 
     async def _tell_log_what_lives(self) -> None:
-        live = []
+        live: list[LiveLedger] = []
         records: dict[str, TopicRecord] = {}
         for path, found in await self.metadata.scan(MANAGED_LEDGERS):
             record = TopicRecord.decode(found.value)
@@ -498,21 +544,7 @@ class Broker:
                 await finish_delete(path, record, found.version, self.log, self.metadata)
                 continue
             records[path] = record
-            tenant, namespace = path.removeprefix(MANAGED_LEDGERS + "/").split("/")[:2]
-            for ledger in record.ledgers:
-                is_cut = ledger.id == record.trimmed[0]
-                live.append(
-                    (
-                        LedgerId(ledger.id),
-                        Incarnation(ledger.incarnation),
-                        record.trimmed[1] if is_cut else 0,
-                        ledger.end,
-                        f"{tenant}/{namespace}",
-                    )
-                )
-            if (left := record.compacted) is not None:
-                home = f"{tenant}/{namespace}"
-                live.append((LedgerId(left.id), Incarnation(left.incarnation), 0, left.end, home))
+            live += record.live(path, namespace_of(path))
         self.log.retain(live)
         await sweep_leftovers(self.metadata, self.owners, self.segment_owner, records)
 
@@ -703,7 +735,11 @@ class Broker:
         else:
             # Classic topics become segments in the order of their partitions.
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
-        self.scalable.segment_progress(topic, number)
+        controller = self.scalable.controllers.get(topic)
+        if self.remote_sessions is None or (controller is not None and controller.is_leader):
+            self.scalable.segment_progress(topic, number)
+        else:
+            self.remote_sessions.progressed(topic, name, number)
 
     async def _look_for_fences(self) -> None:
         """A topic without publishers would stay open here after another broker has opened it, and its consumers would
@@ -789,6 +825,7 @@ class Broker:
             resources=self.resources,
             registry=self.registry,
             owners=self.owners,
+            shared=self.shared,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,

@@ -71,8 +71,14 @@ class Records:
         return await self._metadata.next_id(GENERATIONS) + 1
 
     async def topic(self, topic: TopicName, *, fresh: bool = False) -> Versioned | None:
-        """The record and its version, read again from the store. Any form of the topic's name will do."""
+        """The record and its version, read again from the store. Any form of the topic's name will do.
+
+        That there is no record is always read afresh: the topic may have been created through another broker a moment
+        ago, and clients give up a topic that does not exist.
+        """
         found = await self._metadata.get(topic_path(topic), fresh=fresh)
+        if not fresh and (found is None or not found.value):
+            found = await self._metadata.get(topic_path(topic), fresh=True)
         return None if found is None or not found.value else (_decode(found.value), found.version)
 
     async def get(self, topic: TopicName, *, fresh: bool = False) -> ScalableTopic | None:

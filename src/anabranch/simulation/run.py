@@ -33,6 +33,7 @@ from anabranch.simulation.plays.play import Play
 from anabranch.simulation.plays.spoilt import Planted, Spoilt
 from anabranch.simulation.plays.waiting import Waiting
 from anabranch.simulation.world import leaks, workload, writers
+from anabranch.simulation.world.bystander import Bystander
 from anabranch.simulation.world.faults import Faults
 from anabranch.simulation.world.kinds import TroubleKind
 from anabranch.simulation.world.workload import RoamingReader
@@ -57,6 +58,7 @@ class ClusterRun:
     def __init__(self, world: World) -> None:
         self.world = world
         self.faults = Faults(world)
+        self.bystander = Bystander(world.cluster)
         self.plays = [play(world, self.faults) for play in PLAYS if play.kind in world.kinds]
 
     async def main(self) -> None:
@@ -132,6 +134,8 @@ class ClusterRun:
             for task in readers:
                 task.cancel()
             await leaks.check(self.world)
+        for problem in await self.bystander.unreadable():
+            self.world.wrong(problem)
 
     def judge(self) -> None:
         """Adds the violations in the histories, once everything that can be delivered has been."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.live import Liveness
 from anabranch.storage.port import (
     Buffer,
     Entry,
@@ -24,6 +25,8 @@ from anabranch.storage.port import (
     LedgerListener,
     LedgerState,
     LedgerWriter,
+    LiveLedger,
+    Living,
     LogError,
     LogFailedError,
     LogFullError,
@@ -233,6 +236,8 @@ class MemoryLogStore:
         self._end_callbacks: list[Callable[[], None]] = []
         self._error: LogError | None = None
         self._commits = 0
+        # The rules of the log on disk: what is not known to live is not served once all records were read.
+        self._live = Liveness(incarnation)
         if incarnation in self._medium.wals:
             raise LogError(f"{incarnation} was used before: an incarnation's name is never used again")
         self._wal = self._medium.wals[incarnation] = _Wal()
@@ -301,7 +306,15 @@ class MemoryLogStore:
 
     # -- writing
 
-    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+    def open_ledger(
+        self,
+        ledger: LedgerId,
+        listener: LedgerListener,
+        namespace: str,
+        record: str = "",
+        *,
+        is_named: bool = True,
+    ) -> LedgerWriter:
         if self._error is not None:
             raise self._error
         if ledger in self._wal.fenced:
@@ -309,6 +322,7 @@ class MemoryLogStore:
         if ledger in self._wal.ledgers:
             raise LogError(f"ledger {ledger} has been opened before")
         data = self._wal.ledgers[ledger] = _Ledger()
+        self._live.open(ledger, namespace, record, is_named=is_named)
         writer = self._writers[ledger] = _Writer(self, ledger, data, listener)
         return writer
 
@@ -395,8 +409,12 @@ class MemoryLogStore:
         if ledgers is None:
             wal.is_fenced = True
         wal.fenced.update(wal.ledgers if ledgers is None else ledgers)
-        await asyncio.sleep(0)
-        return wal.states(ledgers)
+        with self._live.taking():
+            await asyncio.sleep(0)
+            states = wal.states(ledgers)
+            for ledger in states:
+                self._live.want(ledger, incarnation)
+        return states
 
     async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
         await self._flush()
@@ -445,6 +463,8 @@ class MemoryLogStore:
         return data.read(first, min(end, data.entries_end), entries_max, bytes_max)
 
     def _find(self, ledger: LedgerId, incarnation: Incarnation, first: int) -> _Ledger:
+        if self._live.is_gone(ledger, first):
+            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
         wal = self._medium.wals.get(incarnation)
         data = wal.ledgers.get(ledger) if wal else None
         if data is None or not data.first_live <= first < data.entries_end:
@@ -460,19 +480,32 @@ class MemoryLogStore:
         wal = self._medium.wals.get(incarnation)
         if wal and (data := wal.ledgers.get(ledger)):
             data.trim(min(first_live, data.entries_end))
+            self._live.trim(ledger, incarnation, first_live)
 
     def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
         self.trim(ledger, incarnation, 1 << 62)
+        self._live.delete(ledger)
         if incarnation != self._incarnation and (wal := self._medium.wals.get(incarnation)):
             wal.ledgers.pop(ledger, None)
 
-    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
-        firsts = {(incarnation, ledger): first for ledger, incarnation, first, _, _ in live}
+    def know(self, live: Iterable[LiveLedger]) -> None:
+        self._live.know(live)
+
+    def ask(self, living: Living) -> None:
+        """A trim or a delete frees the memory, whichever incarnation wrote it."""
+
+    def retain(self, live: Iterable[LiveLedger]) -> None:
+        live = list(live)
+        self._live.retain(live)
+        firsts = {(one.incarnation, one.ledger): one.first for one in live}
         for incarnation, wal in self._medium.wals.items():
             if incarnation == self._incarnation or not wal.is_fenced:
                 continue
             for ledger in list(wal.ledgers):
                 first = firsts.get((incarnation, ledger))
+                if first is None and self._live.find(ledger) is not None:
+                    # Of a topic that was opened here since the records were read.
+                    continue
                 if first is None:
                     del wal.ledgers[ledger]
                 else:

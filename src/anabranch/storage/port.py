@@ -14,9 +14,9 @@ Callers rely on three promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from anabranch.errors import AnabranchError
 from anabranch.model.histogram import Histogram
@@ -149,6 +149,24 @@ class LedgerState:
     bytes: int
 
 
+class LiveLedger(NamedTuple):
+    """A ledger as a topic's record names it: entries [first, end) live. `end` is None while its writer is at work."""
+
+    ledger: LedgerId
+    incarnation: Incarnation
+    first: int
+    end: int | None
+    # The folder for rewritten files of this ledger.
+    namespace: str
+    # The path of the record; "" if the caller does not say.
+    record: str = ""
+
+
+# What the records at those paths name at this moment. A record that does not exist names nothing: an empty list. A
+# record that could not be read is left out of the answer.
+Living = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[LiveLedger]]]]
+
+
 @dataclass(frozen=True, slots=True)
 class FileRun:
     """A stretch of one file that holds consecutive records of one ledger, possibly with other records between them."""
@@ -214,10 +232,20 @@ class LogStore(Protocol):
 
     # -- writing
 
-    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+    def open_ledger(
+        self,
+        ledger: LedgerId,
+        listener: LedgerListener,
+        namespace: str,
+        record: str = "",
+        *,
+        is_named: bool = True,
+    ) -> LedgerWriter:
         """A writer for a ledger id never used before. The caller has stored (ledger, incarnation) in its record.
 
-        `namespace` names the folder for rewritten files of this ledger."""
+        `namespace` names the folder for rewritten files of this ledger, `record` is the path of that record. A ledger
+        that the record will name only when it is complete is opened with `is_named=False`: it lives until `know` names
+        it, it is deleted, or this incarnation ends."""
 
     # -- taking over
 
@@ -276,11 +304,21 @@ class LogStore(Protocol):
     def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
         """The whole ledger is dead; no record names it any more."""
 
-    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
-        """Called once after start, with (ledger, incarnation, first live, end, namespace) of every ledger in any
-        record.
+    def know(self, live: Iterable[LiveLedger]) -> None:
+        """A record that the caller has just stored names these ledgers: all of the topic's that are readable.
 
-        All other ledgers of ended incarnations are dead. Rewriting and deletion begin only after this call."""
+        Called for every topic that is opened: other brokers may have written to it since `retain`."""
+
+    def retain(self, live: Iterable[LiveLedger]) -> None:
+        """Called once after start, with every ledger in any record, as all records were read since then.
+
+        All other ledgers of ended incarnations are dead, unless `know` has named them. After this call, ledgers that
+        neither it nor `know` nor `take` has named are not served. Rewriting and deletion begin only after it."""
+
+    def ask(self, living: Living) -> None:
+        """From now on the store may ask at any time what records name.
+
+        Brokers that share a log need it: a topic that has moved to another broker is trimmed there."""
 
     async def reclaim(self) -> None:
         """Runs one pass of deletion and rewriting to its end now (it also happens by itself in the background)."""

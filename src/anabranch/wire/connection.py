@@ -16,9 +16,9 @@ from anabranch.errors import IllegalCommand
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command
 from anabranch.wire.frames import (
-    FRAME_BYTES_MAX,
     FRAME_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
+    PEER_FRAME_BYTES_MAX,
     Buffer,
     Frame,
     FrameDecoder,
@@ -196,7 +196,7 @@ class Connection:
         self._enter(State.PEER if is_peer else State.READY)
         self._decoder.frame_bytes_max = self._frame_bytes_max
         if is_peer:
-            self._decoder.frame_bytes_max = max(self._frame_bytes_max, FRAME_BYTES_MAX)
+            self._decoder.frame_bytes_max = max(self._frame_bytes_max, PEER_FRAME_BYTES_MAX)
             # The body of a request is one field, which is cheap to read.
             self._decoder.lift_command_limits()
         connected = pb.CommandConnected(
@@ -264,7 +264,7 @@ class Connection:
                     self.message_bytes_max = connected.max_message_size
                     self._decoder.frame_bytes_max = connected.max_message_size + FRAME_OVERHEAD_BYTES
                 if self._is_of_peer:
-                    self._decoder.frame_bytes_max = max(self._decoder.frame_bytes_max, FRAME_BYTES_MAX)
+                    self._decoder.frame_bytes_max = max(self._decoder.frame_bytes_max, PEER_FRAME_BYTES_MAX)
             yield frame
 
     def _meet(self, version: int, name: str, features: pb.FeatureFlags) -> None:

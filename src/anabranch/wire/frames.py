@@ -37,6 +37,8 @@ MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 # The bytes that a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
+# Between brokers.
+PEER_FRAME_BYTES_MAX: Final = 16 * 1024 * 1024 + FRAME_OVERHEAD_BYTES
 
 # Limits for connections of unknown peers. A command without its entry: parsing a megabyte of small parts takes some 20
 # ms, and other connections wait meanwhile. Items of one list in a command that contain strings, such as properties:

@@ -48,6 +48,8 @@ SEND = pb.BaseCommand.SEND
 # dispatch pauses are queued for it, or this many of the largest messages.
 UNREAD_BUFFERS_MAX = 8
 UNREAD_MESSAGES_MAX = 4
+# The same for another broker.
+PEER_UNREAD_BYTES_MAX = 256 << 20
 PEER_ALIVE_TIMEOUT_S = 5.0
 # About a millisecond's worth of small entries: a connection that sends without pause leaves others their turns.
 FRAMES_PER_READ = 350
@@ -180,6 +182,11 @@ class ClientSession(asyncio.BufferedProtocol):
     @property
     def has_tls(self) -> bool:
         return self._transport.get_extra_info("ssl_object") is not None
+
+    def become_peer(self, peer: str) -> None:
+        """The connection belongs to the broker of that id, which is trusted with larger answers."""
+        self.peer = peer
+        self._unread_bytes_max = max(self._unread_bytes_max, PEER_UNREAD_BYTES_MAX)
 
     def sign_in(self, identity: Identity) -> None:
         self.identity = identity

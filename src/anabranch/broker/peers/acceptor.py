@@ -15,7 +15,6 @@ from anabranch.broker.peers.directory import PeerDirectory
 from anabranch.broker.peers.errors import kind_of
 from anabranch.broker.peers.handlers import PeerHandlers
 from anabranch.broker.peers.handshake import METHOD, NONCE_BYTES, AcceptingHandshake, PeerIdentity
-from anabranch.broker.runtime.background import Background
 from anabranch.broker.security.authentication import AuthenticationFailed
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
@@ -42,6 +41,8 @@ class PeerSession(Protocol):
 
     def refuse(self, error: AnabranchError) -> None: ...
 
+    def become_peer(self, peer: str) -> None: ...
+
     def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> bool: ...
 
 
@@ -52,7 +53,6 @@ class PeerAcceptor:
         directory: PeerDirectory,
         secret: Callable[[], bytes],
         handlers: PeerHandlers,
-        background: Background,
         random_bytes: Callable[[int], bytes],
         *,
         server_version: str,
@@ -62,7 +62,7 @@ class PeerAcceptor:
         self._directory = directory
         self._secret = secret
         self._handlers = handlers
-        self._background = background
+        self._under_way: set[asyncio.Task[None]] = set()
         self._random_bytes = random_bytes
         self._server_version = server_version
 
@@ -102,7 +102,7 @@ class PeerAcceptor:
             return
         # A caller that did not wait for the answer has broken the protocol, and has been refused meanwhile.
         if session.is_open and session.connection.state is State.HANDSHAKE:
-            session.peer = caller.id
+            session.become_peer(caller.id)
             session.write((session.connection.accept(self._server_version, is_peer=True),))
             log.info("broker %s has linked with this one", caller.id, extra={"peer": caller.id})
 
@@ -112,13 +112,20 @@ class PeerAcceptor:
     async def _serve(self, session: PeerSession, request: pb.CommandAnabranchPeer) -> None:
         """What was begun is finished, also if the caller is gone meanwhile: half a hand-over would be worse than
         one whose answer is lost. Waiting for it here bounds what a caller may have under way."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._background.begin(self._perform(session, request, done))
-        await done
+        # Held in `_under_way` and cancelled by `close`.
+        task = asyncio.get_running_loop().create_task(self._perform(session, request))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        await asyncio.shield(task)
 
-    async def _perform(
-        self, session: PeerSession, request: pb.CommandAnabranchPeer, done: asyncio.Future[None]
-    ) -> None:
+    async def close(self) -> None:
+        """Ends the requests that are under way."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _perform(self, session: PeerSession, request: pb.CommandAnabranchPeer) -> None:
         command = C(type=C.ANABRANCH_PEER_RESPONSE)
         answer = command.anabranchPeerResponse
         answer.request_id = request.request_id
@@ -129,7 +136,4 @@ class PeerAcceptor:
                 log.exception("request %s of broker %s failed", request.method, session.peer)
             answer.error = kind_of(error)
             answer.message = str(error) or type(error).__name__
-        finally:
-            if not done.done():
-                done.set_result(None)
         session.send(command)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from anabranch.broker.catalog.owners import BROKERS
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.metadata.port import MetadataStore
 

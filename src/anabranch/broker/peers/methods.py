@@ -7,6 +7,7 @@ method: a broker that does not know it says so.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -15,12 +16,13 @@ from anabranch.controller.ports import CursorStatus, SegmentStatus
 from anabranch.model.key_routing import KeysSeen
 from anabranch.model.scalable import InitialPosition
 from anabranch.model.segments import Segment
+from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, PEER_FRAME_BYTES_MAX
 
 R = TypeVar("R", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
 
-# Below the largest message of the protocol, less what a frame needs besides.
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+assert BODY_BYTES_MAX + FRAME_OVERHEAD_BYTES <= PEER_FRAME_BYTES_MAX
 ANSWER_MAX_S: Final = 8.0
 
 
@@ -144,3 +146,50 @@ DELETE_SUBSCRIPTION: Final = PeerMethod("segments.delete-subscription", Subscrip
 SEEK_SUBSCRIPTION: Final = PeerMethod("segments.seek", SeekSubscription, Nothing)
 SKIP_ALL: Final = PeerMethod("segments.skip-all", SubscriptionCall, Nothing)
 SEGMENT_STATUS: Final = PeerMethod("segments.status", SegmentCall, ToldStatus)
+
+
+# -- scalable topics whose controller and segments are at different brokers
+
+
+class ReaderCall(msgspec.Struct, frozen=True):
+    """A question about one consumer of a segment, to the segment's owner."""
+
+    segment: str
+    consumer: str
+    subscription: str
+    is_of_checkpoint: bool = False
+    is_active: bool = True
+
+
+class ToldReader(msgspec.Struct, frozen=True):
+    has_more: bool = False
+    is_attached: bool = False
+    progress: str = ""
+
+
+class NoticeKind(StrEnum):
+    PROGRESS = "progress"  # A subscription has reached the end of this sealed segment, or moved back.
+    ATTACHED = "attached"  # A client has attached that consumer.
+    CLOSED = "closed"  # A client has closed that consumer.
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that happened at a segment."""
+
+    kind: str  # Of `NoticeKind`; a broker ignores kinds that it does not know.
+    segment: str
+    number: int = 0
+    consumer: str = ""
+    subscription: str = ""
+    has_more: bool = False
+
+
+class Notices(msgspec.Struct, frozen=True):
+    """What the broker that leads a topic should know of its segments, in the order in which it happened."""
+
+    topic: str
+    notices: list[Notice]
+
+
+READER_STATE: Final = PeerMethod("sessions.reader", ReaderCall, ToldReader)
+CONTROLLER_NOTICES: Final = PeerMethod("sessions.notices", Notices, Nothing)

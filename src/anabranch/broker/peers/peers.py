@@ -15,7 +15,6 @@ from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PLAIN, PeerLink, PeerTls
 from anabranch.broker.peers.methods import HELLO, Hello, Nothing, PeerMethod
 from anabranch.broker.peers.secret import cluster_secret
-from anabranch.broker.runtime.background import Background
 from anabranch.broker.security.authentication import AuthenticationFailed
 from anabranch.metadata.port import MetadataStore
 
@@ -32,7 +31,6 @@ class Peers:
         me: PeerIdentity,
         metadata: MetadataStore,
         directory: PeerDirectory,
-        background: Background,
         random_bytes: Callable[[int], bytes],
         *,
         tls: PeerTls = PLAIN,
@@ -51,7 +49,6 @@ class Peers:
             directory,
             self._secret,
             self.handlers,
-            background,
             random_bytes,
             server_version=server_version,
         )
@@ -63,6 +60,7 @@ class Peers:
         self._found_secret = await cluster_secret(self._metadata, self._random_bytes)
 
     async def close(self) -> None:
+        await self.acceptor.close()
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
 

@@ -6,6 +6,7 @@ changed (`encode_policies`), so that a newer release's settings survive an older
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -162,7 +163,7 @@ class Persistence(
                 f"Bookkeeper Ensemble ({sizes[0]}) >= WriteQuorum ({sizes[1]}) >= AckQuorum ({sizes[2]}) > 0 "
                 "must hold"
             )
-        if self.mark_delete_rate_max < 0:
+        if not 0 <= self.mark_delete_rate_max < math.inf:  # Clients may write "NaN".
             raise BadSetting("managedLedgerMaxMarkDeleteRate must be 0 or more")
 
 
@@ -303,7 +304,7 @@ def encode_policies(policies: NamespacePolicies, before: bytes | None = None) ->
     if before:
         stored = msgspec.json.decode(before, type=dict[str, Any])
         known = {k: v for k, v in stored.items() if k not in _POLICY_NAMES} | known
-    return msgspec.json.encode(known)
+    return NamespacePolicies.readable(msgspec.json.encode(known))
 
 
 class Tenant(JsonStruct, frozen=True, rename="camel"):

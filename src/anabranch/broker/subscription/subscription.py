@@ -406,6 +406,7 @@ class Subscription(AckedCursor):
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and reconnect at the new
         position: the protocol has no other way to distinguish what was sent before the seek from what came after.
         """
+        self._check_open()
         log = self.topic_log
         self._flush()
         self._seeks += 1

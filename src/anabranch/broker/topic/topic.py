@@ -507,7 +507,7 @@ class Topic:
     async def skip_damage(self) -> int:
         """Skips the damaged entries that readers have met; returns how many."""
         skipped = 0
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
             damage = None if subscription.dispatcher is None else subscription.dispatcher.damage
             if damage is not None and self.log.normalise(_at(damage)) == _at(damage):
                 skipped += await self.log.skip_damage(damage)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.owners import Owners, check_mine
 from anabranch.broker.catalog.resources import NotFound, Resources, topic_record_path
 from anabranch.broker.catalog.segment_records import GENERATION, generation_of, segment_by_topic
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
@@ -141,9 +141,7 @@ class OpenTopics:
     async def _open(
         self, name: TopicName, create: bool, made_for: ScalableTopic | None, for_deletion: bool
     ) -> Topic:
-        owner = await self._owners.resolve(name)
-        if not self._owners.is_mine(name):
-            raise NotReadyError(f"{name} is served by {owner.service_url}: look it up again")
+        await check_mine(self._owners, name)
         losses = self._losses
         policies = NamespacePolicies() if for_deletion else await self._resources.policies(name.namespace)
         if create and not await self._resources.topic_exists(name):

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, refusal
+from anabranch.client.errors import AccessFailed, ConnectionLost, ConnectRefused, refusal
 from anabranch.client.security import NOBODY, TLS_SCHEME, Security
 from anabranch.errors import PeerError
 from anabranch.version import __version__
@@ -282,7 +282,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 except Exception as error:
                     self._part_failed(number, whose, error)
         elif kind == C.ERROR and not self._connected.done():
-            self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
+            self._connected.set_exception(ConnectRefused(command.error.error, command.error.message))
         elif kind in _ANSWERS:
             body = getattr(command, _ANSWERS[kind])
             if kind == C.PRODUCER_SUCCESS and not body.producer_ready:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import Enum
+from typing import Final
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.scalable.owner.segments import SegmentOwner
 from anabranch.controller.ports import SegmentStatus
+from anabranch.metadata.port import Versioned
 from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.model.segments import Segment
 from anabranch.simulation.machine.disk import SlowLog
-from anabranch.storage.port import LedgerState
+from anabranch.simulation.machine.store import Store
+from anabranch.storage.port import LedgerState, LiveLedger
 
 
 class Sabotage(Enum):
@@ -23,6 +26,8 @@ class Sabotage(Enum):
     FORGET_CURSORS = "children are made without the subscriptions' cursors"
     HAND_OUT_EARLY = "owners report every sealed segment as drained"
     LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+    BELIEVE_OLD_READS = "brokers ask for fresh reads and get old ones"
+    KNOW_LAST_OWNER = "a log does not learn of the ledgers that owners before a topic's last one wrote"
     SHOW_LOSERS = "owners show every attempt of a batch that is decided"
 
 
@@ -75,6 +80,26 @@ class UnfencedLog(SlowLog):
             wal.fenced.clear()
             wal.is_fenced = False
         return taken
+
+
+class OldReads(Store):
+    """A store whose fresh reads are as old as any."""
+
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
+        return await super().get(path, fresh=False)
+
+
+class ForgetfulLog(SlowLog):
+    """A log that has heard only of ledgers which were there when it started, or which it took itself."""
+
+    def know(self, live: Iterable[LiveLedger]) -> None:
+        """Forgets it."""
+
+
+BAD_LOGS: Final[Mapping[Sabotage, type[SlowLog]]] = {
+    Sabotage.LEAVE_UNFENCED: UnfencedLog,
+    Sabotage.KNOW_LAST_OWNER: ForgetfulLog,
+}
 
 
 def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from anabranch.model.position import Position
-from anabranch.storage.port import LedgerState, LogError
+from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.port import LedgerState, LiveLedger, LogError
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,6 +75,25 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @staticmethod
     def decode(data: bytes) -> TopicRecord:
         return msgspec.json.decode(data, type=TopicRecord)
+
+    def live(self, path: str, namespace: str) -> list[LiveLedger]:
+        """Every ledger that the record names, as the log is told of it. `path` is the record's own."""
+        trimmed, first = self.trimmed
+        found = [
+            LiveLedger(
+                LedgerId(one.id),
+                Incarnation(one.incarnation),
+                first if one.id == trimmed else 0,
+                one.end,
+                namespace,
+                path,
+            )
+            for one in self.ledgers
+        ]
+        if (left := self.compacted) is not None:
+            home = Incarnation(left.incarnation)
+            found.append(LiveLedger(LedgerId(left.id), home, 0, left.end, namespace, path))
+        return found
 
     def with_ends(self, states: Mapping[int, LedgerState]) -> TopicRecord:
         """The record after every open ledger's end is known; a ledger that was never written ends at 0."""

@@ -21,12 +21,12 @@ from typing import TypeVar
 
 from anabranch.model.histogram import Histogram
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.live import Liveness
 from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.cache import EntryCache
 from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.files import Files, OsFiles
 from anabranch.storage.on_disk.indexing import Indexed, index_incarnation, wal_numbers
-from anabranch.storage.on_disk.live import Liveness
 from anabranch.storage.on_disk.reader import FileReader
 from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, load_rewritten
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob
@@ -38,6 +38,8 @@ from anabranch.storage.port import (
     LedgerListener,
     LedgerState,
     LedgerWriter,
+    LiveLedger,
+    Living,
     LogError,
     LogInUseError,
     LogMissingError,
@@ -96,7 +98,7 @@ class FileLogStore:
         self._cache_misses = 0
         self._free_bytes = 0  # As of the last check of the disk.
         self._is_space_known = False
-        self._live = Liveness(self._incarnation)
+        self._live = Liveness(self._incarnation, is_shared=is_shared)
         self._reader = FileReader(self._files, self._catalog)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
@@ -353,9 +355,17 @@ class FileLogStore:
 
     # -- writing
 
-    def open_ledger(self, ledger: LedgerId, listener: LedgerListener, namespace: str) -> LedgerWriter:
+    def open_ledger(
+        self,
+        ledger: LedgerId,
+        listener: LedgerListener,
+        namespace: str,
+        record: str = "",
+        *,
+        is_named: bool = True,
+    ) -> LedgerWriter:
         writer = self._wal.open_ledger(ledger, listener, namespace)
-        self._live.open(ledger, namespace)
+        self._live.open(ledger, namespace, record, is_named=is_named)
         return writer
 
     # -- taking over
@@ -552,7 +562,13 @@ class FileLogStore:
         self._reclaimer.touched(ledger)
         self._is_reclaim_wanted = True
 
-    def retain(self, live: Iterable[tuple[LedgerId, Incarnation, int, int | None, str]]) -> None:
+    def know(self, live: Iterable[LiveLedger]) -> None:
+        self._live.know(live)
+
+    def ask(self, living: Living) -> None:
+        """Not needed where one broker does all the trimming."""
+
+    def retain(self, live: Iterable[LiveLedger]) -> None:
         self._live.retain(live)
         self._reclaimer.touched_all()
         self._is_reclaim_wanted = True

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from anabranch.model.position import Incarnation
+from anabranch.storage.core.live import Liveness, LiveRow
 from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.indexing import load_file
-from anabranch.storage.on_disk.live import Liveness, LiveRow
 from anabranch.storage.on_disk.rewrite import SUFFIX, Piece, RewriteDone, RewriteJob, plan_outputs
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,11 @@ from anabranch.storage.port import Buffer, LogError, LogStore
 class CompactedWriter:
     """Writes one ledger, whose id was never used before. Implements `LedgerListener`."""
 
-    def __init__(self, store: LogStore, ledger: LedgerId, namespace: str) -> None:
+    def __init__(self, store: LogStore, ledger: LedgerId, namespace: str, record: str = "") -> None:
         self.ledger = ledger
         self._store = store
-        self._writer = store.open_ledger(ledger, self, namespace)
+        # The record names it once all of it is written.
+        self._writer = store.open_ledger(ledger, self, namespace, record, is_named=False)
         self._lost: LogError | None = None
         self._waiting: asyncio.Future[None] | None = None
         self.bytes = 0

@@ -156,13 +156,15 @@ class TopicLog(LogView):
                 # Another broker changed the record since we read it: read it again, ask or fence again.
                 continue
             forget_unlisted(record, opened, store)
+            # Ledgers of owners before the last one, too: this store may never have heard of them.
+            store.know(opened.live(path, namespace))
             return TopicLog(path, namespace, store, metadata, opened, stored.version, state)
 
     def start(self, owner: TopicLogOwner) -> None:
         """Opens the ledger for writing; its first record is the owner's state."""
         self._owner = owner
         ledger = LedgerId(self._record.ledgers[-1].id)
-        self._writer = self._store.open_ledger(ledger, self, self._namespace)
+        self._writer = self._store.open_ledger(ledger, self, self._namespace, self._path)
         try:
             self._writer.append_snapshot(owner.encode_state())
         except BaseException:
@@ -299,13 +301,16 @@ class TopicLog(LogView):
 
     def compacted_writer(self, ledger: LedgerId) -> CompactedWriter:
         """Writes a ledger beside this log. Until `use_compacted` it is in no record, and a crash makes it nothing."""
-        return CompactedWriter(self._store, ledger, self._namespace)
+        return CompactedWriter(self._store, ledger, self._namespace, self._path)
 
     async def use_compacted(self, compacted: CompactedLedger, named: Callable[[], None]) -> None:
         """From now on this is what compaction has left. Once that is stored, `named` leads readers there, and the
         ledger before it is given up."""
         before = self._record.compacted
         await self.change_record(lambda record: msgspec.structs.replace(record, compacted=compacted))
+        self._store.know(
+            one for one in self._record.live(self._path, self._namespace) if one.ledger == compacted.id
+        )
         named()
         if before is not None:
             self._store.delete(LedgerId(before.id), Incarnation(before.incarnation))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from anabranch.broker.catalog.owners import BROKERS
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.connection.session import ClientSession, SessionSettings
 from anabranch.broker.peers.directory import RegisteredPeers
 from anabranch.broker.peers.handshake import METHOD, PeerIdentity
+from anabranch.broker.peers.link import PLAIN, PeerTls
 from anabranch.broker.peers.methods import PeerMethod
 from anabranch.broker.peers.peers import Peers
-from anabranch.broker.runtime.background import Background
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -37,9 +38,9 @@ class PeerNode:
     """Implements the `Commands` and `Surroundings` of its sessions, for peers only."""
 
     peers: Peers
-    background: Background
     metadata: MemoryStore
     server: asyncio.Server
+    has_tls: bool
     sessions: list[ClientSession] = field(default_factory=list)
     is_congested = False
 
@@ -82,29 +83,37 @@ class PeerLab:
     store: MemoryMetadata = field(default_factory=lambda: MemoryMetadata(lambda: 0))
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def node(self, run: str = "run", *, registered: str | None = None, starts: bool = True) -> PeerNode:
-        """A broker's links; `registered` is the run id in its registration, if not its own."""
+    async def node(
+        self,
+        run: str = "run",
+        *,
+        registered: str | None = None,
+        starts: bool = True,
+        tls: PeerTls = PLAIN,
+        context: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+    ) -> PeerNode:
+        """A broker's links; `registered` is the run id in its registration, if not its own. With `context` its port
+        speaks TLS."""
         loop = asyncio.get_running_loop()
         metadata = await self.store.connect()
         made: list[PeerNode] = []
         server = await loop.create_server(
-            lambda: ClientSession(loop, SETTINGS, made[0], made[0]), "127.0.0.1", 0
+            lambda: ClientSession(loop, SETTINGS, made[0], made[0]), host, 0, ssl=context
         )
         port = server.sockets[0].getsockname()[1]
-        background = Background(loop)
         numbers = iter(range(1 << 30))
         peers = Peers(
-            PeerIdentity(f"127.0.0.1:{port}", run),
+            PeerIdentity(f"{host}:{port}", run),
             metadata,
             RegisteredPeers(metadata),
-            background,
             lambda size: next(numbers).to_bytes(size, "big"),
+            tls=tls,
             server_version="lab",
         )
-        node = PeerNode(peers, background, metadata, server)
+        node = PeerNode(peers, metadata, server, context is not None)
         made.append(node)
         self.stack.push_async_callback(metadata.close)
-        self.stack.push_async_callback(background.close)
         self.stack.push_async_callback(peers.close)
         self.stack.callback(server.close)
         await self.register(node, run if registered is None else registered)
@@ -113,7 +122,12 @@ class PeerLab:
         return node
 
     async def register(self, node: PeerNode, run: str) -> None:
-        value = {"pulsarServiceUrl": f"pulsar://{node.id}", "webServiceUrl": "", "runId": run}
+        value = {
+            "pulsarServiceUrl": f"pulsar://{node.id}",
+            "pulsarServiceUrlTls": f"pulsar+ssl://{node.id}" if node.has_tls else "",
+            "webServiceUrl": "",
+            "runId": run,
+        }
         await node.metadata.put(f"{BROKERS}/{node.id}", json.dumps(value).encode())
 
     async def pair(self) -> tuple[PeerNode, PeerNode]:

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from anabranch.broker.catalog.owners import BROKERS
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.peers import link as link_module
 from anabranch.broker.peers.errors import PeerCallFailed, PeerUnavailable
@@ -132,6 +132,7 @@ async def test_an_answer_that_does_not_come_in_time_is_given_up_and_the_work_is_
         return Told()
 
     two.peers.handlers.add(ECHO, slow)
+    await one.peers.call(two.id, HELLO, Nothing())  # The link is open, so the request is sent at once.
     with pytest.raises(PeerUnavailable, match="did not answer"):
         await one.peers.call(two.id, ECHO, Asked(), answer_max_s=0.01)
     may_end.set()

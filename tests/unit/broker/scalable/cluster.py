@@ -47,6 +47,8 @@ from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Client
 
 NOW_MS = 1_700_000_000_000
+# The broker with this number has no https.
+WITHOUT_TLS = 2
 ELSEWHERE = "pulsar://elsewhere:6650"
 TOPIC = TopicName.parse("topic://public/default/orders")
 
@@ -249,8 +251,11 @@ async def running(
     brokers: int = 1,
     config: BrokerConfig | None = None,
     authorizer: Authorizer | None = None,
+    *,
+    is_shared: bool = False,
     moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
 ) -> AsyncIterator[Cluster]:
+    """With `is_shared` the brokers share the topics as they do in production, and nothing can be moved by `move`."""
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[BrokerAddress] = []
     owners: list[Assigned] = []
@@ -260,11 +265,13 @@ async def running(
         metadata = await store.connect()
         stack.push_async_callback(metadata.close)
         for number in range(brokers):
-            owners.append(Assigned(known, number))
+            assigned = None if is_shared else Assigned(known, number)
+            if assigned is not None:
+                owners.append(assigned)
             node = await stack.enter_async_context(
-                _node(number, store, medium, owners[-1], moves(nodes), config or BrokerConfig(), authorizer)
+                _node(number, store, medium, assigned, moves(nodes), config or BrokerConfig(), authorizer)
             )
-            known.append(BrokerAddress(node.broker.service_url, node.broker.http_url))
+            known.append(node.broker.registry.me.address)
             nodes.append(node)
         cluster = Cluster(store, metadata, nodes, owners)
         yield cluster
@@ -277,7 +284,7 @@ async def _node(
     number: int,
     store: MemoryMetadata,
     medium: MemoryMedium,
-    owners: Assigned,
+    owners: Assigned | None,
     moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
@@ -285,13 +292,15 @@ async def _node(
     metadata = await store.connect()
     resources = Resources(metadata)
     await resources.start()
-    await resources.bootstrap(ClusterRecord())
+    http_url = f"http://broker-{number}:8080"
+    await resources.bootstrap(
+        ClusterRecord(service_url=http_url), me="" if owners is not None else f"broker-{number}"
+    )
     log = MemoryLogStore(medium, incarnation=Incarnation(f"broker-{number}"))
     await log.start()
     made: list[Broker] = []
     server = await asyncio.get_running_loop().create_server(lambda: made[0].new_session(), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    http_url = f"http://broker-{number}:8080"
     broker = Broker(
         config,
         metadata,
@@ -299,8 +308,10 @@ async def _node(
         resources,
         service_url=url,
         http_url=http_url,
+        http_url_tls=f"https://broker-{number}:8443" if number != WITHOUT_TLS else "",
         now_ms=lambda: NOW_MS,
         owners=owners,
+        in_cluster=owners is None,
         moves=moves,
         authorizer=authorizer,
     )
@@ -310,7 +321,8 @@ async def _node(
     async with httpx.AsyncClient(transport=transport, base_url=http_url) as http, Client(url) as client:
         yield Node(broker, http, client, metadata)
     server.close()
-    await broker.close()
+    if not broker.is_closing:
+        await broker.close()
     await resources.close()
     await metadata.close()
 

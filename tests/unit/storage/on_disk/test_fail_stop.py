@@ -17,7 +17,7 @@ from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core import format as fmt
 from anabranch.storage.on_disk import fences
 from anabranch.storage.on_disk.file_store import FileLogStore
-from anabranch.storage.port import Buffer, FencedError, LedgerState, LogError, LogFailedError
+from anabranch.storage.port import Buffer, FencedError, LedgerState, LiveLedger, LogError, LogFailedError
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner, Owner
 
@@ -275,7 +275,9 @@ async def test_a_ledger_fenced_by_somebody_who_died_is_found_by_the_next_one_how
     # Somebody raises a fence, and dies before the answer is stored.
     fences.raise_fence(files, ROOT / "wal" / store.incarnation, [L1])
     # The writer lives on, through many checkpoints, and gives up the files in which nothing is live but states.
-    store.retain([(L1, store.incarnation, 0, None, "ns"), (L2, store.incarnation, 0, None, "ns")])
+    store.retain(
+        [LiveLedger(L1, store.incarnation, 0, None, "ns"), LiveLedger(L2, store.incarnation, 0, None, "ns")]
+    )
     for n in range(400):
         other.append(b"%04d" % n + bytes(1000), 1)
         if n % 10 == 9:

@@ -15,7 +15,14 @@ import pytest
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
-from anabranch.storage.port import FencedError, LedgerState, LedgerWriter, LogError, LogFailedError
+from anabranch.storage.port import (
+    FencedError,
+    LedgerState,
+    LedgerWriter,
+    LiveLedger,
+    LogError,
+    LogFailedError,
+)
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import FoldingOwner
 
@@ -243,7 +250,7 @@ async def test_rewriting_and_removing_through_power_cuts_loses_nothing_live(seed
             kept.append(Kept(new, state))
         kept = [one for one in kept if not one.is_deleted]
         store.retain(
-            (
+            LiveLedger(
                 one.written.ledger,
                 one.written.incarnation,
                 one.first,

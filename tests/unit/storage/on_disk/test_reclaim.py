@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.live import IndexedFile, Liveness, LiveRow
 from anabranch.storage.on_disk.catalog import Catalog, LogFile, OpenIndex
 from anabranch.storage.on_disk.file_store import FileLogStore
-from anabranch.storage.on_disk.live import Liveness, LiveRow
 from anabranch.storage.on_disk.reclaim import FileFacts, Reclaimer, ReclaimPolicy, choose, count_stretches
 from anabranch.storage.on_disk.rewrite import Piece, RewriteDone, RewriteJob, plan_outputs, run_job
-from anabranch.storage.port import LogMissingError, ReadPlan
+from anabranch.storage.port import LiveLedger, LogMissingError, ReadPlan
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
 
@@ -125,7 +125,7 @@ async def test_what_was_trimmed_while_the_records_were_read_stays_trimmed(clock:
     await write(store, [1, 2], 150)
     store.trim(LedgerId(1), store.incarnation, 150)
     store.delete(LedgerId(2), store.incarnation)
-    store.retain([(LedgerId(one), store.incarnation, 0, None, NS) for one in (1, 2)])
+    store.retain([LiveLedger(LedgerId(one), store.incarnation, 0, None, NS) for one in (1, 2)])
     await store.reclaim()
     assert store.stats()["live_bytes"] == 0
     assert store.stats()["files"] == 2
@@ -198,7 +198,7 @@ async def test_a_trimmed_ledger_keeps_the_rest_through_rewriting_and_restart(clo
     await heir.start()
     states = await heir.take(store.incarnation, None)
     assert {ledger: state.entries_end for ledger, state in states.items()} == {1: 120, 2: 120, 3: 120}
-    heir.retain([(LedgerId(one), store.incarnation, 100, 120, NS) for one in (1, 2, 3)])
+    heir.retain([LiveLedger(LedgerId(one), store.incarnation, 100, 120, NS) for one in (1, 2, 3)])
     await heir.reclaim()
     for one in (1, 2, 3):
         await check(heir, one, store.incarnation, 100, 120)
@@ -275,7 +275,7 @@ async def test_what_an_ended_incarnation_left_goes_once_no_record_names_it(clock
     await old.close()
     new = on_disk(disk.boot(), clock, boot=1)
     await new.start()
-    new.retain([(LedgerId(1), old.incarnation, 0, 150, NS)])
+    new.retain([LiveLedger(LedgerId(1), old.incarnation, 0, 150, NS)])
     await new.reclaim()
     await check(new, 1, old.incarnation, 0, 150)
     assert new.stats()["disk_bytes"] <= 2 * 150 * 1100 + 4 * FILE
@@ -295,7 +295,7 @@ async def test_the_state_of_a_ledger_without_entries_outlives_its_files(clock: C
     for boot in (1, 2):
         new = on_disk(disk.boot(), clock, boot)
         await new.start()
-        new.retain([(LedgerId(1), old.incarnation, 150, 150, NS)])
+        new.retain([LiveLedger(LedgerId(1), old.incarnation, 150, 150, NS)])
         await new.reclaim()
         state = (await new.take(old.incarnation, [LedgerId(1)]))[LedgerId(1)]
         assert (state.entries_end, state.snapshot) == (150, b"state of 1")
@@ -324,7 +324,7 @@ async def test_a_power_cut_while_rewriting_loses_nothing(clock: Clock, cut_after
     await heir.start()
     states = await heir.take(store.incarnation, None)
     assert states[LedgerId(2)].entries_end == 120
-    heir.retain([(LedgerId(2), store.incarnation, 0, 120, NS)])
+    heir.retain([LiveLedger(LedgerId(2), store.incarnation, 0, 120, NS)])
     await check(heir, 2, store.incarnation, 0, 120)
     await heir.reclaim()
     await check(heir, 2, store.incarnation, 0, 120)
@@ -384,7 +384,12 @@ async def test_removed_files_give_their_blocks_back_at_once(tmp_path: Path, cloc
     new = FileLogStore(tmp_path, clock_ms=clock, file_bytes=FILE, reclaim_seconds=100.0)
     await new.start()
     await write(new, [2], 200)
-    new.retain([(LedgerId(1), old.incarnation, 0, 200, NS), (LedgerId(2), new.incarnation, 0, None, NS)])
+    new.retain(
+        [
+            LiveLedger(LedgerId(1), old.incarnation, 0, 200, NS),
+            LiveLedger(LedgerId(2), new.incarnation, 0, None, NS),
+        ]
+    )
     await check(new, 1, old.incarnation, 0, 200)
     new.delete(LedgerId(1), old.incarnation)
     new.trim(LedgerId(2), new.incarnation, 200)
@@ -427,7 +432,7 @@ async def test_many_restarts_leave_few_files(clock: Clock) -> None:
     for boot in range(20):
         store = on_disk(disk.boot(), clock, boot)
         await store.start()
-        store.retain([(ledger, incarnation, 0, 3, NS) for ledger, incarnation in past])
+        store.retain([LiveLedger(ledger, incarnation, 0, 3, NS) for ledger, incarnation in past])
         await write(store, [boot], 3)
         await store.reclaim()
         past.append((LedgerId(boot), store.incarnation))
@@ -526,7 +531,12 @@ def test_what_is_deleted_is_forgotten_once_the_records_have_been_read() -> None:
     live = Liveness(Incarnation("own"))
     live.delete(LedgerId(1))
     # The records were read before it was deleted.
-    live.retain([(LedgerId(1), Incarnation("old"), 0, 5, NS), (LedgerId(2), Incarnation("old"), 0, 5, NS)])
+    live.retain(
+        [
+            LiveLedger(LedgerId(1), Incarnation("old"), 0, 5, NS),
+            LiveLedger(LedgerId(2), Incarnation("old"), 0, 5, NS),
+        ]
+    )
     assert live.is_gone(1, 0)
     assert not live.is_gone(2, 0)
     with live.taking():
@@ -545,7 +555,7 @@ class ChangingLiveness(Liveness):
 
     change: Callable[[], None] | None = None
 
-    def rows(self, file: LogFile) -> list[LiveRow]:
+    def rows(self, file: IndexedFile) -> list[LiveRow]:
         found = super().rows(file)
         change, self.change = self.change, None
         if change is not None:
@@ -559,7 +569,7 @@ async def test_a_ledger_deleted_while_its_file_is_looked_at_is_noticed_the_next_
     files.make_folder(ROOT)
     old, catalog = Incarnation("old"), Catalog()
     live = ChangingLiveness(Incarnation("own"))
-    live.retain([(LedgerId(1), old, 0, 1, NS)])
+    live.retain([LiveLedger(LedgerId(1), old, 0, 1, NS)])
     path = ROOT / "00000001.wal"
     files.close(files.create(path, 1000))
     file = LogFile(path, 1, old)
@@ -634,7 +644,7 @@ async def test_the_folder_of_files_that_a_plan_names_stays_as_long_as_they_do(cl
     heir = on_disk(disk.boot(), clock, boot=1)
     await heir.start()
     await heir.take(store.incarnation, None)
-    heir.retain([(LedgerId(1), store.incarnation, 0, 100, NS)])
+    heir.retain([LiveLedger(LedgerId(1), store.incarnation, 0, 100, NS)])
     plan = await heir.plan(LedgerId(1), store.incarnation, 0, 100)
     heir.delete(LedgerId(1), store.incarnation)
     await heir.reclaim()

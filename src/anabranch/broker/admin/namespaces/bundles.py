@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
-from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import UsersSubscriptionName
@@ -17,6 +17,7 @@ from anabranch.broker.admin.namespaces.namespaces import clear, existing, unload
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.resources import NamespaceNotFound
 from anabranch.broker.config.choices import BUNDLES_MAX
+from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.bundles import BundleName, bundle_hash, is_range
@@ -38,9 +39,21 @@ async def _bundle(services: AdminServices, namespace: NamespaceName, text: str) 
     return found
 
 
+async def _owned(services: AdminServices, namespace: NamespaceName, text: str) -> BundleName:
+    """As `_bundle`; AskElsewhere if another broker owns the bundle and has its topics."""
+    found = await _bundle(services, namespace, text)
+    if services.shared is not None:
+        owner = services.shared.owner_of(found)
+        if owner is None:
+            raise NotReadyError(f"{found}: its owner is not decided yet")
+        if owner.id != services.registry.me.id:
+            raise AskElsewhere(owner, "Ask the bundle's owner")
+    return found
+
+
 async def _topics(services: AdminServices, namespace: NamespaceName, text: str) -> list[Topic]:
-    bundle = await _bundle(services, namespace, text)
-    return [topic for topic in await existing(services, namespace) if bundle.holds(topic.name)]
+    bundle = await _owned(services, namespace, text)
+    return await existing(services, namespace, bundle)
 
 
 async def open_bundles(services: AdminServices) -> dict[TopicName, str]:
@@ -78,11 +91,34 @@ async def delete_bundle(
 
 
 @routes.put(_PATH + "/unload", status=204, needs=Needs.SUPER_USER)
-async def unload(services: AdminServices, namespace: NamespaceName, bundle: str) -> None:
-    """Closes the bundle's open topics; clients reconnect and open them again."""
-    found = await _bundle(services, namespace, bundle)
-    opened = [name for name in services.loaded() if found.holds(name)]
-    await unload_topics(services, opened)
+async def unload(
+    services: AdminServices, namespace: NamespaceName, bundle: str, destinationBroker: str = ""
+) -> None:
+    """Closes the bundle's open topics; clients reconnect and open them again. With `destinationBroker`, that broker
+    owns the bundle from now on, and its topics are opened there."""
+    if destinationBroker:
+        await _move(services, await _bundle(services, namespace, bundle), destinationBroker)
+        return
+    found = await _owned(services, namespace, bundle)
+    await unload_topics(services, [name for name in services.loaded() if found.holds(name)])
+
+
+async def _move(services: AdminServices, bundle: BundleName, text: str) -> None:
+    target = services.registry.named(text)
+    if target is None:
+        raise RestError(
+            412, f"Cannot move {bundle}: there is no living broker {text}; see the list of brokers"
+        )
+    if target.is_draining:
+        raise RestError(412, f"Cannot move {bundle}: broker {text} is about to end")
+    if services.shared is None:
+        await unload_topics(services, [name for name in services.loaded() if bundle.holds(name)])
+        return
+    try:
+        # Each broker hears of it and closes the topics that it has.
+        await services.shared.assign(bundle, target.id)
+    except NotAllowedError as error:
+        raise RestError(412, f"Cannot move {bundle}: {error}") from None
 
 
 @routes.post(_PATH + "/clearBacklog", status=204, needs=Needs.NAMESPACE_CONSUME)
@@ -125,8 +161,9 @@ async def hash_positions(
 
 @routes.put(_PATH + "/split", status=204, needs=Needs.SUPER_USER)
 async def split(services: AdminServices, namespace: NamespaceName, bundle: str) -> None:
-    """Splits the bundle in the middle."""
-    first, last = (await _bundle(services, namespace, bundle)).edges
+    """Splits the bundle in the middle. Both halves stay with its owner."""
+    whole = await _bundle(services, namespace, bundle)
+    first, last = whole.edges
     middle = f"0x{first + (last - first) // 2:08x}"
 
     def cut(policies: NamespacePolicies) -> NamespacePolicies:
@@ -137,4 +174,9 @@ async def split(services: AdminServices, namespace: NamespaceName, bundle: str) 
             policies, bundles=Bundles(boundaries=tuple(edges), count=len(edges) - 1)
         )
 
+    owner = None if services.shared is None else services.shared.owner_of(whole)
+    if owner is not None and services.shared is not None and last - first >= 2:
+        # Before the split: afterwards the hash would give each half to any broker.
+        for half in (f"0x{first:08x}_{middle}", f"{middle}_0x{last:08x}"):
+            await services.shared.assign(BundleName(namespace, half), owner.id)
     await services.resources.update_policies(namespace, cut)

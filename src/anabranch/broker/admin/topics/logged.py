@@ -29,4 +29,4 @@ async def check_owned(services: AdminServices, name: TopicName) -> None:
     """AskElsewhere unless this broker owns the topic: only its owner knows the log."""
     owner = await services.owners.resolve(name)
     if not services.owners.is_mine(name):
-        raise AskElsewhere(owner.http_url, "Ask the topic's owner")
+        raise AskElsewhere(owner, "Ask the topic's owner")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from anabranch.broker.catalog.owners import BrokerRegistry, Owners
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.scalable.creation import make_missing

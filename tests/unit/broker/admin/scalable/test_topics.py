@@ -791,3 +791,11 @@ async def test_a_leader_that_is_gone_is_succeeded_by_the_broker_that_is_asked(tw
 async def test_what_is_no_number_of_a_segment_is_told_so(rest: Rest, number: str) -> None:
     await rest.call("PUT", T, json={})
     assert "no segment id" in await rest.refused("POST", f"{T}/split/{number}", 400)
+
+
+async def test_a_name_that_no_subscription_may_have_is_refused(rest: Rest) -> None:
+    await made(rest)
+    for path in (f"{T}/subscriptions", "/admin/v2/segments/public/default/orders/0000-ffff-0/subscription"):
+        for length in (1025, 5000):
+            reason = await rest.refused("PUT", f"{path}/{'s' * length}", 412)
+            assert f"subscription name of {length}" in reason
