@@ -66,7 +66,8 @@ class HandOver:
         self._tell_open = tell_open
         self._agree_max_s = agree_max_s
         self._open_max_s = open_max_s
-        self._moving: set[Topic] = set()
+        # The topics that are being moved, each with the end of its move.
+        self._moving: dict[Topic, asyncio.Future[None]] = {}
 
     # -- for other brokers
 
@@ -127,16 +128,17 @@ class HandOver:
     async def give_away(self) -> None:
         """Moves all topics: this broker is about to end, and the owners say so."""
         await self._agree(lambda: len(self._lost()) == len(self._open_topics.all()))
-        await self._move(self._lost())
-        # Others may be on their way already.
-        await asyncio.gather(*(topic.wait_closed() for topic in list(self._moving)))
+        # Some may be on their way already.
+        under_way = [asyncio.shield(done) for done in set(self._moving.values())]
+        await asyncio.gather(self._move(self._lost()), *under_way)
 
     def _lost(self) -> list[Topic]:
         return [topic for topic in self._open_topics.all().values() if not self._owners.is_mine(topic.name)]
 
     async def _move(self, topics: Sequence[Topic]) -> None:
         moved = [topic for topic in topics if topic not in self._moving]
-        self._moving.update(moved)
+        done = asyncio.get_running_loop().create_future()
+        self._moving |= dict.fromkeys(moved, done)
         try:
             used: dict[BrokerAddress, list[Topic]] = {}
             idle: list[Topic] = []
@@ -150,7 +152,9 @@ class HandOver:
             for wave in _waves(idle):
                 await self._close(wave)
         finally:
-            self._moving.difference_update(moved)
+            for topic in moved:
+                del self._moving[topic]
+            done.set_result(None)
 
     async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
         for wave in _waves(topics):
