@@ -106,6 +106,8 @@ RATES_SECONDS = 10.0
 FENCES_SECONDS = 5.0
 # How often assignments to brokers that are gone are looked for.
 DROP_STALE_S = 20.0
+# How long a broker that is about to end may take to give its topics away.
+DRAIN_MAX_S = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -506,6 +508,19 @@ class Broker:
         if self.scaling is None:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
+
+    async def drain(self) -> None:
+        """Gives the topics to the other brokers, before this one is closed. What could not be given away in time is
+        closed like everything else."""
+        if not self.is_one_of_several or self.log.ended is not None or len(self.registry.living()) < 2:
+            return
+        log.info("giving %d topics to other brokers", len(self.loaded()))
+        try:
+            async with asyncio.timeout(DRAIN_MAX_S):
+                await self.registry.drain()
+                await self.hand_over.give_away()
+        except (AnabranchError, TimeoutError) as error:
+            log.warning("%d topics were not given away: %r", len(self.loaded()), error)
 
     async def close(self) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""

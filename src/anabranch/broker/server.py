@@ -152,6 +152,8 @@ async def serving(
             stack.callback(Acceptor(sock, broker.new_session, descriptors_end, certificates).close)
         if certificates is not None:
             broker.background.every(max(1, config.tls_cert_refresh_check_duration_sec), certificates.look)
+        # First of all that is done at the end: other brokers still reach this one meanwhile.
+        stack.push_async_callback(broker.drain)
         log.info(
             "serving %s from %s",
             told.service_url,
