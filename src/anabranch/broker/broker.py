@@ -89,7 +89,7 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.position import Position
+from anabranch.model.position import Incarnation, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.core.topic_record import TopicRecord
@@ -220,7 +220,9 @@ class Broker:
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
     def _writer_of(self, incarnation: Incarnation) -> str | None:
-        return None
+        """The id of the living broker that writes the log of that incarnation."""
+        found = self.registry.by_incarnation(incarnation)
+        return None if found is None else found.id
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""
