@@ -222,7 +222,7 @@ class Broker:
     def _writer_of(self, incarnation: Incarnation) -> str | None:
         """The id of the living broker that writes the log of that incarnation."""
         found = self.registry.by_incarnation(incarnation)
-        return None if found is None else found.id
+        return None if found is None else found.address.id
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""

@@ -34,15 +34,6 @@ class BrokerAddress:
         return broker_id(self.service_url)
 
     @property
-    def for_clients(self) -> Addresses | None:
-        """Where any client reaches this broker. None if it has several listeners: which one a client uses is known only
-        when the client looks a topic up."""
-        if len(self.listeners) > 1:
-            return None
-        own = Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
-        return default(self.listeners, own)
-
-    @property
     def web_id(self) -> str:
         """`host:port` of the REST, by which admin clients know brokers, as in Pulsar."""
         return (self.http_url or self.http_url_tls).partition("://")[2]
@@ -57,6 +48,14 @@ class BrokerAddress:
                 f"broker {self.id} has no listener named {listener}: see its advertisedListeners"
             )
         return found
+
+    @property
+    def for_clients(self) -> Addresses | None:
+        """Where any client reaches this broker. None if it has several listeners: which one a client uses is known only
+        when the client looks a topic up."""
+        if len(self.listeners) > 1:
+            return None
+        return default(self.listeners, self.at())
 
 
 # What `on_change` calls: with the bundles that have another owner.
