@@ -540,7 +540,7 @@ class Broker:
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):
-            await topic.close()
+            await topic.close(self.hand_over.moved_to(topic.name))
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()

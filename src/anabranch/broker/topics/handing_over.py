@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 # How many topics move at once: each wave waits for the one before it.
 WAVE_TOPICS: Final = 64
+# How many topics the new owner opens at once for others. A topic is closed at its former owner only when the new one
+# opens it, and its clients wait for those that are opened at the same time.
+OPENED_AT_ONCE: Final = 8
 # How long a broker waits for its view of the owners to become the other one's.
 AGREE_MAX_S: Final = 1.0
 # How long the new owner may take to open a wave of topics.
@@ -66,6 +69,7 @@ class HandOver:
         self._tell_open = tell_open
         self._agree_max_s = agree_max_s
         self._open_max_s = open_max_s
+        self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
         # The topics that are being moved, each with the end of its move.
         self._moving: dict[Topic, asyncio.Future[None]] = {}
 
@@ -81,7 +85,7 @@ class HandOver:
             raise NotReadyError(f"{name} is served by another broker: look it up again")
         topic = await self._open_topics.settled(name)
         if topic is not None and topic.log.ledger == ledger:
-            await topic.close(self._moved_to(name))
+            await topic.close(self.moved_to(name))
         try:
             return (await self._log.release([ledger])).get(ledger)
         except LogError as error:
@@ -95,7 +99,8 @@ class HandOver:
     async def _open(self, name: TopicName) -> None:
         try:
             if await self._agree(lambda: self._owners.is_mine(name)):
-                await self._open_topics.topic(name)
+                async with self._opening:
+                    await self._open_topics.topic(name)
         except AnabranchError as error:
             log.info("%s: not opened before its clients ask for it: %s", name, error)
 
@@ -170,7 +175,7 @@ class HandOver:
 
     async def _close(self, topics: Sequence[Topic]) -> None:
         lost = [topic for topic in topics if self._is_lost(topic)]
-        closings = [topic.close(self._moved_to(topic.name)) for topic in lost]
+        closings = [topic.close(self.moved_to(topic.name)) for topic in lost]
         for topic, done in zip(lost, await asyncio.gather(*closings, return_exceptions=True), strict=True):
             if isinstance(done, Exception):
                 log.error("%s: closing it failed", topic.name, exc_info=done)
@@ -179,7 +184,8 @@ class HandOver:
         """Not one that has come back meanwhile."""
         return not topic.is_closed and not self._owners.is_mine(topic.name)
 
-    def _moved_to(self, name: TopicName) -> Addresses | None:
+    def moved_to(self, name: TopicName) -> Addresses | None:
+        """Where the clients of a topic that is closed here go, if that is known."""
         owner = None if self._owners.is_mine(name) else self._owners.owner(name)
         return None if owner is None else owner.for_clients
 
