@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.across.linked import LinkedBrokers
+from anabranch.broker.admin.across.unstored import unstored_elsewhere
+from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
@@ -129,16 +132,19 @@ class Broker:
         http_url_tls: str = "",
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
+        one_port: Addresses | None = None,
         owners: Owners | None = None,
         in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
-        everything, or what `owners` says."""
+        everything, or what `owners` says. `one_port` has the only addresses that clients can reach, if they are those
+        of all brokers."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -155,12 +161,12 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self._build_catalog(owners, in_cluster=in_cluster)
-        self._build_peers(random_bytes, moves)
+        self._build_peers(random_bytes, moves, elsewhere)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
-        self._build_topics()
-        self._build_commands(authentication)
+        self._build_topics(has_one_port=one_port is not None)
+        self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
         self.is_closing = False
@@ -198,7 +204,12 @@ class Broker:
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
 
-    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
+    def _build_peers(
+        self,
+        random_bytes: Callable[[int], bytes],
+        moves: CallsOfMoves | None,
+        elsewhere: Elsewhere | None,
+    ) -> None:
         """The links to other brokers."""
         config = self.config
         self.peers = Peers(
@@ -215,8 +226,9 @@ class Broker:
             ),
             server_version=self.server_version,
         )
-        self.remote_rest = RemoteRest(self.peers)
-
+        remote = RemoteRest(self.peers)
+        others = LinkedBrokers(self.registry, remote) if self.is_one_of_several else Alone()
+        self.elsewhere: Elsewhere = elsewhere or others
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
     def _writer_of(self, incarnation: Incarnation) -> str | None:
@@ -249,7 +261,7 @@ class Broker:
             self.metadata,
             self._current_config,
             self.now_ms,
-            lambda name: self.non_persistent.opened(name) is not None,
+            self._is_open_unstored,
         )
         self.non_persistent = NonPersistentTopics(
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
@@ -313,7 +325,7 @@ class Broker:
             far_classic.serve(classic)
             far_history.serve(self.scaling.history)
 
-    def _build_topics(self) -> None:
+    def _build_topics(self, *, has_one_port: bool) -> None:
         """The parts that open, keep and sweep topics."""
         self.topic_services = TopicServices(
             loop=self.loop,
@@ -345,7 +357,12 @@ class Broker:
             segment_opened=self._segment_opened,
         )
         self.hand_over = HandOver(
-            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+            self.open_topics,
+            self.owners,
+            self.log,
+            self.background,
+            self.moves.tell_open,
+            names_owners=not has_one_port,
         )
         ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
@@ -354,8 +371,9 @@ class Broker:
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
 
-    def _build_commands(self, authentication: Authentication | None) -> None:
+    def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
+        has_one_port = one_port is not None
         config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
@@ -382,9 +400,15 @@ class Broker:
         if self.remote_sessions is not None:
             self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
-            Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
+            Greeting(
+                self.server_version,
+                config.scalable_topic_enabled,
+                one_port.http_url if one_port is not None else self.http_url,
+                self.http_url_tls,
+                has_one_port,
+            ),
             self.sign_in,
-            LookupCommands(naming, rights, self.addresses),
+            LookupCommands(naming, rights, self.addresses, has_one_port=has_one_port),
             ProducerCommands(
                 naming, rights, schemas, self.log, self.attachable, self.new_producer_name, self.now_ms
             ),
@@ -397,7 +421,14 @@ class Broker:
                 metadata_bytes_max=config.max_consumer_metadata_size,
             ),
             schemas,
-            TopicLists(self.loop, self.metadata, self.resources, rights, self.non_persistent),
+            TopicLists(
+                self.loop,
+                self.metadata,
+                self.resources,
+                rights,
+                self.non_persistent,
+                self._unstored_elsewhere,
+            ),
             ScalableCommands(
                 scalable,
                 registered,
@@ -438,6 +469,8 @@ class Broker:
             lambda: self.loop_lag_s,
             self.scalable,
             self.scaling,
+            self.owners,
+            self.elsewhere,
         )
 
     def _segment_opened(self, topic: TopicName) -> None:
@@ -524,10 +557,11 @@ class Broker:
         except (AnabranchError, TimeoutError) as error:
             log.warning("%d topics were not given away: %r", len(self.loaded()), error)
 
-    async def close(self) -> None:
-        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
+    async def close(self, *, others_stay: bool = True) -> None:
+        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed. Other brokers of
+        the cluster that stay get this one's topics first."""
         self.is_closing = True
-        if self.shared is not None:
+        if self.shared is not None and others_stay:
             # The others own everything from now on: the clients of topics that are closed find them there.
             with contextlib.suppress(MetadataError):
                 await self.registry.drain()
@@ -600,10 +634,14 @@ class Broker:
             return await self.non_persistent.open(name, create=create)
         return await self.topic(name, create=create)
 
-    async def topic_exists(self, name: TopicName) -> bool:
-        if name.domain is Domain.NON_PERSISTENT:
-            return self.non_persistent.opened(name) is not None
-        return await self.resources.topic_exists(name)
+    async def _is_open_unstored(self, name: TopicName) -> bool:
+        """Whether a non-persistent topic of that name is open, here or at another broker."""
+        if self.non_persistent.opened(name) is not None:
+            return True
+        return self.elsewhere.has_others and str(name) in await self._unstored_elsewhere(name.namespace)
+
+    async def _unstored_elsewhere(self, namespace: NamespaceName) -> list[str]:
+        return await unstored_elsewhere(self.elsewhere, namespace)
 
     async def delete_topic(
         self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None
@@ -741,7 +779,7 @@ class Broker:
 
     def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
         self.hand_over.owners_changed(bundles)
-        self.non_persistent.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles, self.hand_over.moved_to)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
@@ -843,6 +881,7 @@ class Broker:
             registry=self.registry,
             owners=self.owners,
             shared=self.shared,
+            elsewhere=self.elsewhere,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,

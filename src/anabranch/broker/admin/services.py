@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabranch.broker.admin.elsewhere import Elsewhere
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.owners import Owners
@@ -51,6 +52,8 @@ class AdminServices:
     registry: BrokerRegistry
     owners: Owners
     shared: HashedOwners | None  # The same, where several brokers share the topics.
+    # The other brokers' REST.
+    elsewhere: Elsewhere
     sign_in: SignIn
     rights: Rights
     schemas: Schemas
@@ -104,6 +107,11 @@ class AdminServices:
     @property
     def connections_total(self) -> int:
         return self.connections_opened()
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other brokers may own topics."""
+        return self.elsewhere.has_others
 
     def loaded(self) -> Mapping[TopicName, Topic]:
         return self.open_topics.all()

@@ -29,7 +29,7 @@ class AuthenticationFailed(BrokerError):
 
 
 class TooManyTries(AuthenticationFailed):
-    """Nobody has looked at the credentials: they may be correct, and clients try them again."""
+    """The credentials were not looked at: they may be correct, and clients try them again."""
 
     code = pb.TooManyRequests
 

@@ -59,6 +59,7 @@ class HandOver:
         background: Background,
         tell_open: TellOpen = tell_none,
         *,
+        names_owners: bool = True,
         agree_max_s: float = AGREE_MAX_S,
         open_max_s: float = OPEN_MAX_S,
     ) -> None:
@@ -67,6 +68,8 @@ class HandOver:
         self._log = log_store
         self._background = background
         self._tell_open = tell_open
+        # Whether clients can reach other brokers at their own addresses.
+        self._names_owners = names_owners
         self._agree_max_s = agree_max_s
         self._open_max_s = open_max_s
         self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
@@ -186,7 +189,9 @@ class HandOver:
 
     def moved_to(self, name: TopicName) -> Addresses | None:
         """Where the clients of a topic that is closed here go, if that is known."""
-        owner = None if self._owners.is_mine(name) else self._owners.owner(name)
+        if not self._names_owners or self._owners.is_mine(name):
+            return None
+        owner = self._owners.owner(name)
         return None if owner is None else owner.for_clients
 
 

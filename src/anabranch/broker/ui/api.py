@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from anabranch.broker.admin.across.owner_calls import MEDIA
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
@@ -21,7 +22,8 @@ from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
-from anabranch.broker.ui.overview import Names, overview_json
+from anabranch.broker.ui.joined import from_leader, joined, river_part
+from anabranch.broker.ui.overview import Names, overview_json, overview_part
 from anabranch.broker.ui.river import classic_json, topic_json
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.core.errors import NotLeader
@@ -59,12 +61,16 @@ def page_routes(sources: PageSources) -> Routes:
 
     @routes.get("/ui/api/topics/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
     async def topic(
+        request: HttpRequest,
         role: Role,
         topic: TopicName,
         since: Since = 0,
         layout: Annotated[str, msgspec.Meta(max_length=64)] = "",
     ) -> HttpAnswer:
-        return _shown(await _topic_json(sources, role, topic, since, layout))
+        found = await _topic_json(sources, role, topic, since, layout, is_inner=request.is_inner)
+        if sources.has_others and not request.is_inner and found["kind"] != "elsewhere":
+            found = await joined(sources, topic, found, since)
+        return _shown(found)
 
     @routes.get("/ui")
     async def index(request: HttpRequest) -> HttpAnswer:
@@ -81,11 +87,28 @@ def page_routes(sources: PageSources) -> Routes:
     return routes
 
 
+def inner_page_routes(sources: PageSources) -> Routes:
+    """What other brokers ask for their pages."""
+    routes = Routes("/inner/ui", needs=Needs.NOTHING, domain=Domain.TOPIC, is_described=False)
+    names = Names()
+
+    @routes.get("/overview")
+    async def overview(since: Since = 0, q: str = "") -> HttpAnswer:
+        return HttpAnswer(msgspec.msgpack.encode(await overview_part(sources, names, since, q)), MEDIA)
+
+    @routes.get("/topics/{tenant}/{namespace}/{topic:path}")
+    async def topic(topic: TopicName, since: Since = 0, classic: bool = False) -> HttpAnswer:
+        part = river_part(sources, topic, since, is_classic=classic)
+        return HttpAnswer(msgspec.msgpack.encode(part), MEDIA)
+
+    return routes
+
+
 # -- data for the page
 
 
 async def _topic_json(
-    sources: PageSources, role: str, topic: TopicName, since: int, layout: str
+    sources: PageSources, role: str, topic: TopicName, since: int, layout: str, *, is_inner: bool
 ) -> dict[str, Any]:
     """For roles that administer the topic. Splits and merges are for super users, as in the admin REST."""
     await sources.rights.administer(role, topic)
@@ -94,6 +117,8 @@ async def _topic_json(
     try:
         found = await topic_json(sources, topic, since, layout)
     except NotLeader as elsewhere:
+        if not is_inner and (told := await from_leader(sources, elsewhere, role, topic, since, layout)):
+            return told
         # A redirect would lead the page to another origin, which it may not follow: it shows a link instead.
         web_url = await sources.registry.web_url(elsewhere.leader) if elsewhere.leader else ""
         if not web_url:
