@@ -111,6 +111,8 @@ RATES_SECONDS = 10.0
 FENCES_SECONDS = 5.0
 # How often assignments to brokers that are gone are looked for.
 DROP_STALE_S = 20.0
+# How long a broker that is about to end may take to give its topics away.
+DRAIN_MAX_S = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -165,7 +167,7 @@ class Broker:
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
-        self._build_topics()
+        self._build_topics(has_one_port=one_port is not None)
         self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
@@ -329,7 +331,7 @@ class Broker:
             far_classic.serve(classic)
             far_history.serve(self.scaling.history)
 
-    def _build_topics(self) -> None:
+    def _build_topics(self, *, has_one_port: bool) -> None:
         """The parts that open, keep and sweep topics."""
         self.topic_services = TopicServices(
             loop=self.loop,
@@ -362,7 +364,12 @@ class Broker:
             segment_opened=self._segment_opened,
         )
         self.hand_over = HandOver(
-            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+            self.open_topics,
+            self.owners,
+            self.log,
+            self.background,
+            self.moves.tell_open,
+            names_owners=not has_one_port,
         )
         ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
@@ -551,6 +558,19 @@ class Broker:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
 
+    async def drain(self) -> None:
+        """Gives the topics to the other brokers, before this one is closed. What could not be given away in time is
+        closed like everything else."""
+        if not self.is_one_of_several or self.log.ended is not None or len(self.registry.living()) < 2:
+            return
+        log.info("giving %d topics to other brokers", len(self.loaded()))
+        try:
+            async with asyncio.timeout(DRAIN_MAX_S):
+                await self.registry.drain()
+                await self.hand_over.give_away()
+        except (AnabranchError, TimeoutError) as error:
+            log.warning("%d topics were not given away: %r", len(self.loaded()), error)
+
     async def close(self, *, others_stay: bool = True) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed. Other brokers of
         the cluster that stay get this one's topics first."""
@@ -568,7 +588,7 @@ class Broker:
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):
-            await topic.close()
+            await topic.close(self.hand_over.moved_to(topic.name))
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
@@ -773,7 +793,7 @@ class Broker:
 
     def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
         self.hand_over.owners_changed(bundles)
-        self.non_persistent.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles, self.hand_over.moved_to)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
