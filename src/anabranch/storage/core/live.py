@@ -2,7 +2,8 @@
 
 A ledger is wanted because it is written here, because its topic was opened here (`know`), or because a record named it
 when all records were read (`retain`). Where the log has no other users, every other ledger is dead once the records
-have been read. Where several brokers share it, a ledger of another broker is dead only once its record was read and does not name it.
+have been read. Where several brokers share it, a ledger of another broker is dead only once its record was read and
+does not name it.
 """
 
 from __future__ import annotations
@@ -78,6 +79,16 @@ class Liveness:
         for one in live:
             self._dead.discard(one.ledger)
             self._wanted[one.ledger] = self._range(one, self._wanted.get(one.ledger), is_known=True)
+
+    def hear(self, one: LiveLedger) -> bool:
+        """A record named the ledger a moment ago; what was trimmed or deleted here since then stays so. True if that
+        changes which entries live."""
+        if one.ledger in self._dead:
+            return False
+        old = self._wanted.get(one.ledger)
+        new = self._range(one, old, is_known=old is not None and old.is_known)
+        self._wanted[one.ledger] = new
+        return old is None or (old.first, old.end) != (new.first, new.end)
 
     def retain(self, live: Iterable[LiveLedger]) -> None:
         # Ledgers taken before the records were read count only if a record names them. Ledgers trimmed or deleted
