@@ -9,11 +9,18 @@ from anabranch.wire.batch import open_entry
 from soak.link import Kind, Link
 
 PERMITS = 200
+# A subscription that says nothing for so long has nothing more.
+QUIET_SECONDS = 5.0
 
 
 def wholes(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, bytes]]:
     """Each message of the topic, at the position of its last chunk."""
     return put_together(_entries(port, topic))
+
+
+def left_in(port: int, topic: str, subscription: str) -> Iterator[tuple[pb.MessageIdData, bytes]]:
+    """Each message that an Exclusive subscription without a consumer still has to deliver. They stay unacknowledged."""
+    return put_together(_undelivered(port, topic, subscription))
 
 
 def put_together(
@@ -59,3 +66,15 @@ def _entries(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, pb.Messa
             if used == PERMITS // 2:
                 link.flow(used)
                 used = 0
+
+
+def _undelivered(
+    port: int, topic: str, subscription: str
+) -> Iterator[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]]:
+    with Link(port) as link:
+        link.subscribe(topic, subscription, permits=PERMITS)
+        while (frame := link.receive(QUIET_SECONDS)) is not None:
+            if frame.command.type == Kind.MESSAGE:
+                metadata, payload = open_entry(frame.payload)
+                yield frame.command.message.message_id, metadata, bytes(payload)
+                link.flow(1)

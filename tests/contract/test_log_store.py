@@ -533,6 +533,96 @@ async def test_an_unopened_ledger_that_was_taken_cannot_be_written(open_store: O
     assert owner.entries_end == 0
 
 
+# -- released by their writer
+
+
+async def test_a_released_ledger_has_everything_that_was_appended(open_store: Opener) -> None:
+    store = await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    writer.append_snapshot(b"all")
+    writer.append(b"one", 1)
+    writer.append_state(b"read")
+    writer.append(b"two", 1)
+    writer.close()
+    states = await store.release([L1])
+    assert states == {L1: LedgerState(2, b"all", (b"read",), 6)}
+    assert (owner.entries_end, owner.state_end) == (2, 2)
+    assert await store.release([L1]) == states
+    with pytest.raises(LogError):
+        writer.append(b"three", 1)
+
+
+async def test_only_closed_ledgers_of_this_incarnation_are_released(open_store: Opener) -> None:
+    store, other = await started(open_store), await started(open_store)
+    await filled(store, L1, [b"one"])
+    await filled(other, L2, [b"one"])
+    closed = store.open_ledger(L3, Owner(), "public/default")
+    closed.append(b"x", 1)
+    closed.close()
+    for ledgers in ([L1], [L2], [L3, L1]):
+        with pytest.raises(LogError):
+            await store.release(ledgers)
+    assert list(await store.release([L3])) == [L3]
+
+
+async def test_a_ledger_that_was_taken_is_not_released(open_store: Opener) -> None:
+    store, other = await started(open_store), await started(open_store)
+    owner = Owner()
+    writer = store.open_ledger(L1, owner, "public/default")
+    await other.take(store.incarnation, [L1])
+    with contextlib.suppress(FencedError):
+        writer.append(b"void", 1)
+    writer.close()
+    with pytest.raises(FencedError):
+        await store.release([L1])
+
+
+async def test_nothing_is_released_once_the_log_has_ended(open_store: Opener) -> None:
+    store = await started(open_store)
+    writer = store.open_ledger(L1, Owner(), "public/default")
+    writer.append(b"one", 1)
+    writer.close()
+    await store.close()
+    with pytest.raises(LogError):
+        await store.release([L1])
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_taking_a_released_ledger_gives_the_same_answer(open_store: Opener, is_closed: bool) -> None:
+    store, other = await started(open_store), await started(open_store)
+    writer = store.open_ledger(L1, Owner(), "public/default")
+    writer.append_snapshot(b"all")
+    writer.append(b"one", 1)
+    writer.append_state(b"read")
+    writer.close()
+    states = await store.release([L1])
+    if is_closed:
+        await store.close()
+    assert await other.take(store.incarnation, [L1]) == states
+    third = await started(open_store)
+    assert await third.take(store.incarnation, [L1]) == states
+
+
+async def test_released_entries_are_read_while_their_writer_goes_on(open_store: Opener) -> None:
+    store, other = await started(open_store), await started(open_store)
+    kept = Owner()
+    kept_writer = store.open_ledger(L3, kept, "public/default")
+    # Files are small: the released ledgers lie in several, finished and unfinished.
+    for round_, ledger in enumerate((L1, L2)):
+        writer = store.open_ledger(ledger, Owner(), "public/default")
+        texts = [b"%d-%d" % (round_, n) * 5_000 for n in range(30)]
+        for text in texts:
+            writer.append(text, 1)
+            kept_writer.append(text, 1)
+            await kept.until(kept_writer.next_entry)
+        writer.close()
+        end = (await store.release([ledger]))[ledger].entries_end
+        assert await contents(other, ledger, store.incarnation, end) == texts
+    kept_writer.append(b"still", 1)
+    await kept.until(61)
+
+
 # -- giving space back
 
 

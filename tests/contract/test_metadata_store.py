@@ -7,6 +7,7 @@ here relies on more than the port says, so waits go through watches and never th
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -28,7 +29,10 @@ from anabranch.metadata.errors import (
 )
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import VALUE_BYTES_MAX, Changes, MetadataStore, SessionState, Watch
+from anabranch.metadata.remote import RemoteMetadata
+from anabranch.metadata.served import MetadataServer
 from anabranch.metadata.sqlite import SqliteMetadata
+from harness.metadata_process import MetadataProcess, Relay, until_session, until_state
 
 EVERYTHING = Changes(everything=True)
 
@@ -105,13 +109,98 @@ class SqliteHarness(EmbeddedHarness):
         await self.sqlite.close()
 
 
+class RelayHarness:
+    """Handles over a socket. Each connects through a relay, which is cut to make trouble."""
+
+    is_durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket_path = folder / "private" / "metadata.socket"
+        self.relays: dict[MetadataStore, Relay] = {}
+
+    async def start(self) -> None:
+        await self.start_server()
+        self.admin = await RemoteMetadata.connect(self.socket_path, wait_s=60)
+
+    async def stop(self) -> None:
+        for store, relay in self.relays.items():
+            await store.close()
+            relay.cut()
+        self.relays.clear()
+        await self.admin.close()
+        await self.stop_server()
+
+    async def start_server(self) -> None:
+        raise NotImplementedError
+
+    async def stop_server(self) -> None:
+        raise NotImplementedError
+
+    async def connect(self) -> RemoteMetadata:
+        relay = Relay(self.folder / f"relay{len(self.relays)}", self.socket_path)
+        await relay.open()
+        store = await RemoteMetadata.connect(relay.path, wait_s=60)
+        self.relays[store] = relay
+        return store
+
+    async def cut(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        self.relays[store].cut()
+        await until_state(store, SessionState.IN_DOUBT)
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        ended, was_connected = store.session.id, store.session.state is SessionState.CONNECTED
+        await self.admin.end_session(ended)
+        if was_connected:
+            await until_session(store, lambda: store.session.id != ended)
+
+    async def restore(self, store: MetadataStore) -> None:
+        assert isinstance(store, RemoteMetadata)
+        await self.relays[store].open()
+        await until_state(store, SessionState.CONNECTED)
+
+
+class ServedHarness(RelayHarness):
+    """The server of the metadata process, in this one."""
+
+    async def start_server(self) -> None:
+        self.server = await MetadataServer.start(
+            self.folder / "metadata.sqlite", self.socket_path, grace_s=60
+        )
+
+    async def stop_server(self) -> None:
+        await self.server.stop()
+
+
+class ProcessHarness(RelayHarness):
+    async def start_server(self) -> None:
+        self.process = MetadataProcess(self.folder)
+        self.socket_path = self.process.socket_path
+        await self.process.start()
+
+    async def stop_server(self) -> None:
+        assert await self.process.stop() == 0
+
+
 HARNESSES: dict[str, Callable[[Path], Harness]] = {
     "memory": MemoryHarness,
     "sqlite": SqliteHarness,
+    "served": ServedHarness,
+    "process": ProcessHarness,
 }
 
 
-@pytest.fixture(params=HARNESSES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A process takes a while to start: it takes part where several sessions, trouble or a restart do."""
+    if "tree" in metafunc.fixturenames:
+        takes_part = "tree" in inspect.signature(metafunc.function).parameters
+        names = [name for name in HARNESSES if name != "process" or takes_part]
+        metafunc.parametrize("tree", names, indirect=True)
+
+
+@pytest.fixture
 async def tree(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     harness = HARNESSES[request.param](tmp_path)
     await harness.start()
@@ -150,7 +239,7 @@ async def test_an_absent_node_reads_as_none(store: MetadataStore) -> None:
 async def test_a_created_node_starts_at_version_zero(store: MetadataStore, other: MetadataStore) -> None:
     made = await store.create("/a", b"one")
     assert (made.value, made.version, made.is_ephemeral) == (b"one", 0, False)
-    assert await other.get("/a") == made
+    assert await other.get("/a", fresh=True) == made
     assert await other.exists("/a")
 
 
@@ -223,7 +312,7 @@ async def test_concurrent_incrementers_lose_no_update(tree: Harness) -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for at in range(64):
             group.create_task(increment(stores[at % len(stores)]))
-    final = await stores[0].get("/n")
+    final = await stores[0].get("/n", fresh=True)
     assert final is not None
     assert (final.value, final.version) == (b"64", 64)
 
@@ -303,19 +392,56 @@ async def test_a_read_after_a_write_that_was_given_up_is_the_last_word_on_it(
         assert await store.get("/a") == await other.get("/a") == found
 
 
-async def test_what_one_session_was_told_is_what_the_others_read(
+async def test_what_one_session_was_told_is_what_a_fresh_read_of_another_gives(
     store: MetadataStore, other: MetadataStore
 ) -> None:
-    assert await other.get("/f/a") is None
+    assert await other.get("/f/a", fresh=True) is None
     assert await other.children("/f") == []
     for number in range(20):
         written = await store.put("/f/a", b"%d" % number)
-        assert await other.get("/f/a") == written
+        assert await other.get("/f/a", fresh=True) == written
     assert await other.children("/f") == ["a"]
     await store.delete("/f/a")
-    assert await other.get("/f/a") is None
+    assert await other.get("/f/a", fresh=True) is None
     assert await other.children("/f") == []
     assert await other.exists("/f")
+
+
+async def test_a_session_reads_its_own_writes_without_asking_for_fresh_ones(store: MetadataStore) -> None:
+    for number in range(20):
+        written = await store.put(f"/f/{number}", b"x")
+        assert await store.get(f"/f/{number}") == written
+        assert len(await store.children("/f")) == len(await store.scan("/f")) == number + 1
+        await store.put("/n", b"%d" % number)
+        assert (await store.scan("/"))[-1][1].value == b"%d" % number
+    await store.delete("/f/3")
+    assert await store.get("/f/3") is None
+    assert not await store.exists("/f/3")
+
+
+async def test_after_a_write_of_its_own_a_session_reads_everything_stored_before(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    await other.put("/mine", b"")
+    for number in range(20):
+        written = await store.put("/f/a", b"%d" % number)
+        await other.put("/mine", b"")
+        assert await other.get("/f/a") == written
+    await store.delete("/f/a")
+    with pytest.raises(AlreadyExists):
+        await other.create("/mine", b"")
+    assert await other.children("/f") == []
+
+
+async def test_a_read_after_a_watch_named_a_change_has_the_change(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    with other.watch("/w") as watch:
+        await anext(watch)
+        for number in range(20):
+            written = await store.put("/w/a", b"%d" % number)
+            await until_named(watch, "/w/a")
+            assert await other.get("/w/a") == written
 
 
 # Children and scans.
@@ -467,6 +593,7 @@ async def test_an_ephemeral_names_its_session_and_ends_when_it_closes(
     made = await store.create("/brokers/one", b"here", ephemeral=True)
     assert made.is_ephemeral
     assert made.owner == store.session.id
+    assert await other.get("/brokers/one", fresh=True) == made
     assert await other.children("/brokers") == ["one"]
     with other.watch("/brokers") as watch:
         await store.close()

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from anabranch.broker.peers.handshake import METHOD, NONCE_BYTES, PeerGreeting, PeerProof
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
 from anabranch.wire.frames import FRAME_BYTES_MAX
@@ -136,7 +138,7 @@ def _default(field: FieldDescriptor, place: Place) -> Value:
 VARIANTS: Final = (
     *("SUBSCRIBE-reader", "SUBSCRIBE-sticky", "SUBSCRIBE-compacted"),
     *("PRODUCER-exclusive", "PRODUCER-hidden", "PRODUCER-schema"),
-    *("ACK-cumulative", "SEEK-time"),
+    *("ACK-cumulative", "SEEK-time", "CONNECT-peer", "AUTH_RESPONSE-peer"),
 )
 
 
@@ -168,6 +170,13 @@ def _vary(node: Node, message: Descriptor, command: str) -> None:
             ]
         case "PRODUCER-schema":
             put("schema", tree(pb.Schema(name="R", type=pb.Schema.Json, schema_data=SCHEMA)))
+        case "CONNECT-peer":
+            greeting = PeerGreeting("other:6650", "run", "localhost:6650", bytes(NONCE_BYTES))
+            put("auth_method_name", METHOD.encode())
+            put("auth_data", msgspec.msgpack.encode(greeting))
+        case "AUTH_RESPONSE-peer":
+            proof = msgspec.msgpack.encode(PeerProof(bytes(32)))
+            put("response", tree(pb.AuthData(auth_method_name=METHOD, auth_data=proof)))
         case "ACK-cumulative":
             put("ack_type", 1)
         case "SEEK-time":

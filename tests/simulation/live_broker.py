@@ -21,6 +21,7 @@ from anabranch.autoscale.decisions import DecisionKind
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
 from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, HistoryRecord
 from anabranch.broker.topic.producer import AttachedProducer
@@ -69,7 +70,7 @@ class Link:
     def attach_producer(self, producer: AttachedProducer) -> None:
         """Publishes come straight to the topic."""
 
-    def producer_closed(self, producer: AttachedProducer) -> None:
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None:
         """Its segment was sealed."""
 
     async def is_alive(self) -> bool:

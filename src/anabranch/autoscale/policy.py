@@ -6,7 +6,7 @@ Overrides have the JSON of Pulsar's `AutoScalePolicyOverride`, which is also how
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
@@ -15,6 +15,8 @@ from anabranch.autoscale.load import RATES, Load
 from anabranch.errors import AnabranchError
 
 MEGABYTE: Final = 1_000_000
+# The largest number that JSON and a float can both have.
+NUMBER_MAX: Final = sys.float_info.max
 BROKER: Final = "broker"
 NAMESPACE: Final = "namespace"
 TOPIC: Final = "topic"
@@ -155,7 +157,9 @@ class PolicyField:
             if not isinstance(value, bool):
                 raise InvalidPolicy(f"{label} is {value!r}; give true or false")
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        # NaN is between no two numbers.
+        is_number = isinstance(value, int | float) and -NUMBER_MAX <= value <= NUMBER_MAX
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_number:
             raise InvalidPolicy(f"{label} is {value!r}; give a number, without quotes or a unit")
         if self.kind is float:
             return float(value)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerAddress, BrokerRegistry, Owners, SoleOwner
+from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS, NotFound, Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -38,6 +41,15 @@ from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe import metrics
+from anabranch.broker.peers.directory import RegisteredPeers, peer_id
+from anabranch.broker.peers.handshake import PeerIdentity
+from anabranch.broker.peers.link import PeerTls
+from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_rest import RemoteRest
+from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
+from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
+from anabranch.broker.peers.remote_sessions import RemoteSessions
+from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicMoves
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -61,6 +73,7 @@ from anabranch.broker.topic.services import TopicServices
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.broker.topics.disk_share import DiskShare
+from anabranch.broker.topics.handing_over import HandOver
 from anabranch.broker.topics.inactive import InactiveTopicSweep
 from anabranch.broker.topics.open_topics import OpenTopics
 from anabranch.broker.topics.write_upkeep import SWEEP_S, WriteUpkeep
@@ -71,11 +84,12 @@ from anabranch.controller.ports import Segments
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.errors import MetadataError, VersionConflict
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.bundles import BundleName
 from anabranch.model.histogram import Histogram, Recent
 from anabranch.model.names import Domain, NamespaceName, TopicName
-from anabranch.model.position import Position
+from anabranch.model.position import Incarnation, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
 from anabranch.storage.core.topic_record import TopicRecord
@@ -90,6 +104,8 @@ PRODUCER_NAMES_PATH = "/counters/producer-name"
 RATES_SECONDS = 10.0
 # An owner that writes nothing notices within this time that another broker has fenced its ledgers.
 FENCES_SECONDS = 5.0
+# How often assignments to brokers that are gone are looked for.
+DROP_STALE_S = 20.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -112,22 +128,32 @@ class Broker:
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
         owners: Owners | None = None,
-        remote_segments: Callable[[BrokerAddress], Segments] = unreachable,
+        in_cluster: bool = False,
+        remote_segments: Callable[[BrokerAddress], Segments] | None = None,
+        moves: CallsOfMoves | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`config` may change while the broker runs, as far as its settings allow; everything else stays."""
+        """`config` may change while the broker runs, as far as its settings allow; everything else stays.
+
+        `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
+        everything, or what `owners` says."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
         self.resources = resources
         self.service_url, self.service_url_tls = service_url, service_url_tls
         self.http_url, self.http_url_tls = http_url, http_url_tls
+        # Names this start of the broker: the next one on the same address has another.
+        self.run_id = random_bytes(8).hex()
         self.server_version = f"Anabranch {anabranch.__version__}"
         self.now_ms = now_ms
         self.started_ms = now_ms()
         self.loop = asyncio.get_running_loop()
         self.background = Background(self.loop)
         self.rights = Rights(authorizer or AllowAll())
-        self._build_catalog(owners)
+        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
+        self._build_catalog(owners, in_cluster=in_cluster)
+        self._build_peers(random_bytes, moves)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
@@ -145,16 +171,56 @@ class Broker:
     def _current_config(self) -> BrokerConfig:
         return self.config
 
-    def _build_catalog(self, owners: Owners | None) -> None:
+    def _build_catalog(self, owners: Owners | None, *, in_cluster: bool) -> None:
         """The stores of everything besides messages, and the owners of topics."""
-        me = BrokerAddress(self.service_url, self.http_url, self.service_url_tls)
-        self.owners: Owners = owners or SoleOwner(me)
-        self.registry = BrokerRegistry(self.metadata, me, self.started_ms)
+        me = BrokerAddress(
+            self.service_url, self.http_url, self.service_url_tls, self.http_url_tls, self._listeners
+        )
+        self.is_one_of_several = in_cluster or owners is not None
+        self.registry = BrokerRegistry(
+            self.metadata,
+            BrokerRegistration(
+                me,
+                self.run_id,
+                self.log.incarnation,
+                self.server_version,
+                self.started_ms,
+                has_non_persistent_topics=self.config.enable_non_persistent_topics,
+            ),
+        )
+        self.shared = HashedOwners(self.metadata, self.registry) if in_cluster and owners is None else None
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
         self.records = Records(self.metadata)
         self.schemas = Schemas(self.metadata)
         self.topic_policies = TopicPolicyStore(self.metadata)
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
+
+    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
+        """The links to other brokers."""
+        config = self.config
+        self.peers = Peers(
+            PeerIdentity(peer_id(self.service_url), self.run_id),
+            self.metadata,
+            RegisteredPeers(self.metadata),
+            random_bytes,
+            tls=PeerTls(
+                config.broker_client_tls_enabled,
+                config.broker_client_trust_certs_file_path,
+                config.broker_client_certificate_file_path,
+                config.broker_client_key_file_path,
+                config.tls_hostname_verification_enabled,
+            ),
+            server_version=self.server_version,
+        )
+        self.remote_rest = RemoteRest(self.peers)
+
+        self.moves = moves or TopicMoves(self.peers, self._writer_of)
+
+    def _writer_of(self, incarnation: Incarnation) -> str | None:
+        """The id of the living broker that writes the log of that incarnation."""
+        found = self.registry.by_incarnation(incarnation)
+        return None if found is None else found.address.id
 
     def _build_connections(self) -> None:
         """The table of connections, still empty, and their settings."""
@@ -172,7 +238,6 @@ class Broker:
             write_buffer_bytes=config.connection_write_buffer_bytes,
             unanswered_publishes_max=config.max_pending_publish_requests_per_connection,
         )
-        self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
 
     def _build_new_topics(self) -> None:
         """The creation of topics, and non-persistent topics."""
@@ -188,24 +253,42 @@ class Broker:
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
         )
 
-    def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments]) -> None:
+    def _segments_at(self, owner: BrokerAddress) -> Segments:
+        """The segments of another broker."""
+        return PeerSegments(self.peers, owner.service_url) if self.is_one_of_several else unreachable(owner)
+
+    def _build_scalable_topics(self, remote_segments: Callable[[BrokerAddress], Segments] | None) -> None:
         """Scalable topics and their segments; some parts are None while scalable topics are turned off."""
         # What this broker does to the segments that it owns, and the same for every segment at any broker.
         self.segment_owner = SegmentOwner(self.metadata, self, self.new_topics, self.schemas, self.now_ms)
-        self.segments: Segments = RoutedSegments(self.owners, self.segment_owner, remote_segments)
+        self.segments: Segments = RoutedSegments(
+            self.owners, self.segment_owner, remote_segments or self._segments_at
+        )
+        ServedSegments(self.segment_owner).serve(self.peers)
         self.subscription_limits = SubscriptionLimits(self.records, self._limits)
         self.scalable: ScalableTopics | None = None
+        self.remote_sessions: RemoteSessions | None = None
         self.registration: Registration | None = None
         self.scaling: BrokerScaling | None = None
         if not self.config.scalable_topic_enabled:
             return
+        far_classic, far_history = (
+            (RemoteClassic(self.peers, self.owners), RemoteHistory(self.peers))
+            if self.is_one_of_several
+            else (None, None)
+        )
+        classic = ClassicTopics(self.resources, self, far_classic)
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
-            ClassicTopics(self.resources, self),
+            classic,
         )
+        if self.is_one_of_several:
+            self.remote_sessions = RemoteSessions(
+                self.peers, self.owners, self.scalable, self.opened, self.background
+            )
         self.registration = Registration(
             self.records, self.scalable.feed, self.segments, self.subscription_limits
         )
@@ -222,7 +305,11 @@ class Broker:
             self.now_ms,
             self.loop.time,
             service_url=self.service_url,
+            history_owner=far_history,
         )
+        if far_classic is not None and far_history is not None:
+            far_classic.serve(classic)
+            far_history.serve(self.scaling.history)
 
     def _build_topics(self) -> None:
         """The parts that open, keep and sweep topics."""
@@ -244,6 +331,7 @@ class Broker:
             progressed=self.connections.progressed,
             segment_progressed=self.on_segment_progress,
             part_of=self.part_of,
+            last_word=self.moves.last_word,
         )
         self.open_topics = OpenTopics(
             self.topic_services,
@@ -254,6 +342,10 @@ class Broker:
             own_keep=lambda name: history_keep(self.config, name),
             segment_opened=self._segment_opened,
         )
+        self.hand_over = HandOver(
+            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+        )
+        ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
             self.open_topics, self.write_records, self.metadata, self.owners, self._current_config
         )
@@ -283,7 +375,10 @@ class Broker:
             self.opened,
             self.loop,
             service_url=self.service_url,
+            elsewhere=self.remote_sessions,
         )
+        if self.remote_sessions is not None:
+            self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
             Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
             self.sign_in,
@@ -313,6 +408,7 @@ class Broker:
                 default_segments=config.scalable_topic_default_segments,
                 frame_bytes_max=config.max_message_size,
             ),
+            self.peers.acceptor,
         )
         self.revocation = Revocation(
             self.metadata, rights, self.background, self.sessions, registered, self.requests.topic_lists
@@ -348,14 +444,7 @@ class Broker:
 
     def addresses(self, listener: str = "") -> Addresses:
         """The addresses for clients that name this listener, or none. NotAllowedError if there is no such listener."""
-        if not listener:
-            return Addresses(self.service_url, self.service_url_tls, self.http_url, self.http_url_tls)
-        found = self._listeners.get(listener)
-        if found is None:
-            raise NotAllowedError(
-                f"this broker has no listener named {listener}: see its advertisedListeners"
-            )
-        return found
+        return self.registry.me.address.at(listener)
 
     def new_session(self) -> ClientSession:
         """A session for a connection that is being accepted."""
@@ -365,6 +454,11 @@ class Broker:
 
     async def start(self) -> None:
         await self.registry.start()
+        if self.is_one_of_several:
+            await self.peers.start()
+        if self.shared is not None:
+            await self.shared.start()
+            self.background.every(DROP_STALE_S, self.shared.drop_stale)
         await self.dynamic_config.start()
         await self.topic_policies.start()
         self.topic_policies.on_change(self._topic_policies_changed)
@@ -418,6 +512,10 @@ class Broker:
     async def close(self) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
         self.is_closing = True
+        if self.shared is not None:
+            # The others own everything from now on: the clients of topics that are closed find them there.
+            with contextlib.suppress(MetadataError):
+                await self.registry.drain()
         self.open_topics.stop()
         self._stop_watching_session()
         await self.background.close()
@@ -431,8 +529,11 @@ class Broker:
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
+        await self.peers.close()
         await self.topic_policies.close()
         await self.dynamic_config.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.registry.close()
         await self.log.close()
 
@@ -623,9 +724,9 @@ class Broker:
                 await self._guarded(topic, topic.quotas.check)
         self.quota_check_times.observe(self.loop.time() - started)
 
-    def _owners_changed(self) -> None:
-        self.open_topics.owners_changed()
-        self.non_persistent.owners_changed()
+    def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        self.hand_over.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
@@ -636,7 +737,11 @@ class Broker:
         else:
             # Classic topics become segments in the order of their partitions.
             topic, number = scalable_name(name.base), SegmentId(max(0, name.partition_index))
-        self.scalable.segment_progress(topic, number)
+        controller = self.scalable.controllers.get(topic)
+        if self.remote_sessions is None or (controller is not None and controller.is_leader):
+            self.scalable.segment_progress(topic, number)
+        else:
+            self.remote_sessions.progressed(topic, name, number)
 
     async def _look_for_fences(self) -> None:
         """A topic without publishers would stay open here after another broker has opened it, and its consumers would
@@ -722,6 +827,7 @@ class Broker:
             resources=self.resources,
             registry=self.registry,
             owners=self.owners,
+            shared=self.shared,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,

@@ -62,12 +62,20 @@ class MemoryFull(AnabranchError):
 class RequestRefused(AnabranchError):
     """The broker's error answer; `error` is the protocol's number for it."""
 
+    is_of_connection = False
+
     def __init__(self, error: int, message: str) -> None:
         # Some refusals already begin with the name, for clients that drop the number.
         name = f"{pb.ServerError.Name(error)}: "
         super().__init__(name + message.removeprefix(name))
         self.error = error
         self.retryable = error in PASSING  # type: ignore[misc]  # It depends on the answer.
+
+
+class ConnectRefused(RequestRefused):
+    """The broker refused the connection itself, whatever was to be asked on it."""
+
+    is_of_connection = True
 
 
 class WriteDecided(RequestRefused):

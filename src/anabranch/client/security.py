@@ -18,6 +18,7 @@ from urllib.request import url2pathname
 
 from anabranch.client.errors import AccessFailed, BadArgument
 
+PLAIN_SCHEME = "pulsar"
 TLS_SCHEME = "pulsar+ssl"
 Token = str | Callable[[], str]
 
@@ -73,6 +74,15 @@ class Security:
             raise
         except Exception as error:
             raise AccessFailed(f"token: the function that returns it has failed: {error!r}") from error
+
+    def answer(self, challenge: bytes) -> bytes:
+        """The data that is sent when a broker asks for more, or again."""
+        return self.proof()
+
+    @property
+    def is_of_peer(self) -> bool:
+        """Whether the connection is one of brokers, which exchange requests of their own."""
+        return False
 
     def headers(self) -> dict[str, str]:
         """The same for the admin REST."""

@@ -35,12 +35,12 @@ async def leader_of(metadata: MetadataStore, topic: TopicName) -> str:
 
 
 async def is_leader(metadata: MetadataStore, topic: TopicName) -> bool:
-    found = await metadata.get(controller_path(topic))
+    found = await metadata.get(controller_path(topic), fresh=True)
     return found is not None and found.owner == metadata.session.id
 
 
 async def resign(metadata: MetadataStore, topic: TopicName) -> None:
     """Gives up the leadership of the topic, if this broker has it."""
-    found = await metadata.get(controller_path(topic))
+    found = await metadata.get(controller_path(topic), fresh=True)
     if found is not None and found.owner == metadata.session.id:
         await metadata.delete(controller_path(topic))

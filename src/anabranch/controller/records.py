@@ -70,13 +70,19 @@ class Records:
         # 0 stands for a classic topic, which has no record.
         return await self._metadata.next_id(GENERATIONS) + 1
 
-    async def topic(self, topic: TopicName) -> Versioned | None:
-        """The record and its version, read again from the store. Any form of the topic's name will do."""
-        found = await self._metadata.get(topic_path(topic))
+    async def topic(self, topic: TopicName, *, fresh: bool = False) -> Versioned | None:
+        """The record and its version, read again from the store. Any form of the topic's name will do.
+
+        That there is no record is always read afresh: the topic may have been created through another broker a moment
+        ago, and clients give up a topic that does not exist.
+        """
+        found = await self._metadata.get(topic_path(topic), fresh=fresh)
+        if not fresh and (found is None or not found.value):
+            found = await self._metadata.get(topic_path(topic), fresh=True)
         return None if found is None or not found.value else (_decode(found.value), found.version)
 
-    async def get(self, topic: TopicName) -> ScalableTopic | None:
-        found = await self.topic(topic)
+    async def get(self, topic: TopicName, *, fresh: bool = False) -> ScalableTopic | None:
+        found = await self.topic(topic, fresh=fresh)
         return None if found is None else found[0]
 
     async def create_topic(self, topic: TopicName, record: ScalableTopic) -> int:
@@ -100,7 +106,7 @@ class Records:
 
     async def store_topic(self, topic: TopicName, record: ScalableTopic, if_version: int) -> int:
         """Stores the record and returns the new version; VersionConflict if the stored record has changed."""
-        found = await self.topic(topic)
+        found = await self.topic(topic, fresh=True)
         # A topic deleted and made again starts over with its versions, and one may be the same by chance.
         if found is None or found[0].generation != record.generation:
             raise VersionConflict(topic_path(topic), if_version, None if found is None else found[1])

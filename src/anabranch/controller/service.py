@@ -18,6 +18,8 @@ from anabranch.controller.core.errors import (
     ControllerError,
     NotLeader,
     OperationRefused,
+    SegmentGone,
+    TooBusy,
     TopicExists,
     TopicMissing,
 )
@@ -330,9 +332,12 @@ class ScalableTopics:
         await controller.request(e.DeletionRequested)
 
     async def _check_unused(self, topic: TopicName, record: ScalableTopic) -> None:
-        for number, status in (await self._statuses(topic, record)).items():
+        segments = list(record.layout.segments.values())
+        found = await asyncio.gather(*(self._status_if_stored(topic, segment) for segment in segments))
+        for segment, status in zip(segments, found, strict=True):
             if status is None:
                 continue
+            number = segment.id
             consumers = sum(cursor.consumers for cursor in status.subscriptions.values())
             if status.producers or consumers:
                 raise OperationRefused(
@@ -404,6 +409,18 @@ class ScalableTopics:
         segments = list(record.layout.segments.values())
         found = await asyncio.gather(*(self._status(topic, segment) for segment in segments))
         return {segment.id: status for segment, status in zip(segments, found, strict=True)}
+
+    async def _status_if_stored(self, topic: TopicName, segment: Segment) -> SegmentStatus | None:
+        """The status; None if the segment has no storage. TooBusy if its owner cannot be asked."""
+        try:
+            return await self.segments.status(topic, segment)
+        except SegmentGone:
+            return None
+        except AnabranchError as error:
+            raise TooBusy(
+                f"whether segment {segment.id} of {topic} is in use is not known: {error}; try again, or delete with "
+                "force"
+            ) from error
 
     async def _status(self, topic: TopicName, segment: Segment) -> SegmentStatus | None:
         try:

@@ -132,7 +132,8 @@ class EmbeddedStore:
     def session(self) -> LocalSession:
         return self._session
 
-    async def get(self, path: str) -> Versioned | None:
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
+        # All sessions share one tree in this process: every read is fresh.
         session = self._reachable()
         known = self._service.kept_node(session, path)
         if known is not UNKNOWN:

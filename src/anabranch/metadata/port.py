@@ -11,6 +11,11 @@ It promises what ZooKeeper can promise, and nothing more, so that one contract s
   starts over, so compare-and-set guards changes and does not detect a deletion followed by a creation.
 - There is no operation on several nodes, and no snapshot across nodes.
 - A retryable error (StoreUnavailable) or a cancelled call leaves a write in doubt: read before repeating it.
+- A plain read (`get`, `exists`, `children`, `scan`) may be behind: it may lack a change that another session has
+  already been told is stored. It is never behind what this session has seen: its own writes, a change that a watch has
+  named, an earlier read. A write of this session, refused or not, and a fresh read (`get` with `fresh`) bring the
+  session up to date: its later plain reads have everything that was stored before. So "write, then read" needs no
+  fresh read, "read, then compare-and-set" neither, and "read, then act on something else" does.
 """
 
 from __future__ import annotations
@@ -94,8 +99,11 @@ class MetadataStore(Protocol):
     @property
     def session(self) -> MetadataSession: ...
 
-    async def get(self, path: str) -> Versioned | None:
-        """The node, or None when it is absent."""
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
+        """The node, or None when it is absent.
+
+        A plain read may be behind what another session was told before this call; with `fresh` it is not.
+        """
         ...
 
     async def exists(self, path: str) -> bool: ...

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from anabranch.metadata.embedded import EmbeddedMetadata, Op
 from anabranch.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
@@ -52,7 +52,9 @@ class _Outcome:
 class SqliteMetadata(EmbeddedMetadata):
     """The store of one process. Opened by `open`, used from that event loop, released by `close`."""
 
-    def __init__(self, path: Path, clock_ms: Callable[[], int], pending_ops_max: int) -> None:
+    def __init__(
+        self, path: Path, clock_ms: Callable[[], int], pending_ops_max: int, *, keeps_sessions: bool = False
+    ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._pending = 0
@@ -68,18 +70,24 @@ class SqliteMetadata(EmbeddedMetadata):
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         # A daemon, so that a process that forgot to close can still end: what was acknowledged is on disk.
         self._thread = threading.Thread(
-            target=self._live, args=(path, clock_ms), name="anabranch-metadata", daemon=True
+            target=self._live, args=(path, clock_ms, keeps_sessions), name="anabranch-metadata", daemon=True
         )
 
     @classmethod
     async def open(
-        cls, path: Path | str, *, clock_ms: Callable[[], int], pending_ops_max: int = PENDING_OPS_MAX
-    ) -> SqliteMetadata:
-        """Open or make the store in the file at `path`.
+        cls,
+        path: Path | str,
+        *,
+        clock_ms: Callable[[], int],
+        pending_ops_max: int = PENDING_OPS_MAX,
+        keeps_sessions: bool = False,
+    ) -> Self:
+        """Open or make the store in the file at `path`. Sessions of an earlier process have ended, unless they are
+        kept: then they live on, with their ephemerals, until they are ended.
 
         StoreInUse when another process has it, StoreDamaged or StoreTooNew when it cannot be read.
         """
-        service = cls(Path(path), clock_ms, pending_ops_max)
+        service = cls(Path(path), clock_ms, pending_ops_max, keeps_sessions=keeps_sessions)
         service._thread.start()
         try:
             error = await asyncio.shield(service._opened)
@@ -99,6 +107,18 @@ class SqliteMetadata(EmbeddedMetadata):
         writes: str | None = None,
         always: bool = False,
     ) -> T:
+        return await self.submit(op, node=node, folder=folder, writes=writes, always=always)
+
+    def submit(
+        self,
+        op: Op[T],
+        *,
+        node: str | None = None,
+        folder: str | None = None,
+        writes: str | None = None,
+        always: bool = False,
+    ) -> asyncio.Future[T]:
+        """As `run`, and the operation has its place in the order of all when this returns."""
         if self._is_closed:
             raise StoreClosed
         if self._pending >= self._pending_max and not always:
@@ -108,7 +128,7 @@ class SqliteMetadata(EmbeddedMetadata):
         if writes is not None:
             self._kept.begin(writes)
         self._queue.put(_Request(op, reply, node, folder, writes))
-        return await reply
+        return reply
 
     def kept_node(self, session: str, path: str) -> Versioned | Unknown | None:
         return self._kept.node(path) if self._is_live(session) else UNKNOWN
@@ -168,9 +188,9 @@ class SqliteMetadata(EmbeddedMetadata):
 
     # From here on: the thread.
 
-    def _live(self, path: Path, clock_ms: Callable[[], int]) -> None:
+    def _live(self, path: Path, clock_ms: Callable[[], int], keeps_sessions: bool) -> None:
         try:
-            tree = self._tree = open_tree(path, clock_ms)
+            tree = self._tree = open_tree(path, clock_ms, keeps_sessions=keeps_sessions)
         except Exception as error:
             self._on_loop(self._opened.set_result, error)
             return

@@ -94,6 +94,33 @@ class SqliteTree(Tree):
     def end_all_sessions(self) -> None:
         """Sessions of an earlier run ended with its process."""
         self._db.execute("DELETE FROM node WHERE owner IS NOT NULL")
+        self._db.execute("DELETE FROM fact WHERE name GLOB ?", (_session_fact("*"),))
+
+    # Sessions that live on when their process ends: each is a fact, with the secret that its client knows.
+
+    def begin_kept_session(self, secret: int) -> str:
+        session = self.begin_session()
+        self._db.execute("INSERT INTO fact VALUES (?, ?)", (_session_fact(session), secret))
+        return session
+
+    def kept_sessions(self) -> dict[str, int]:
+        """The sessions that have not ended, and their secrets."""
+        rows = self._db.execute("SELECT name, number FROM fact WHERE name GLOB ?", (_session_fact("*"),))
+        return {name.removeprefix(_session_fact("")): number for name, number in rows}
+
+    def load_kept_sessions(self) -> None:
+        """Goes on with the sessions of an earlier run. Nothing stays of sessions that were not kept."""
+        self.live = set(self.kept_sessions())
+        rows = self._db.execute("SELECT DISTINCT owner FROM node WHERE owner IS NOT NULL")
+        self.ending = {owner for (owner,) in rows} - self.live
+        self.finish_endings()
+        self.ending.clear()
+
+    def finish_endings(self) -> None:
+        super().finish_endings()
+        self._db.executemany(
+            "DELETE FROM fact WHERE name = ?", [(_session_fact(session),) for session in sorted(self.ending)]
+        )
 
     def get(self, path: str) -> Versioned | None:
         row: _Row | None = self._db.execute(
@@ -132,6 +159,29 @@ class SqliteTree(Tree):
     def _child_names(self, path: str) -> list[str]:
         rows = self._db.execute("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
         return [name(row[0]) for row in rows]
+
+    def page(
+        self, prefix: str, after: str, nodes_max: int, bytes_max: int
+    ) -> tuple[list[tuple[str, Versioned]], bool]:
+        """The records of a scan that follow the path `after`, "" at first, and whether they are the last ones.
+
+        At most so many, and values of that many bytes, but at least one.
+        """
+        end = "0" if prefix == ROOT else prefix + "0"
+        rows = self._db.execute(
+            "SELECT path, value, version, created_ms, modified_ms, owner, crc FROM node"
+            " WHERE path > ? AND path < ? AND length(value) > 0 ORDER BY path",
+            (after or below(prefix), end),
+        )
+        found: list[tuple[str, Versioned]] = []
+        size = 0
+        for row in rows:
+            if len(found) == nodes_max or (found and size + len(row[1]) > bytes_max):
+                rows.close()
+                return found, False
+            found.append((row[0], self._checked(*row)))
+            size += len(row[1])
+        return found, True
 
     def _records_below(self, prefix: str) -> list[tuple[str, Versioned]]:
         # Text compares by its UTF-8 bytes, which is Python's order of strings; "0" follows "/".
@@ -172,7 +222,7 @@ class SqliteTree(Tree):
         return Versioned(value, version, created, modified, owner)
 
 
-def open_tree(path: Path, clock_ms: Callable[[], int]) -> SqliteTree:
+def open_tree(path: Path, clock_ms: Callable[[], int], *, keeps_sessions: bool = False) -> SqliteTree:
     """The tree in the file, made if it is absent, and held against every other process until closed."""
     _make_folder(path.parent)
     try:
@@ -190,7 +240,11 @@ def open_tree(path: Path, clock_ms: Callable[[], int]) -> SqliteTree:
         db.execute("COMMIT")
         tree = SqliteTree(db, path, clock_ms)
         with tree.transaction():
-            tree.end_all_sessions()
+            if keeps_sessions:
+                tree.load_kept_sessions()
+            else:
+                tree.end_all_sessions()
+        tree.changed = {}  # No handle is open that could be told.
     except sqlite3.Error as error:
         db.close()
         raise translate(error, path) from error
@@ -226,6 +280,10 @@ def translate(error: sqlite3.Error, path: Path) -> MetadataError:
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(f"no room for metadata at {path}: {error}")
     return StoreUnavailable(f"metadata at {path} cannot be used: {error}")
+
+
+def _session_fact(session: str) -> str:
+    return f"session {session}"
 
 
 def _crc(path: str, version: int, value: bytes) -> int:

@@ -416,6 +416,17 @@ class MemoryLogStore:
                 self._live.want(ledger, incarnation)
         return states
 
+    async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
+        await self._flush()
+        for ledger in ledgers:
+            if (writer := self._writers.get(ledger)) is None or ledger not in self._wal.ledgers:
+                raise LogError(f"ledger {ledger} is none of {self._incarnation}, or was deleted")
+            if writer.error is not None:
+                raise writer.error
+            if writer.is_open:
+                raise LogError(f"ledger {ledger} is still being written")
+        return self._wal.states(ledgers)
+
     def look_for_fences(self) -> None:
         if self._wal.is_fenced:
             self._end(_fenced(f"incarnation {self._incarnation}"))

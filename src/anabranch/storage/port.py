@@ -258,6 +258,13 @@ class LogStore(Protocol):
         incarnation never wrote is absent from the answer. For this store's own incarnation the answer is the present
         state of closed ledgers, and nothing is fenced."""
 
+    async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
+        """The writer's last word on ledgers of this incarnation that it has closed: their final states.
+
+        Returns once everything appended to them is confirmed. Nothing will ever be added, so a later `take` by anybody,
+        also after the end of this incarnation, has the same answer. Raises LogError if the answer cannot be given for
+        all of them: a ledger is still open, was taken by another broker, is not known here, or the log has ended."""
+
     def look_for_fences(self) -> None:
         """Notifies the owners of ledgers that other brokers have taken. Owners that write find the fence without
         this."""

@@ -15,7 +15,14 @@ from typing import Any, Final
 from anabranch.errors import IllegalCommand
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command
-from anabranch.wire.frames import FRAME_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, Buffer, Frame, FrameDecoder
+from anabranch.wire.frames import (
+    FRAME_OVERHEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    PEER_FRAME_BYTES_MAX,
+    Buffer,
+    Frame,
+    FrameDecoder,
+)
 
 PROTOCOL_VERSION: Final = 21
 KEEP_ALIVE_S: Final = 30.0
@@ -37,6 +44,7 @@ class State(Enum):
     START = "start"  # Nothing exchanged. Only a client may speak, and only CONNECT.
     HANDSHAKE = "handshake"  # CONNECT is on its way; the broker may ask for more authentication data.
     READY = "ready"
+    PEER = "peer"  # Ready, and both ends are brokers: they exchange requests of brokers and nothing else.
     CLOSED = "closed"
 
 
@@ -50,8 +58,9 @@ class Beat(Enum):
 
 NEXT: Final[Mapping[State, frozenset[State]]] = {
     State.START: frozenset({State.HANDSHAKE, State.CLOSED}),
-    State.HANDSHAKE: frozenset({State.READY, State.CLOSED}),
+    State.HANDSHAKE: frozenset({State.READY, State.PEER, State.CLOSED}),
     State.READY: frozenset({State.CLOSED}),
+    State.PEER: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }
 
@@ -70,6 +79,8 @@ _REQUESTS: Final = _EITHER | {
         "WATCH_TC_ASSIGNMENTS_CLOSE",
     ),
 }
+_OF_BROKERS: Final = frozenset({"ANABRANCH_PEER", "ANABRANCH_PEER_RESPONSE"})
+_OPEN: Final = (State.READY, State.PEER)
 
 
 def _types(names: Iterable[str]) -> frozenset[int]:
@@ -81,12 +92,14 @@ MAY_RECEIVE: Final[Mapping[tuple[Role, State], frozenset[int]]] = {
     (Role.BROKER, State.START): _types({"CONNECT"}),
     (Role.BROKER, State.HANDSHAKE): _types({"AUTH_RESPONSE", "PING", "PONG"}),
     (Role.BROKER, State.READY): _types(_REQUESTS),
+    (Role.BROKER, State.PEER): _types({"ANABRANCH_PEER", "PING", "PONG"}),
     (Role.BROKER, State.CLOSED): frozenset(),
     (Role.CLIENT, State.START): frozenset(),
     (Role.CLIENT, State.HANDSHAKE): _types({"CONNECTED", "AUTH_CHALLENGE", "ERROR", "PING", "PONG"}),
     (Role.CLIENT, State.READY): _types(
-        {*_Type.keys()} - _REQUESTS - {"CONNECT", "CONNECTED"} | _EITHER,
+        {*_Type.keys()} - _REQUESTS - _OF_BROKERS - {"CONNECT", "CONNECTED"} | _EITHER,
     ),
+    (Role.CLIENT, State.PEER): _types({"ANABRANCH_PEER_RESPONSE", "ERROR", "PING", "PONG"}),
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
@@ -108,7 +121,9 @@ class Connection:
         keep_alive_s: float = KEEP_ALIVE_S,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         decoder: FrameDecoder | None = None,
+        is_of_peer: bool = False,
     ) -> None:
+        """`is_of_peer`: this client is a broker that connects to another one."""
         self.role = role
         self.state = State.START
         self.version = 0  # The lower of both ends' protocol versions, once known.
@@ -120,6 +135,7 @@ class Connection:
         self._opened_at = self._heard_at = now
         self._probed_at: float | None = None
         self._out: list[bytes] = []
+        self._is_of_peer = is_of_peer
         self._plain: frozenset[int] = frozenset()
         self._decoder = decoder or FrameDecoder(frame_bytes_max=message_bytes_max + FRAME_OVERHEAD_BYTES)
         self._frame_bytes_max = self._decoder.frame_bytes_max
@@ -169,11 +185,20 @@ class Connection:
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=connect))
 
     def accept(
-        self, server_version: str, features: pb.FeatureFlags | None = None, http_url: str | None = None
+        self,
+        server_version: str,
+        features: pb.FeatureFlags | None = None,
+        http_url: str | None = None,
+        *,
+        is_peer: bool = False,
     ) -> bytes:
-        """A broker's answer to CONNECT. From here on every command is legal."""
-        self._enter(State.READY)
+        """A broker's answer to CONNECT. From here on every command of a client is legal, or of a peer."""
+        self._enter(State.PEER if is_peer else State.READY)
         self._decoder.frame_bytes_max = self._frame_bytes_max
+        if is_peer:
+            self._decoder.frame_bytes_max = max(self._frame_bytes_max, PEER_FRAME_BYTES_MAX)
+            # The body of a request is one field, which is cheap to read.
+            self._decoder.lift_command_limits()
         connected = pb.CommandConnected(
             server_version=server_version,
             protocol_version=self.version,
@@ -202,7 +227,7 @@ class Connection:
         """
         if self.state is State.CLOSED:
             return Beat.QUIET
-        if self.state is not State.READY:
+        if self.state not in _OPEN:
             return Beat.DEAD if now - self._opened_at >= self._keep_alive_s else Beat.QUIET
         if now - self._heard_at < self._keep_alive_s:
             self._probed_at = None
@@ -232,12 +257,14 @@ class Connection:
                 self._meet(connect.protocol_version, connect.client_version, connect.feature_flags)
             elif kind == pb.BaseCommand.CONNECTED:
                 connected = frame[1].connected
-                self._enter(State.READY)
+                self._enter(State.PEER if self._is_of_peer else State.READY)
                 self._meet(connected.protocol_version, connected.server_version, connected.feature_flags)
                 self.peer_http_url = connected.anabranch_http_url
                 if connected.max_message_size > 0:
                     self.message_bytes_max = connected.max_message_size
                     self._decoder.frame_bytes_max = connected.max_message_size + FRAME_OVERHEAD_BYTES
+                if self._is_of_peer:
+                    self._decoder.frame_bytes_max = max(self._decoder.frame_bytes_max, PEER_FRAME_BYTES_MAX)
             yield frame
 
     def _meet(self, version: int, name: str, features: pb.FeatureFlags) -> None:
@@ -249,7 +276,7 @@ class Connection:
         if state not in NEXT[self.state]:
             raise IllegalCommand(f"no transition from {self.state.value} to {state.value}")
         self.state = state
-        self._plain = MAY_RECEIVE[self.role, state] - _OWN if state is State.READY else frozenset()
+        self._plain = MAY_RECEIVE[self.role, state] - _OWN if state in _OPEN else frozenset()
 
     @staticmethod
     def _say(kind: int) -> str:

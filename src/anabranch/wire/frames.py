@@ -37,6 +37,8 @@ MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 # The bytes that a frame may hold beyond the message itself: sizes, the command and the broker's own metadata.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_BYTES
+# Between brokers.
+PEER_FRAME_BYTES_MAX: Final = 16 * 1024 * 1024 + FRAME_OVERHEAD_BYTES
 
 # Limits for connections of unknown peers. A command without its entry: parsing a megabyte of small parts takes some 20
 # ms, and other connections wait meanwhile. Items of one list in a command that contain strings, such as properties:
@@ -140,6 +142,10 @@ class FrameDecoder:
         self._end = 0
         self._need = 8  # Bytes of that frame, as far as its header is known.
         self._quiet = 0
+
+    def lift_command_limits(self) -> None:
+        """Commands may be as large as frames: the peer is trusted."""
+        self._command_limits = (None, None)
 
     @property
     def pending(self) -> int:

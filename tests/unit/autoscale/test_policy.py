@@ -119,6 +119,8 @@ def test_byte_rates_are_whole_numbers_in_json_because_java_reads_them_as_long() 
         ({"splitBytesRateInThreshold": 0.5}, "whole number"),
         ({"splitMsgRateInThreshold": float("nan")}, "give a number"),
         ({"splitMsgRateInThreshold": float("inf")}, "give a number"),
+        ({"splitMsgRateInThreshold": 10**400}, "give a number"),
+        ({"maxSegments": -(10**400)}, "give a number"),
         ({"mergeMsgRateInThreshold": {}}, "give a number"),
     ],
 )

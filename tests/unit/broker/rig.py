@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.policy.limits import DispatchLimits
 from anabranch.broker.ports import EntryBatch
@@ -276,7 +277,7 @@ class RecordingLink:
     def send(self, command: pb.BaseCommand) -> None:
         self.commands.append(pb.BaseCommand.FromString(command.SerializeToString()))
 
-    def consumer_closed(self, consumer: AttachedConsumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer, moved_to: Addresses | None = None) -> None:
         self.closed.append(consumer)
 
     @property

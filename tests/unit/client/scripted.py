@@ -68,6 +68,8 @@ class ScriptedBroker:
         self.is_deleted = False
         self.features = pb.FeatureFlags(supports_scalable_topics=True)
         self.tells_gone = False  # As Pulsar.
+        # What comes next: an error number for the next connections.
+        self.connects_refused: list[int] = []
         self.links: list[Link] = []
         self.watches: list[tuple[Link, int]] = []
         self.lookups: list[pb.CommandScalableTopicLookup] = []
@@ -119,6 +121,10 @@ class ScriptedBroker:
         try:
             while data := await reader.read(1 << 16):
                 for frame in wire.feed(data, 0):
+                    if frame[0] == C.CONNECT and self.connects_refused:
+                        error = self.connects_refused.pop(0)
+                        link.send(C.ERROR, "error", request_id=0, error=error, message="no")
+                        return
                     if frame[0] == C.CONNECT:
                         writer.write(wire.accept(self.name, self.features))
                     else:

@@ -203,9 +203,9 @@ async def test_a_topics_load_records_are_read_together_and_only_when_one_has_cha
             scanned.append(prefix)
             return await scan(prefix)
 
-        async def noted_get(path: str) -> object:
+        async def noted_get(path: str, *, fresh: bool = False) -> object:
             gotten.append(path)
-            return await get(path)
+            return await get(path, fresh=fresh)
 
         setattr(store, "scan", noted_scan)  # noqa: B010 (a method of a real store, watched)
         setattr(store, "get", noted_get)  # noqa: B010

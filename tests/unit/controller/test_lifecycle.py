@@ -11,6 +11,7 @@ from anabranch.controller.core.errors import (
     OperationRefused,
     SegmentUnavailable,
     SubscriptionMissing,
+    TooBusy,
     TopicExists,
     TopicMissing,
 )
@@ -476,9 +477,23 @@ async def test_a_segment_that_cannot_be_deleted_does_not_block_the_topic(rig: Ri
     broker = await rig.broker()
     await broker.create(TOPIC, 2)
     rig.owners.unavailable = {SegmentId(0)}
-    await broker.delete(TOPIC)
+    await broker.delete(TOPIC, force=True)
     assert await broker.get(TOPIC) is None
     assert len(rig.owners.logs) == 1
+
+
+@simulated
+async def test_a_topic_is_not_deleted_unforced_while_it_is_unknown_whether_a_segment_is_in_use(
+    rig: Rig,
+) -> None:
+    broker = await rig.broker()
+    await broker.create(TOPIC, 2)
+    rig.owners.unavailable = {SegmentId(0)}
+    with pytest.raises(TooBusy, match="whether segment 0"):
+        await broker.delete(TOPIC)
+    rig.owners.unavailable = set()
+    await broker.delete(TOPIC)
+    assert await broker.get(TOPIC) is None
 
 
 @simulated
@@ -502,7 +517,7 @@ async def test_a_name_used_again_starts_clean(rig: Rig) -> None:
     await rig.joined(broker, "one", "a")
     rig.owners.log((await broker.view(TOPIC)).layout.active[0]).messages = 5
     rig.owners.unavailable = {SegmentId(0)}  # Its storage survives the deletion.
-    await broker.delete(TOPIC)
+    await broker.delete(TOPIC, force=True)
     rig.owners.unavailable.clear()
     # Somebody who did not know yet: it makes folders again, and a record of the old topic.
     stale = SubscriptionRecord("ghost", KIND.QUEUE, 1, AT.EARLIEST)

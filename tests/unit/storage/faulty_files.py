@@ -194,6 +194,15 @@ class FaultyFiles:
                 raise
             inode.write(data, offset)
 
+    def append(self, path: Path, data: bytes) -> None:
+        with self.disk.mutex:
+            self._change()
+            if path.parent not in self.disk.folders:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
+            inode = self.disk.names.setdefault(path, Inode())
+            if data:
+                inode.write(data, len(inode.data))
+
     def forget(self, path: Path) -> None:
         """Pages are no concern of this disk."""
 

@@ -102,6 +102,61 @@ def test_a_broker_does_not_take_what_only_brokers_send() -> None:
     assert ready_broker().send(success) == encode_command(success)
 
 
+PEER = pb.BaseCommand(
+    type=pb.BaseCommand.ANABRANCH_PEER,
+    anabranchPeer=pb.CommandAnabranchPeer(request_id=1, method="m", body=b"x" * 2_000_000),
+)
+
+
+# An entry without a checksum and with empty metadata.
+SEND = encode_command(
+    pb.BaseCommand(type=pb.BaseCommand.SEND, send=pb.CommandSend(producer_id=0, sequence_id=0))
+)
+SEND = (int.from_bytes(SEND[:4], "big") + 4).to_bytes(4, "big") + SEND[4:] + bytes(4)
+
+
+def linked() -> tuple[Connection, Connection]:
+    """Two brokers' ends, the calling one first."""
+    caller = Connection(Role.CLIENT, now=0, is_of_peer=True)
+    decoder = FrameDecoder(frame_bytes_max=100_000, command_bytes_max=1000, command_items_max=10)
+    acceptor = Connection(Role.BROKER, now=0, message_bytes_max=100_000, decoder=decoder)
+    list(acceptor.feed(caller.connect("broker"), 0))
+    list(caller.feed(acceptor.accept("broker", is_peer=True), 0))
+    assert (caller.state, acceptor.state) == (State.PEER, State.PEER)
+    return caller, acceptor
+
+
+def test_brokers_exchange_requests_that_are_larger_than_a_clients_commands() -> None:
+    caller, acceptor = linked()
+    ((kind, asked, _),) = acceptor.feed(caller.send(PEER), 1)
+    assert (kind, len(asked.anabranchPeer.body)) == (pb.BaseCommand.ANABRANCH_PEER, 2_000_000)
+    answer = pb.BaseCommand(type=pb.BaseCommand.ANABRANCH_PEER_RESPONSE)
+    answer.anabranchPeerResponse.request_id = 1
+    answer.anabranchPeerResponse.body = b"y" * 3_000_000
+    ((_, told, _),) = caller.feed(acceptor.send(answer), 2)
+    assert len(told.anabranchPeerResponse.body) == 3_000_000
+    assert acceptor.tick(31) is Beat.PROBE
+
+
+def test_brokers_exchange_nothing_but_their_own_requests() -> None:
+    caller, acceptor = linked()
+    with pytest.raises(IllegalCommand, match="LOOKUP may not be sent in state peer"):
+        caller.send(FrameDecoder().feed(LOOKUP)[0][1])
+    with pytest.raises(IllegalCommand, match="LOOKUP came in state peer"):
+        list(acceptor.feed(LOOKUP, 1))
+    with pytest.raises(IllegalCommand, match="SEND"):
+        list(acceptor.feed(SEND, 1))
+
+
+def test_a_client_does_not_get_to_send_requests_of_brokers() -> None:
+    with pytest.raises(IllegalCommand, match="ANABRANCH_PEER came in state ready"):
+        list(ready_broker().feed(encode_command(PEER), 1))
+    client = Connection(Role.CLIENT, now=0)
+    client.connect("client")
+    with pytest.raises(IllegalCommand, match="may not be sent"):
+        client.send(PEER)
+
+
 def test_received_and_feed_agree() -> None:
     broker = ready_broker()
     stream = LOOKUP + PING_FRAME + LOOKUP

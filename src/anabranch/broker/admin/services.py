@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
-from anabranch.broker.catalog.owners import BrokerRegistry, Owners
+from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -48,6 +50,7 @@ class AdminServices:
     resources: Resources
     registry: BrokerRegistry
     owners: Owners
+    shared: HashedOwners | None  # The same, where several brokers share the topics.
     sign_in: SignIn
     rights: Rights
     schemas: Schemas

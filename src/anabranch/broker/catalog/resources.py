@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from anabranch.broker.catalog.registry import BROKERS
 from anabranch.broker.policy.namespace import (
     Bundles,
     ClusterRecord,
@@ -155,18 +156,22 @@ class Resources:
             self._watch.close()
             await self._watching
 
-    async def bootstrap(self, data: ClusterRecord) -> None:
+    async def bootstrap(self, data: ClusterRecord, *, me: str = "") -> None:
         """Creates the defaults at a first start. The cluster's record comes last, so an interrupted first start is
-        repeated."""
+        repeated.
+
+        `me` is the id of a broker that shares the cluster with others. The record says how the cluster is reached: the
+        first broker of all that run writes it, and those that start while others are registered leave it as it is."""
         path = f"{CLUSTERS}/{check_entity('cluster', self.cluster)}"
-        found = await self._metadata.get(path)
+        found = await self._metadata.get(path, fresh=True)
         if found is None:
             for namespace in (PUBLIC_DEFAULT, SYSTEM_NAMESPACE):
                 with contextlib.suppress(Conflict):
                     await self.create_tenant(namespace.tenant)
                 with contextlib.suppress(Conflict):
                     await self.create_namespace(namespace)
-        if found is None or found.value != msgspec.json.encode(data):
+        others = set(await self._metadata.children(BROKERS)) - {me} if me else set()
+        if found is None or (found.value != msgspec.json.encode(data) and not others):
             # Ports may differ from the last start's; the record says how the cluster is reached now.
             await self._metadata.put(path, msgspec.json.encode(data))
         if self._defaults_yield:
@@ -282,7 +287,7 @@ class Resources:
     ) -> NamespacePolicies:
         path = _namespace_path(namespace)
         while True:
-            found = await self._metadata.get(path)
+            found = await self._metadata.get(path, fresh=True)
             if found is None:
                 raise NamespaceNotFound(namespace)
             before = NamespacePolicies.decode(found.value)
@@ -353,7 +358,8 @@ class Resources:
         return [str(name) for name in await self.topic_names(namespace)]
 
     async def topic_exists(self, topic: TopicName) -> bool:
-        return await self._metadata.exists(topic_record_path(topic))
+        # Fresh: the topic may have been created through another broker a moment ago.
+        return await self._metadata.get(topic_record_path(topic), fresh=True) is not None
 
     async def scalable_names(self, namespace: NamespaceName) -> list[TopicName]:
         """Every stored scalable topic, whether or not this broker serves scalable topics."""
@@ -375,7 +381,7 @@ class Resources:
 
     async def partitions(self, topic: TopicName) -> int:
         """The number of partitions; 0 if the topic is not partitioned (or does not exist)."""
-        found = await self._metadata.get(_partitioned_path(topic))
+        found = await self._metadata.get(_partitioned_path(topic), fresh=True)
         return PartitionedTopic.decode(found.value).partitions if found else 0
 
     async def partitioned_topic(self, topic: TopicName) -> PartitionedTopic:
@@ -401,7 +407,7 @@ class Resources:
         """Stores `change(record)`; `change` runs again whenever another writer was faster."""
         path = _partitioned_path(topic)
         while True:
-            found = await self._metadata.get(path)
+            found = await self._metadata.get(path, fresh=True)
             if found is None:
                 raise NotFound(f"Partitioned topic {topic} does not exist")
             after = change(PartitionedTopic.decode(found.value))
@@ -413,7 +419,7 @@ class Resources:
         """Raises the number of partitions and returns the former one; a lower number is refused."""
         path = _partitioned_path(topic)
         while True:
-            found = await self._metadata.get(path)
+            found = await self._metadata.get(path, fresh=True)
             if found is None:
                 raise Conflict(f"Topic {topic} is not a partitioned topic")
             before = PartitionedTopic.decode(found.value)
@@ -434,17 +440,17 @@ class Resources:
     async def id_for(self, topic: TopicName) -> str:
         """The id for a classic topic about to be created: a partition gets that of its partitioned topic."""
         if topic.is_partition:
-            found = await self._metadata.get(_partitioned_path(topic.base))
+            found = await self._metadata.get(_partitioned_path(topic.base), fresh=True)
             if found is not None:
                 return PartitionedTopic.decode(found.value).topic_id
         return new_topic_id()
 
     async def classic_id(self, topic: TopicName) -> str:
         """The id of a classic topic, partitioned or not; "" if it has none, or there is no such topic."""
-        found = await self._metadata.get(_partitioned_path(topic))
+        found = await self._metadata.get(_partitioned_path(topic), fresh=True)
         if found is not None:
             return PartitionedTopic.decode(found.value).topic_id
-        found = await self._metadata.get(topic_record_path(topic))
+        found = await self._metadata.get(topic_record_path(topic), fresh=True)
         return TopicRecord.decode(found.value).topic_id if found is not None and found.value else ""
 
     # -- the store
@@ -462,7 +468,7 @@ class Resources:
         return names
 
     async def _get(self, path: str, kind: type[T], what: str) -> T:
-        found = await self._metadata.get(path)
+        found = await self._metadata.get(path, fresh=True)
         if found is None or not found.value:
             raise NotFound(f"{what} does not exist")
         return kind.decode(found.value)
@@ -472,7 +478,7 @@ class Resources:
         try:
             await self._metadata.create(path, value)
         except AlreadyExists:
-            found = await self._metadata.get(path)
+            found = await self._metadata.get(path, fresh=True)
             if found is None or found.value != self._defaults.pop(path, None):
                 raise
             with contextlib.suppress(VersionConflict):
@@ -485,7 +491,7 @@ class Resources:
             if create:
                 await self._create(path, msgspec.json.encode(value))
                 return
-            found = await self._metadata.get(path)
+            found = await self._metadata.get(path, fresh=True)
             if found is None:
                 raise NotFound(f"{what} does not exist")
             await self._metadata.put(path, msgspec.json.encode(value), if_version=found.version)
@@ -505,7 +511,7 @@ class Resources:
                 await self._metadata.delete(path)
 
     async def _read_policies(self, namespace: NamespaceName) -> NamespacePolicies | None:
-        found = await self._metadata.get(_namespace_path(namespace))
+        found = await self._metadata.get(_namespace_path(namespace), fresh=True)
         return NamespacePolicies.decode(found.value) if found and found.value else None
 
     # -- the cache

@@ -78,7 +78,8 @@ class Schemas:
 
     async def versions(self, topic: TopicName) -> dict[int, StoredSchema]:
         """The versions that are not deleted, oldest first."""
-        found = await self._metadata.get(_path(topic))
+        # Fresh: a message may name a version that a producer at another broker has just added.
+        found = await self._metadata.get(_path(topic), fresh=True)
         return _live(_decoded(found.value)) if found is not None else {}
 
     async def add(
@@ -90,7 +91,7 @@ class Schemas:
         if (defect := await _aside(len(schema.data), schema_compat.defect, schema)) is not None:
             raise InvalidSchemaError(f"Invalid schema definition data for {topic}: {defect}")
         while True:
-            found = await self._metadata.get(_path(topic))
+            found = await self._metadata.get(_path(topic), fresh=True)
             stored = [] if found is None else _decoded(found.value)
             live = _live(stored)
             if (version := await _version_of(live, schema)) is not None:

@@ -69,10 +69,11 @@ class TopicPolicyStore:
             after = change(before)
             try:
                 after.over(NamespacePolicies()).checked()
+                value = TopicPolicies.readable(msgspec.json.encode(after))
                 if found is None:
-                    await self._metadata.create(path, msgspec.json.encode(after))
+                    await self._metadata.create(path, value)
                 else:
-                    await self._metadata.put(path, msgspec.json.encode(after), if_version=found.version)
+                    await self._metadata.put(path, value, if_version=found.version)
             except InvalidValue as error:
                 raise refused(error) from None
             except (AlreadyExists, VersionConflict):

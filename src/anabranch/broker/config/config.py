@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -74,6 +74,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     tls_key_file_path: str = ""
     tls_trust_certs_file_path: str = ""
     tls_require_trusted_client_cert_on_connect: bool = False
+    # For the links between brokers: whether they use TLS, the authorities that they trust ("": the system's), the
+    # certificate that this broker shows to others that require one.
+    broker_client_tls_enabled: bool = False
+    broker_client_trust_certs_file_path: str = ""
+    broker_client_certificate_file_path: str = ""
+    broker_client_key_file_path: str = ""
+    # Whether another broker's certificate must be for the host name of its address.
+    tls_hostname_verification_enabled: bool = True
     # How often these files are checked for changes.
     tls_cert_refresh_check_duration_sec: int = 300
 
@@ -378,6 +386,10 @@ _AT_MOST: Mapping[str, float] = {
 }
 
 
+# Java's long. Larger numbers can be neither converted nor added to a time.
+_NUMBER_MAX: Final = 2**63 - 1
+
+
 @dataclass
 class Loaded:
     """A configuration, with the source of each setting and the warnings."""
@@ -456,7 +468,7 @@ def _convert(name: str, given: GivenSetting, scale: int | None) -> Any:
             if value.lower() in _words(FIELDS[name].type):
                 value = value.lower()
         return msgspec.convert(value, FIELDS[name].type, strict=not isinstance(value, str))
-    except ValueError as error:  # This includes msgspec's own errors.
+    except (ValueError, OverflowError) as error:  # These include msgspec's own errors.
         reason = str(error) if name in _READERS else f"expected {allowed(name)}"
         raise _refusal(name, given.value, reason, given.origin) from None
 
@@ -494,13 +506,16 @@ def _check(found: Loaded) -> None:
     for name, value in config.spelled().items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
-        if value < _AT_LEAST.get(name, 0) or value > _AT_MOST.get(name, value):
+        # NaN is between no two numbers.
+        if not _AT_LEAST.get(name, 0) <= value <= _AT_MOST.get(name, _NUMBER_MAX):
             raise _refusal(name, value, f"expected {allowed(name)}", found.origin(name))
     has_tls = config.broker_service_port_tls or config.web_service_port_tls
     if has_tls and not (config.tls_certificate_file_path and config.tls_key_file_path):
         raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
     if config.tls_require_trusted_client_cert_on_connect and not config.tls_trust_certs_file_path:
         raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
+    if bool(config.broker_client_certificate_file_path) != bool(config.broker_client_key_file_path):
+        raise ConfigError("brokerClientCertificateFilePath and brokerClientKeyFilePath belong together")
     if config.authorization_enabled and not config.authentication_enabled:
         raise ConfigError(
             "authorizationEnabled needs authenticationEnabled=true: permissions apply to authenticated roles"

@@ -18,6 +18,8 @@ from anabranch.broker.connection.session import ClientSession
 from anabranch.broker.connection.sign_in import SignIn
 from anabranch.broker.connection.topic_lists import TopicLists
 from anabranch.broker.connection.unsupported import refuse_unsupported
+from anabranch.broker.peers.acceptor import PeerAcceptor
+from anabranch.broker.peers.handshake import METHOD as PEER_METHOD
 from anabranch.broker.scalable.sessions.commands import ScalableCommands
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -48,14 +50,16 @@ class Requests:
         schemas: SchemaCommands,
         topic_lists: TopicLists,
         scalable: ScalableCommands,
+        peers: PeerAcceptor,
     ) -> None:
         self._greeting = greeting
         self._sign_in = sign_in
+        self._peers = peers
         self.topic_lists = topic_lists
         self.scalable = scalable
         self._handlers: dict[int, tuple[str, Handler]] = {
             C.CONNECT: ("connect", self._connect),
-            C.AUTH_RESPONSE: ("authResponse", sign_in.answer),
+            C.AUTH_RESPONSE: ("authResponse", self._answer),
             C.PARTITIONED_METADATA: ("partitionMetadata", _waits(lookups.partitions)),
             C.LOOKUP: ("lookupTopic", _waits(lookups.lookup)),
             C.PRODUCER: ("producer", producers.create),
@@ -74,6 +78,8 @@ class Requests:
             C.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", topic_lists.close),
             C.GET_SCHEMA: ("getSchema", _waits(schemas.get)),
             C.GET_OR_CREATE_SCHEMA: ("getOrCreateSchema", _waits(schemas.get_or_create)),
+            # Sent by brokers only: on other connections `wire.connection` refuses it.
+            C.ANABRANCH_PEER: ("anabranchPeer", peers.request),
             **scalable.handlers,
         }
 
@@ -96,7 +102,16 @@ class Requests:
         self.topic_lists.link_writable(session)
 
     def _connect(self, session: ClientSession, connect: pb.CommandConnect) -> None:
-        self._sign_in.connect(session, connect, lambda: self._accept(session))
+        if connect.auth_method_name == PEER_METHOD:
+            self._peers.connect(session, connect)
+        else:
+            self._sign_in.connect(session, connect, lambda: self._accept(session))
+
+    def _answer(self, session: ClientSession, answer: pb.CommandAuthResponse) -> None:
+        if session.peering is not None:
+            self._peers.answer(session, answer)
+        else:
+            self._sign_in.answer(session, answer)
 
     def _accept(self, session: ClientSession) -> None:
         greeting = self._greeting

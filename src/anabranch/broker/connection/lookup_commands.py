@@ -43,10 +43,10 @@ class LookupCommands:
         response = answer.lookupTopicResponse
         response.request_id = request.request_id
         try:
-            told = self._addresses(request.advertised_listener_name)
+            listener = request.advertised_listener_name
             await self._rights.lookup(session.role, TopicName.parse(request.topic))
             elsewhere = await self._naming.owner(request.topic)
-            fill_lookup(response, told, elsewhere)
+            fill_lookup(response, self._addresses(listener) if elsewhere is None else elsewhere.at(listener))
         except AnabranchError as error:
             response.response = pb.CommandLookupTopicResponse.Failed
             response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.early_acks import EarlyAcks
 from anabranch.broker.connection.followed_ends import FollowedEnds
 from anabranch.broker.connection.reading import ReadGate
@@ -20,6 +21,7 @@ from anabranch.broker.connection.request_tasks import RequestTasks
 from anabranch.broker.connection.topic_list_watch import TopicListWatch
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.errors import NotAllowedError
+from anabranch.broker.peers.handshake import AcceptingHandshake
 from anabranch.broker.policy.limits import BURST_BYTES
 from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession
 from anabranch.broker.scalable.watch.dag_watch import DagWatch
@@ -46,6 +48,8 @@ SEND = pb.BaseCommand.SEND
 # dispatch pauses are queued for it, or this many of the largest messages.
 UNREAD_BUFFERS_MAX = 8
 UNREAD_MESSAGES_MAX = 4
+# The same for another broker.
+PEER_UNREAD_BYTES_MAX = 256 << 20
 PEER_ALIVE_TIMEOUT_S = 5.0
 # About a millisecond's worth of small entries: a connection that sends without pause leaves others their turns.
 FRAMES_PER_READ = 350
@@ -131,6 +135,9 @@ class ClientSession(asyncio.BufferedProtocol):
         self.host = ""
         self.identity = NOBODY
         self.challenged_s: float | None = None
+        # For another broker's connection: its handshake, and its id once that is done.
+        self.peering: AcceptingHandshake | None = None
+        self.peer = ""
         self.is_open = False
         self.is_writable = True
         self._decoder = FrameDecoder(
@@ -175,6 +182,11 @@ class ClientSession(asyncio.BufferedProtocol):
     @property
     def has_tls(self) -> bool:
         return self._transport.get_extra_info("ssl_object") is not None
+
+    def become_peer(self, peer: str) -> None:
+        """The connection belongs to the broker of that id, which is trusted with larger answers."""
+        self.peer = peer
+        self._unread_bytes_max = max(self._unread_bytes_max, PEER_UNREAD_BYTES_MAX)
 
     def sign_in(self, identity: Identity) -> None:
         self.identity = identity
@@ -395,19 +407,31 @@ class ClientSession(asyncio.BufferedProtocol):
 
     # -- closing by the broker
 
-    def producer_closed(self, producer: AttachedProducer) -> None:
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None:
         producer.is_closed = True
         if self.producers.get(producer.id) is producer:
             del self.producers[producer.id]
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.id
         command.close_producer.request_id = 0xFFFFFFFFFFFFFFFF
+        _name_owner(command.close_producer, moved_to)
         self.send(command)
 
-    def consumer_closed(self, consumer: AttachedConsumer) -> None:
+    def consumer_closed(self, consumer: AttachedConsumer, moved_to: Addresses | None = None) -> None:
         if self.consumers.get(consumer.id) is consumer:
             del self.consumers[consumer.id]
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = consumer.id
         command.close_consumer.request_id = 0xFFFFFFFFFFFFFFFF
+        _name_owner(command.close_consumer, moved_to)
         self.send(command)
+
+
+def _name_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, moved_to: Addresses | None) -> None:
+    """Names the topic's new broker, to which clients then go without a lookup. Clients take the address that fits their
+    own connection, with or without TLS, and look the topic up if there is none; older ones ignore both."""
+    if moved_to is not None:
+        if moved_to.service_url:
+            close.assignedBrokerServiceUrl = moved_to.service_url
+        if moved_to.service_url_tls:
+            close.assignedBrokerServiceUrlTls = moved_to.service_url_tls

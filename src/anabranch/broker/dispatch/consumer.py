@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.ports import Done, LogReader
 from anabranch.broker.state.cursor import words_of_bits
 from anabranch.model.position import Position
@@ -52,8 +53,9 @@ class ConsumerLink(Protocol):
     async def is_alive(self) -> bool:
         """Asks the client; False if it does not answer in time."""
 
-    def consumer_closed(self, consumer: AttachedConsumer) -> None:
-        """Notifies the client that the broker has closed this consumer; the client reconnects if it wants."""
+    def consumer_closed(self, consumer: AttachedConsumer, moved_to: Addresses | None = None) -> None:
+        """Notifies the client that the broker has closed this consumer; the client reconnects if it wants. `moved_to`:
+        the broker that serves the topic now, if known."""
 
 
 class SubscriptionPort(Protocol):

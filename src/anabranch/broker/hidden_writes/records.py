@@ -151,7 +151,7 @@ class WriteRecords:
 
     async def _find(self, batch: WriteBatch) -> _Found | None:
         for _ in range(FIND_TRIES):
-            found = await self._metadata.get(self.path(batch))
+            found = await self._metadata.get(self.path(batch), fresh=True)
             if found is None:
                 return None
             read = self._long.get((found.value, found.modified_ms))

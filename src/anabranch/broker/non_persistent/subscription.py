@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import BATCH_MESSAGES_MAX, messages_of, metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.dispatch.selector import HashRing, KeyHalves, KeyRanges, Selector, pick_failover
@@ -142,11 +143,11 @@ class NonPersistentSubscription:
         if self.kind in (EXCLUSIVE, FAILOVER):
             self._choose()
 
-    def close(self) -> None:
-        """Closes the consumers; their clients may reconnect."""
+    def close(self, moved_to: Addresses | None = None) -> None:
+        """Closes the consumers; their clients may reconnect, at `moved_to` if that is known."""
         for consumer in list(self.consumers):
             self._take_out(consumer)
-            consumer.link.consumer_closed(consumer)
+            consumer.link.consumer_closed(consumer, moved_to)
         self._end()
 
     def _end(self) -> None:

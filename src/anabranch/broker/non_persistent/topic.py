@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.errors import (
     ConsumerBusyError,
@@ -248,14 +249,14 @@ class NonPersistentTopic:
 
     # -- closing
 
-    def close(self) -> None:
-        """Closes all clients; those that reconnect create the topic again."""
+    def close(self, moved_to: Addresses | None = None) -> None:
+        """Closes all clients; those that reconnect create the topic again, at `moved_to` if that is known."""
         if self.is_closed:
             return
         self.is_closed = True
-        self.attached.close_all()
+        self.attached.close_all(moved_to)
         for subscription in list(self.subscriptions.values()):
-            subscription.close()
+            subscription.close(moved_to)
         self._closed(self)
 
     # -- figures

@@ -7,13 +7,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.owners import Owners, check_mine
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
-from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.topics.creation import NewTopics
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import NamespaceName, TopicName
 
 # As long as Pulsar keeps an unused topic.
@@ -50,10 +51,7 @@ class NonPersistentTopics:
     async def open(self, name: TopicName, *, create: bool) -> NonPersistentTopic:
         """The topic; created if it does not exist, where topics may be auto-created."""
         self.check_enabled(name)
-        if not self._owners.is_mine(name):
-            raise NotReadyError(
-                f"{name} is served by {self._owners.owner(name).service_url}: look it up again"
-            )
+        await check_mine(self._owners, name)
         # Checked also if the topic is open already: the namespace may be gone.
         await self._resources.policies(name.namespace)
         if (found := self._topics.get(name)) is not None:
@@ -67,6 +65,7 @@ class NonPersistentTopics:
     async def create(self, name: TopicName) -> bool:
         """Creates the topic at an operator's request; False if it exists."""
         self.check_enabled(name)
+        await check_mine(self._owners, name)
         if await self._resources.partitions(name) or name in self._topics:
             return False
         await self._make(name, is_kept=True)
@@ -115,10 +114,12 @@ class NonPersistentTopics:
             if namespace is None or name.namespace == namespace:
                 topic.close()
 
-    def owners_changed(self) -> None:
+    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        spaces = {bundle.namespace for bundle in bundles}
         for name, topic in list(self._topics.items()):
-            if not self._owners.is_mine(name):
-                topic.close()
+            if name.namespace in spaces and not self._owners.is_mine(name):
+                owner = self._owners.owner(name)
+                topic.close(None if owner is None else owner.for_clients)
 
     def update_rates(self, seconds: float) -> None:
         now = self._now_ms()

@@ -6,6 +6,7 @@ changed (`encode_policies`), so that a newer release's settings survive an older
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -22,8 +23,7 @@ from anabranch.broker.policy.stored_json import (
     InvalidValue,
     JsonStruct,
 )
-
-HASH_SPACE_END = 0xFFFFFFFF
+from anabranch.model.bundles import HASH_SPACE_END, WHOLE, BundleRanges, bundle_ranges
 
 
 class Retention(
@@ -48,7 +48,7 @@ class Retention(
 class Bundles(JsonStruct, frozen=True, rename={"count": "numBundles"}):
     """The split of the namespace's hash space into bundles: `count` + 1 ascending boundaries."""
 
-    boundaries: tuple[str, ...] = ("0x00000000", "0xffffffff")
+    boundaries: tuple[str, ...] = WHOLE
     count: Int32 = 1
 
     @classmethod
@@ -73,11 +73,9 @@ class Bundles(JsonStruct, frozen=True, rename={"count": "numBundles"}):
             raise InvalidValue("Invalid bundles: boundaries must ascend from 0x00000000 to 0xffffffff")
         return self
 
-    def range_of(self, hash32: int) -> str:
-        """The bundle (`0x…_0x…`) that owns this hash."""
-        edges = [int(text, 16) for text in self.boundaries]
-        index = max(i for i, edge in enumerate(edges[:-1]) if edge <= hash32)
-        return f"{self.boundaries[index]}_{self.boundaries[index + 1]}"
+    @property
+    def ranges(self) -> BundleRanges:
+        return bundle_ranges(self.boundaries)
 
 
 SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
@@ -165,7 +163,7 @@ class Persistence(
                 f"Bookkeeper Ensemble ({sizes[0]}) >= WriteQuorum ({sizes[1]}) >= AckQuorum ({sizes[2]}) > 0 "
                 "must hold"
             )
-        if self.mark_delete_rate_max < 0:
+        if not 0 <= self.mark_delete_rate_max < math.inf:  # Clients may write "NaN".
             raise BadSetting("managedLedgerMaxMarkDeleteRate must be 0 or more")
 
 
@@ -306,7 +304,7 @@ def encode_policies(policies: NamespacePolicies, before: bytes | None = None) ->
     if before:
         stored = msgspec.json.decode(before, type=dict[str, Any])
         known = {k: v for k, v in stored.items() if k not in _POLICY_NAMES} | known
-    return msgspec.json.encode(known)
+    return NamespacePolicies.readable(msgspec.json.encode(known))
 
 
 class Tenant(JsonStruct, frozen=True, rename="camel"):

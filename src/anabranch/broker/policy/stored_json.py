@@ -32,6 +32,16 @@ class JsonStruct(msgspec.Struct, frozen=True, kw_only=True):
     def decode(cls, data: bytes) -> Self:
         return msgspec.json.decode(data, type=cls)
 
+    @classmethod
+    def readable(cls, data: bytes) -> bytes:
+        """The encoded value, if it can be read again. InvalidValue if not: a record that cannot be read would keep
+        every broker from starting."""
+        try:
+            cls.decode(data)
+        except msgspec.DecodeError as error:
+            raise InvalidValue(f"Invalid value: {error}") from None
+        return data
+
     def builtins(self) -> dict[str, Any]:
         """Plain dicts and lists with Pulsar's names, without the fields that are not set."""
         return {k: v for k, v in msgspec.to_builtins(self).items() if v is not None}

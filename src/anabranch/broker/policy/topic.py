@@ -59,9 +59,11 @@ class TopicPolicies(JsonStruct, frozen=True, omit_defaults=True):
         changes: dict[str, Any] = {}
         for field in _SHARED:
             value = getattr(self, field)
-            if isinstance(value, dict):
+            if field == "backlog_quota_map":
                 # Kinds of quota that the topic does not set are still the namespace's.
-                value = {**getattr(policies, field), **value} if value else None
+                value = {**policies.backlog_quota_map, **value}
+            if value == {}:
+                value = None
             if value is not None and not (field == "schema_compatibility_strategy" and value == "UNDEFINED"):
                 changes[field] = value
         return msgspec.structs.replace(policies, **changes) if changes else policies

@@ -8,6 +8,7 @@ or a file that was reported as damaged is removed. So each of them holds the sam
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -21,10 +22,25 @@ LOG: Final = "log"
 # Where the name is stored: in the metadata, and in the log's folder.
 IDENTITY: Final = "/anabranch/log-identity"
 FILE: Final = "identity"
+# Locked by whatever serves the folder: one broker, or the processes of several.
+LOCK: Final = "lock"
 
 
 class NotTogether(AnabranchError):
     """One of the two is missing, or belongs to another broker."""
+
+
+def lock(data: Path) -> int | None:
+    """A descriptor that keeps every other broker from the folder until it is closed; None if the folder is in use.
+
+    Processes that inherit the descriptor keep the folder locked for as long as they live."""
+    descriptor = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def check_metadata(data: Path) -> None:

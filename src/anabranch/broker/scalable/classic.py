@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from anabranch.broker.catalog.resources import PARTITIONED, Resources
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
@@ -26,12 +26,25 @@ V5_MARK: Final = ("__pulsar.v5.managed", "true")
 _QUEUES: Final = ("Shared", "Key_Shared")
 
 
+class ClassicElsewhere(Protocol):
+    """Classic topics that other brokers own. Raises a retryable AnabranchError if an owner cannot be asked."""
+
+    def is_elsewhere(self, topic: TopicName) -> bool: ...
+
+    async def attached(self, topic: TopicName) -> int: ...
+
+    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]: ...
+
+
 class ClassicTopics:
     """Implements the controllers' `Classic`."""
 
-    def __init__(self, resources: Resources, served: ServedTopics) -> None:
+    def __init__(
+        self, resources: Resources, served: ServedTopics, elsewhere: ClassicElsewhere | None = None
+    ) -> None:
         self._resources = resources
         self._served = served
+        self._elsewhere = elsewhere
 
     async def topics(self, topic: TopicName) -> Sequence[TopicName]:
         try:
@@ -52,6 +65,17 @@ class ClassicTopics:
         return await self._resources.classic_id(name)
 
     async def attached(self, topic: TopicName) -> int:
+        if self._elsewhere is not None and self._elsewhere.is_elsewhere(topic):
+            return await self._elsewhere.attached(topic)
+        return self.attached_here(topic)
+
+    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+        if self._elsewhere is not None and self._elsewhere.is_elsewhere(topic):
+            return await self._elsewhere.subscriptions(topic)
+        return await self.subscriptions_here(topic)
+
+    def attached_here(self, topic: TopicName) -> int:
+        """As far as the topic is open here."""
         found = self._served.opened(topic)
         if found is None:
             return 0
@@ -61,7 +85,8 @@ class ClassicTopics:
         key, value = V5_MARK
         return sum(one.get(key) != value for one in properties)
 
-    async def subscriptions(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+    async def subscriptions_here(self, topic: TopicName) -> Mapping[str, SubscriptionKind]:
+        """Opens the topic, which this broker must own."""
         try:
             opened = await self._served.topic(topic)
         except TopicNotFoundError:

@@ -45,14 +45,13 @@ def watchable(text: str) -> TopicName:
     return name
 
 
-def fill_lookup(
-    response: pb.CommandLookupTopicResponse, here: Addresses, elsewhere: BrokerAddress | None
-) -> None:
-    kinds = pb.CommandLookupTopicResponse
-    response.response = kinds.Connect if elsewhere is None else kinds.Redirect
-    found = here if elsewhere is None else elsewhere
-    response.brokerServiceUrl = found.service_url
-    if tls := found.service_url_tls:
+def fill_lookup(response: pb.CommandLookupTopicResponse, owner: Addresses) -> None:
+    """Sends the client to the owner. Every broker computes owners by itself, so a redirection, after which the client
+    would ask the owner once more, would be one more trip, and a circle while two brokers disagree."""
+    response.response = pb.CommandLookupTopicResponse.Connect
+    if owner.service_url:
+        response.brokerServiceUrl = owner.service_url
+    if tls := owner.service_url_tls:
         response.brokerServiceUrlTls = tls
     response.authoritative = True
     response.proxy_through_service_url = False
@@ -112,7 +111,8 @@ class TopicNaming:
             await self._check_segment(name)
         else:
             await self._check_lookup(name)
-        return None if self._owners.is_mine(name) else self._owners.owner(name)
+        found = await self._owners.resolve(name)
+        return None if self._owners.is_mine(name) else found
 
     async def check_published(self, name: TopicName) -> None:
         """Raises NotReadyError for a segment that is only planned: its parents may still be written, and it must not be

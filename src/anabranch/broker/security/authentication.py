@@ -28,6 +28,15 @@ class AuthenticationFailed(BrokerError):
         self.has_expired = has_expired
 
 
+class TooManyTries(AuthenticationFailed):
+    """Nobody has looked at the credentials: they may be correct, and clients try them again."""
+
+    code = pb.TooManyRequests
+
+    def __init__(self) -> None:
+        super().__init__("too many passwords are being tried: try again in a moment", "TOO_MANY_TRIES")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     role: str

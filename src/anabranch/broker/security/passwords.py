@@ -20,7 +20,7 @@ from typing import Final
 
 from anabranch.broker.config.config import ConfigError
 from anabranch.broker.policy.rate_bucket import Pace
-from anabranch.broker.security.authentication import AuthenticationFailed, Identity
+from anabranch.broker.security.authentication import AuthenticationFailed, Identity, TooManyTries
 from anabranch.broker.security.password_hashes import is_known, is_weak, verify
 
 log = logging.getLogger(__name__)
@@ -68,9 +68,7 @@ class Passwords:
                 return found  # Another connection with the same credentials was faster.
             paces = self._paces(host, now_s)
             if any(pace.wait_s(now_s) > 0 for pace in paces):
-                raise AuthenticationFailed(
-                    "too many passwords are being tried: try again in a moment", "TOO_MANY_TRIES"
-                )
+                raise TooManyTries
             is_right, took_ms = await asyncio.to_thread(_timed, password, stored)
         if user not in self._hashes or not is_right:
             # Correct passwords do not count as tries: each user has only one.

@@ -15,6 +15,7 @@ from typing import Any, Final
 from anabranch.broker.catalog.properties import check_properties
 from anabranch.broker.dispatch.base import Dispatcher, metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer
+from anabranch.broker.errors import NotReadyError
 from anabranch.broker.ports import Journal, LogReader
 from anabranch.broker.runtime.turns import Turns
 from anabranch.broker.state import topic_state as state
@@ -185,8 +186,15 @@ class CursorKeeper:
         if self._noted is not None:
             await asyncio.shield(self._noted)
 
+    def _check_open(self) -> None:
+        """Raises NotReadyError if the subscription has ended. Records name it: after a crash they would count for the
+        next subscription of the same name."""
+        if self.is_closed:
+            raise NotReadyError(f"subscription {self.name} was closed or deleted meanwhile")
+
     async def set_properties(self, properties: dict[str, str]) -> None:
         check_properties(properties.items())
+        self._check_open()
         self.properties = dict(properties)
         await asyncio.shield(self._acks.write_down(state.properties_changed(self.name, self.properties)))
 
@@ -216,6 +224,7 @@ class CursorKeeper:
 
     async def skip_below(self, at: Position) -> None:
         """Skips everything below that position."""
+        self._check_open()
         if self.cursor.ack_below(at):
             self.cursor.settle(self.topic_log)
             if self.dispatcher is not None:
@@ -228,7 +237,8 @@ class CursorKeeper:
         """Expires the entries published before that time; returns their number."""
         if self.backlog() == 0:
             return 0
-        return await self.give_up_below(await self.topic_log.find_by_publish_time(publish_time_ms))
+        at = await self.topic_log.find_by_publish_time(publish_time_ms)
+        return 0 if self.is_closed else await self.give_up_below(at)
 
     async def give_up_below(self, at: Position) -> int:
         """Expires the entries below that position; returns their number."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import (
     DispatchContext,
     Dispatcher,
@@ -280,19 +281,22 @@ class Subscription(AckedCursor):
         self.bytes_out_before += consumer.bytes_out
         self.last_active_ms = self._now_ms()
 
-    def disconnect(self, consumers: Sequence[AttachedConsumer] | None = None) -> None:
+    def disconnect(
+        self, consumers: Sequence[AttachedConsumer] | None = None, moved_to: Addresses | None = None
+    ) -> None:
         """Disconnects consumers; their clients will reconnect."""
         for consumer in list(self.consumers if consumers is None else consumers):
             self._take_out(consumer)
-            consumer.link.consumer_closed(consumer)
+            consumer.link.consumer_closed(consumer, moved_to)
 
-    def close(self) -> None:
-        """Stops for good and closes the consumers that are left."""
+    def close(self, moved_to: Addresses | None = None) -> None:
+        """Stops for good and closes the consumers that are left. `moved_to`: the broker that serves the topic now, if
+        known."""
         if self.is_closed:
             return
         self._flush()
         self._stop_waiting()
-        self.disconnect()
+        self.disconnect(moved_to=moved_to)
         self.is_closed = True
         if self.dispatcher is not None:
             self.dispatcher.close()
@@ -402,6 +406,7 @@ class Subscription(AckedCursor):
         """Puts the cursor at `at` (inclusive) or the next entry. Consumers are closed and reconnect at the new
         position: the protocol has no other way to distinguish what was sent before the seek from what came after.
         """
+        self._check_open()
         log = self.topic_log
         self._flush()
         self._seeks += 1

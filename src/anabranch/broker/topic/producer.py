@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.ports import Done
 from anabranch.model.names import TopicName
 from anabranch.storage.port import Buffer
@@ -38,8 +39,9 @@ class ProducerLink(Protocol):
     def attach_producer(self, producer: AttachedProducer) -> None:
         """Makes the connection's SENDs with this producer's id publishes of this producer, from now on."""
 
-    def producer_closed(self, producer: AttachedProducer) -> None:
-        """Notifies the client that the broker has closed this producer; the client reconnects if it wants."""
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None:
+        """Notifies the client that the broker has closed this producer; the client reconnects if it wants. `moved_to`:
+        the broker that serves the topic now, if known."""
 
     async def is_alive(self) -> bool:
         """Asks the client; False if it does not answer in time."""

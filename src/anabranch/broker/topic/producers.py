@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.errors import ProducerBusyError, ProducerFencedError
 from anabranch.broker.topic.producer import Admission, AdmissionVerdict, AttachedProducer, Publishable
 from anabranch.wire import pulsar_pb2 as pb
@@ -143,10 +144,11 @@ class TopicProducers:
                 producer.link.producer_closed(producer)
                 self.remove(producer)
 
-    def close_all(self) -> None:
-        """Closes every producer; clients that reconnect are then refused or admitted."""
+    def close_all(self, moved_to: Addresses | None = None) -> None:
+        """Closes every producer; clients that reconnect are then refused or admitted. `moved_to`: the broker that
+        serves the topic now, if known."""
         waiting, self._admission.waiting = self._admission.waiting, []
         self._waiting.clear()
         for producer in [*self.producers.values(), *waiting]:
-            producer.link.producer_closed(producer)
+            producer.link.producer_closed(producer, moved_to)
             self.remove(producer)

@@ -132,7 +132,7 @@ class BacklogQuotas:
         kept = int(topic_log.entries * limit * EVICT_TO / max(topic_log.size_bytes, 1))
         below = topic_log.position_at(max(0, topic_log.entries - kept))
         for subscription in self._subscribing.durable():
-            if subscription.next < below:
+            if not subscription.is_closed and subscription.next < below:
                 await subscription.give_up_below(below)
 
     async def _evict_older(self, seconds: int) -> None:

@@ -19,6 +19,7 @@ from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.port import LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.taking_over import LastWord, no_last_word
 from anabranch.wire import pulsar_pb2 as pb
 
 
@@ -60,3 +61,5 @@ class TopicServices:
     segment_progressed: Callable[[TopicName], None]
     # The id of the partitioned topic that the log with that record belongs to; "" if there is none.
     part_of: Callable[[TopicName, TopicRecord], Awaitable[str]]
+    # Asks the former owner of a topic to release it. A single broker has none to ask.
+    last_word: LastWord = no_last_word

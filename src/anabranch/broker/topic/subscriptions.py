@@ -12,6 +12,7 @@ from typing import Any
 
 from anabranch.broker.catalog.properties import check_properties
 from anabranch.broker.compaction.topic_compaction import COMPACTION, TopicCompaction
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.base import metadata_of
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.dispatch.selector import check_ranges
@@ -106,10 +107,10 @@ class Subscribing:
         """The durable subscriptions of users, without compaction's own cursor."""
         return [one for one in self.all.values() if one.is_durable and one.name != COMPACTION]
 
-    def detach_all(self) -> None:
-        """Closes every consumer and notifies its client."""
+    def detach_all(self, moved_to: Addresses | None = None) -> None:
+        """Closes every consumer and notifies its client. `moved_to`: the broker that serves the topic now, if known."""
         for subscription in list(self.all.values()):
-            subscription.close()
+            subscription.close(moved_to)
 
     def make(
         self,

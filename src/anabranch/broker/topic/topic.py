@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.compaction.topic_compaction import TopicCompaction
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.dispatch.consumer import AttachedConsumer, ConsumerLink
 from anabranch.broker.errors import (
     NotAllowedError,
@@ -82,6 +83,8 @@ class Topic:
         self._extra = state.extra
         self._closed = services.loop.create_future()
         self._sealing: asyncio.Task[None] | None = None
+        # Where the topic's clients go when it is closed, if that is known.
+        self._moved_to: Addresses | None = None
         self.confirmations = Confirmations(topic_log, services.loop)
         self.attached = TopicProducers(self, state.extra.get("topic_epoch"), self._producer_departed)
         self.hidden = HiddenWrites(
@@ -272,6 +275,10 @@ class Topic:
         return self._life.is_closed
 
     @property
+    def has_clients(self) -> bool:
+        return bool(self.producers) or any(one.consumers for one in self.subscriptions.values())
+
+    @property
     def is_sealed(self) -> bool:
         return self._life.is_sealed
 
@@ -366,8 +373,8 @@ class Topic:
         """Notifies every client that its producer or consumer is closed; clients may reconnect."""
         if not self.is_closed:
             self._life.enter(TopicPhase.CLOSING)
-        self.attached.close_all()
-        self.subscribing.detach_all()
+        self.attached.close_all(self._moved_to)
+        self.subscribing.detach_all(self._moved_to)
 
     # -- sealing, closing, deleting
 
@@ -432,8 +439,11 @@ class Topic:
             self._end()
             self.services.segment_progressed(self.name)
 
-    async def close(self) -> None:
-        """Closes the topic: accepted publishes are confirmed and answered, then clients are notified to reconnect."""
+    async def close(self, moved_to: Addresses | None = None) -> None:
+        """Closes the topic: accepted publishes are confirmed and answered, then clients are notified to reconnect, at
+        `moved_to` if that is known."""
+        if self._moved_to is None:
+            self._moved_to = moved_to
         if self.is_closed:
             await self.wait_closed()
             return
@@ -487,7 +497,7 @@ class Topic:
     def check_deletable(self) -> None:
         """Raises NotAllowedError while clients use the topic, or while hidden entries may still be revealed: that takes
         force."""
-        if self.producers or any(s.consumers for s in self.subscriptions.values()):
+        if self.has_clients:
             raise NotAllowedError("Topic has active producers/subscriptions; disconnect them, or force")
         if self.hidden.has_open:
             raise NotAllowedError(
@@ -497,7 +507,7 @@ class Topic:
     async def skip_damage(self) -> int:
         """Skips the damaged entries that readers have met; returns how many."""
         skipped = 0
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
             damage = None if subscription.dispatcher is None else subscription.dispatcher.damage
             if damage is not None and self.log.normalise(_at(damage)) == _at(damage):
                 skipped += await self.log.skip_damage(damage)

@@ -92,8 +92,8 @@ class TopicUpkeep:
                 await subscription.expire_before(self._services.now_ms() - ttl * 1000)
         if self._own_keep is not None:
             least = await trim_target(topic_log, topic_log.end, self._own_keep, self._services.now_ms())
-            for subscription in self._subscribing.all.values():
-                if subscription.is_durable:
+            for subscription in list(self._subscribing.all.values()):
+                if subscription.is_durable and not subscription.is_closed:
                     await subscription.skip_below(least)
         if self.consumed > topic_log.kept_first:
             await self._trim(self._keep())
@@ -162,7 +162,7 @@ class TopicUpkeep:
     async def truncate(self) -> None:
         """Deletes every message, read or not, regardless of retention."""
         for subscription in list(self._subscribing.all.values()):
-            if subscription.is_durable:
+            if subscription.is_durable and not subscription.is_closed:
                 await subscription.skip_all()
         await self._give_up_below(self._log.end)
 

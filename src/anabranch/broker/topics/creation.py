@@ -74,7 +74,7 @@ class NewTopics:
     async def check_name_free(self, name: TopicName) -> None:
         if not name.is_partition and await self._resources.partitions(name):
             raise NotAllowedError(f"{name} is partitioned; use its partitions")
-        if name.is_classic and await self._records.get(name.base) is not None:
+        if name.is_classic and await self._records.get(name.base, fresh=True) is not None:
             raise NotAllowedError(
                 f"{scalable_name(name.base)} is a scalable topic: use a V5 client of Pulsar, or Anabranch's own"
             )

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from anabranch.broker.errors import BrokerError
 from anabranch.broker.policy.namespace import InactiveTopics
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topics.open_topics import OpenTopics
+from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,6 @@ class InactiveTopicSweep:
             # use again.
             await self._delete_topic(topic.name, if_unused=lambda found: is_unused(found, policy))
             log.info("%s: deleted, as it was unused for as long as its policy allows", topic.name)
-        except BrokerError as error:
-            # A client came at the last moment.
+        except AnabranchError as error:
+            # A client came at the last moment, or the store does not answer: other topics have their turn.
             log.info("%s: unused but not deleted: %s", topic.name, error)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.owners import Owners, check_mine
 from anabranch.broker.catalog.resources import NotFound, Resources, topic_record_path
 from anabranch.broker.catalog.segment_records import GENERATION, generation_of, segment_by_topic
 from anabranch.broker.errors import NotReadyError, TopicNotFoundError
@@ -72,6 +72,13 @@ class OpenTopics:
     def is_opening(self, name: TopicName) -> bool:
         """True also for open topics."""
         return name in self._topics
+
+    async def settled(self, name: TopicName) -> Topic | None:
+        """The topic if it is open, after an opening that is under way has ended."""
+        task = self._topics.get(name)
+        if task is not None and not task.done():
+            await asyncio.wait([task])
+        return self._loaded.get(name)
 
     async def in_turns(self) -> AsyncIterator[list[Topic]]:
         """Yields every open topic, some at a time: ten thousand idle ones must not delay a busy one."""
@@ -134,10 +141,7 @@ class OpenTopics:
     async def _open(
         self, name: TopicName, create: bool, made_for: ScalableTopic | None, for_deletion: bool
     ) -> Topic:
-        if not self._owners.is_mine(name):
-            raise NotReadyError(
-                f"{name} is served by {self._owners.owner(name).service_url}: look it up again"
-            )
+        await check_mine(self._owners, name)
         losses = self._losses
         policies = NamespacePolicies() if for_deletion else await self._resources.policies(name.namespace)
         if create and not await self._resources.topic_exists(name):
@@ -184,7 +188,7 @@ class OpenTopics:
             if made is not None:
                 return made
         try:
-            return await TopicLog.open(*where)
+            return await TopicLog.open(*where, services.last_word)
         except TopicGoneError as error:
             # A deletion that lost the store half-way leaves its mark, under which no topic could be created.
             await self.finish_deleting(name)
@@ -193,13 +197,13 @@ class OpenTopics:
     async def finish_deleting(self, name: TopicName) -> None:
         """Finishes a deletion that was interrupted, so that the name is free again."""
         path, metadata = topic_record_path(name), self._services.metadata
-        found = await metadata.get(path)
+        found = await metadata.get(path, fresh=True)
         if found is not None and (record := TopicRecord.decode(found.value)).is_deleting:
             await finish_delete(path, record, found.version, self._services.log_store, metadata)
 
     async def _segment_generation(self, name: TopicName) -> int:
         """The generation of the topic that a segment is part of; raises TopicNotFoundError if it is part of none."""
-        record = await self._records.get(name)
+        record = await self._records.get(name, fresh=True)
         if record is None or segment_by_topic(record, name) is None:
             raise TopicNotFoundError(f"{name} is not a segment of any topic")
         return record.generation
@@ -213,12 +217,6 @@ class OpenTopics:
             del self._topics[topic.name]
 
     # -- topics that other brokers may have taken
-
-    def owners_changed(self) -> None:
-        """Closes the topics that this broker does not own any more; their clients look them up again."""
-        for name, topic in self.all().items():
-            if not self._owners.is_mine(name):
-                self._services.background.begin(topic.close())
 
     def session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any, Final
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker.admin.http.large import in_turns
-from anabranch.broker.catalog.owners import BROKERS
 from anabranch.broker.catalog.resources import ResourceError
 from anabranch.broker.observe.metrics import resident_bytes
 from anabranch.broker.scalable.load.auto_policy import applied
@@ -140,22 +138,18 @@ async def _broker_wide(sources: PageSources, role: str, since_ms: int) -> dict[s
     totals = sources.recorder.broker_totals.since(since_ms)
     return {
         "totals": [[round(value, 2) for value in total] for total in totals],
-        "brokers": await _brokers(sources),
+        "brokers": _brokers(sources),
     }
 
 
-async def _brokers(sources: PageSources) -> list[dict[str, Any]]:
+def _brokers(sources: PageSources) -> list[dict[str, Any]]:
     found = []
-    for child in await sources.metadata.children(BROKERS):
-        node = await sources.metadata.get(f"{BROKERS}/{child}")
-        if node is None:
-            continue
-        value = json.loads(node.value)
-        shown = {
-            "name": child,
-            "serviceUrl": value.get("pulsarServiceUrl", ""),
-            "started": value.get("startTimestamp", 0),
-            "isThis": value.get("pulsarServiceUrl") == sources.service_url,
+    for name, broker in sources.registry.living().items():
+        shown: dict[str, Any] = {
+            "name": name,
+            "serviceUrl": broker.address.service_url,
+            "started": broker.started_ms,
+            "isThis": broker.run_id == sources.registry.me.run_id,
         }
         if shown["isThis"]:
             shown |= {

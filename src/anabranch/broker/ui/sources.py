@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
-from anabranch.broker.catalog.owners import BrokerRegistry
+from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.scalable.load.scaling import BrokerScaling

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import AnabranchError
+from anabranch.model.redirects import UnsafeRedirect, redirected
 
 if TYPE_CHECKING:
     from anabranch.client.security import Security
@@ -59,20 +60,32 @@ def fetch(
     for _ in range(REDIRECTS_MAX):
         headers = {"Content-Type": "application/json"} | (_asking.headers() if _asking is not None else {})
         request = urllib.request.Request(url, data, headers, method=method)
-        tls = _asking.tls() if _asking is not None and url.startswith("https:") else None
         try:
-            with urllib.request.urlopen(request, timeout=timeout, context=tls) as answer:
+            with _opener(url).open(request, timeout=timeout) as answer:
                 return answer.headers, answer.read()
         except urllib.error.HTTPError as error:
-            # The library follows redirects of GET only; a broker redirects every request that another broker must
-            # serve.
             if error.code == 307 and error.headers["Location"]:
-                url = error.headers["Location"]
+                try:
+                    url = redirected(url, error.headers["Location"])
+                except UnsafeRedirect as unsafe:
+                    raise RestRefused(307, str(unsafe)) from None
                 continue
             raise RestRefused(error.code, _reason(error)) from None
         except (OSError, http.client.HTTPException) as error:
             raise _unreachable(url.removesuffix(path), error, timeout) from None
     raise RestRefused(307, f"{base} and the brokers it names redirect the request in circles; try again")
+
+
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the library would follow those of GET only, and wherever they lead, with the credentials."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        return None
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    tls = _asking.tls() if _asking is not None and url.startswith("https:") else None
+    return urllib.request.build_opener(_StayHere, urllib.request.HTTPSHandler(context=tls))
 
 
 def _check(base: str) -> None:

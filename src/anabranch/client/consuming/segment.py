@@ -174,15 +174,20 @@ class SegmentConsumer:
 
     async def _live_once(self) -> None:
         """Returns once it is closed; raises if the subscription is refused or lost."""
-        if self._is_closing:
-            return
-        connection = await self._connect()
-        self._life = life = await self._subscribe(connection)
-        self._settled.set()
-        self._backoff.reset()
-        await life.over
-        await self._leave(life)
-        self._life = None
+        # A subscription that has moved is followed at once, one that moves on from there after a pause.
+        for _ in range(2):
+            if self._is_closing:
+                return
+            connection = await self._connect()
+            self._life = life = await self._subscribe(connection)
+            self._settled.set()
+            self._backoff.reset()
+            await life.over
+            await self._leave(life)
+            self._life = None
+            self._url = life.moved_to
+            if not life.moved_to:
+                break
         if not self._is_closing:
             raise ConnectionLost("the subscription was lost")
 
@@ -232,9 +237,13 @@ class SegmentConsumer:
         )
 
     async def _connect(self) -> ClientConnection:
-        """Connects to the broker that the watch named, once; later it looks the broker up."""
+        """Connects to the broker that was named, by the watch or by the last broker, once; else it looks the broker
+        up."""
         url, self._url = self._url, ""
         return await (self._connections.to(url) if url else self._connections.owner(self.topic))
+
+    def assigned(self, body: pb.CommandCloseConsumer) -> str:
+        return self._connections.assigned(body)
 
     async def _subscribe(self, connection: ClientConnection) -> _Life:
         life = connection.attach(PartKind.CONSUMER, lambda number: _Life(self, connection, number))
@@ -289,6 +298,7 @@ class SegmentConsumer:
 
     def life_is_over(self, life: _Life, *, by_broker: bool) -> None:
         """Drops what this life left in the inbox: a durable subscription receives everything unacknowledged again.
+        `by_broker`: the broker closed it, and not because the topic has moved.
 
         A reader continues behind what has arrived.
         """
@@ -496,13 +506,14 @@ async def attached(segments: Iterable[SegmentConsumer]) -> None:
 class _Life:
     """A segment's subscription on one connection."""
 
-    __slots__ = ("_segment", "connection", "is_lost", "number", "over", "window")
+    __slots__ = ("_segment", "connection", "is_lost", "moved_to", "number", "over", "window")
 
     def __init__(self, segment: SegmentConsumer, connection: ClientConnection, number: int) -> None:
         self.connection = connection
         self.number = number
         self.window = Window()
         self.is_lost = False
+        self.moved_to = ""  # The broker that the last one named when it closed the subscription.
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._segment = segment
 
@@ -512,8 +523,10 @@ class _Life:
         elif kind == C.REACHED_END_OF_TOPIC:
             self._segment.end()
         elif kind == C.CLOSE_CONSUMER:
+            self.moved_to = self._segment.assigned(body)
             self.detach()
-            self._over(by_broker=True)
+            # A topic that moves is no reason to forget acknowledgements: its new broker gets them.
+            self._over(by_broker=not self.moved_to)
 
     def lost(self, error: Exception) -> None:
         self._over(by_broker=False)

@@ -97,7 +97,8 @@ class SegmentProducer:
         self._topic = owner.watch.topic_of(segment)
         self._backoff = Backoff(owner.chance)
         self._attached: _Attached | None = None
-        self._hint = ""  # The broker that the watch named, until it is tried.
+        # The broker that was named: by the last one when it closed the producer, or by the watch. Until it is tried.
+        self._hint = self._moved_to = ""
         self._asked: ClientConnection | None = None  # The last connection that it asked to attach on.
         self._epoch = 0
         self._topic_epoch: int | None = None
@@ -180,7 +181,8 @@ class SegmentProducer:
 
     async def _attach(self) -> None:
         """Tries until it is attached, or the segment is found to be sealed."""
-        self._hint = self._owner.watch.url_of(self._segment)
+        self._hint = self._moved_to or self._owner.watch.url_of(self._segment)
+        self._moved_to = ""
         self._asked = None
         try:
             await keep_trying(self._attach_once, self._backoff, f"the producer on {self._topic}", self._ends)
@@ -196,8 +198,7 @@ class SegmentProducer:
         self._opening = None
 
     async def _attach_once(self) -> None:
-        """Attaches on the broker that the watch named, the first time, if it named one; else on the one that a lookup
-        finds."""
+        """Attaches on the broker that was named, the first time, if one was; else on the one that a lookup finds."""
         connections = self._owner.connections
         url, self._hint = self._hint, ""
         self._asked = await (connections.to(url) if url else connections.owner(self._topic))
@@ -362,6 +363,11 @@ class SegmentProducer:
                 troubled(error)
                 self._drop(attached, error)
 
+    def closed(self, attached: _Attached, body: pb.CommandCloseProducer) -> None:
+        """The broker closed the producer, and may say which one serves the segment now."""
+        if attached is self._attached:
+            self._moved_to = self._owner.connections.assigned(body)
+
     def lost(self, attached: _Attached, error: Exception) -> None:
         """Attaches again, at once if there is anything to send; otherwise with the next message."""
         if attached is not self._attached:
@@ -434,6 +440,7 @@ class _Attached:
             self._segment.send_error(self, body)
         elif kind == C.CLOSE_PRODUCER:
             self.detach()
+            self._segment.closed(self, body)
             self.lost(ConnectionLost("the broker closed the producer"))
 
     def lost(self, error: Exception) -> None:

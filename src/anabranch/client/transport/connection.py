@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from anabranch.client.errors import AccessFailed, ConnectionLost, RequestRefused, refusal
+from anabranch.client.errors import AccessFailed, ConnectionLost, ConnectRefused, refusal
 from anabranch.client.security import NOBODY, TLS_SCHEME, Security
 from anabranch.errors import PeerError
 from anabranch.version import __version__
@@ -97,7 +97,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._security = security
         self._proof = proof
-        self._wire = Connection(Role.CLIENT, now=self._loop.time())
+        self._wire = Connection(Role.CLIENT, now=self._loop.time(), is_of_peer=security.is_of_peer)
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._next_request = 0
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif kind == C.CONNECTED:
             self._connected.set_result(None)
         elif kind == C.AUTH_CHALLENGE:
-            self._prove_again()
+            self._prove_again(command.authChallenge.challenge.auth_data)
         elif kind in _TO_PART:
             field, whose = _TO_PART[kind]
             body = getattr(command, field)
@@ -282,7 +282,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 except Exception as error:
                     self._part_failed(number, whose, error)
         elif kind == C.ERROR and not self._connected.done():
-            self._connected.set_exception(RequestRefused(command.error.error, command.error.message))
+            self._connected.set_exception(ConnectRefused(command.error.error, command.error.message))
         elif kind in _ANSWERS:
             body = getattr(command, _ANSWERS[kind])
             if kind == C.PRODUCER_SUCCESS and not body.producer_ready:
@@ -303,11 +303,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if part is not None:
             _tell_lost(part, ConnectionLost(f"processing what the broker sent failed: {error!r}"))
 
-    def _prove_again(self) -> None:
-        """The credentials have expired: a token from a file or a function may be newer by now."""
+    def _prove_again(self, challenge: bytes) -> None:
+        """The broker asks for more; or the credentials have expired, and a token from a file or a function may be newer
+        by now."""
         try:
-            proof = self._security.proof()
+            proof = self._security.answer(challenge)
         except Exception as error:
+            if not self._connected.done():
+                self._connected.set_exception(error)
+                return
             log.warning("no new token for %s, which will close this connection: %s", self.peer_name, error)
             return
         answer = C(type=C.AUTH_RESPONSE)
@@ -354,6 +358,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Sends bytes, waiting while too many are queued for the socket."""
         await self._writable.wait()
         self.write_now(frame)
+
+    async def writable(self) -> None:
+        """Waits while too many bytes are queued for the socket."""
+        await self._writable.wait()
 
     def write_now(self, frame: bytes) -> None:
         """Sends bytes at once, for callers that bound the amount themselves."""

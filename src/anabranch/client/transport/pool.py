@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from anabranch.client.errors import ConnectionLost
-from anabranch.client.security import NOBODY, TLS_SCHEME, Security
+from anabranch.client.security import NOBODY, PLAIN_SCHEME, TLS_SCHEME, Security
 from anabranch.client.transport.connection import ClientConnection
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -38,6 +38,9 @@ class Connections:
         """An open connection to that broker; raises ConnectionLost if it cannot be opened."""
         if self._is_closed:
             raise ConnectionLost("the client is closed")
+        if self.has_tls and not url.startswith(f"{TLS_SCHEME}://"):
+            # Credentials would go there in clear text.
+            raise ConnectionLost(f"{url} has no TLS, and this client connects with TLS only")
         opening = self._open.get(url)
         if opening is None or (opening.done() and not _is_usable(opening)):
             # Awaited by all concurrent callers, and by `close`.
@@ -59,6 +62,13 @@ class Connections:
     def choose(self, plain: str, tls: str) -> str:
         """The one of a broker's two addresses to use: a client that began with TLS stays with TLS."""
         return tls if self.has_tls else plain
+
+    def assigned(self, close: pb.CommandCloseProducer | pb.CommandCloseConsumer) -> str:
+        """The broker that serves the topic of a producer or consumer now, as the broker that closed it says; "" if it
+        names none that this client can use."""
+        url = self.choose(close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls)
+        scheme = TLS_SCHEME if self.has_tls else PLAIN_SCHEME
+        return url if url.startswith(f"{scheme}://") else ""
 
     async def owner(self, topic: str) -> ClientConnection:
         """A connection to the broker that serves a classic topic or a segment, by lookup."""

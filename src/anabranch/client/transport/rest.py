@@ -10,11 +10,12 @@ import urllib.request
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 
 from anabranch.client.security import NOBODY, Security
 from anabranch.client.transport import keep_alive
 from anabranch.model.names import TopicName
+from anabranch.model.redirects import UnsafeRedirect, redirected
 
 REDIRECTS_MAX: Final = 5
 
@@ -41,12 +42,16 @@ class RestAnswer:
 def call(
     method: str, url: str, body: object = None, *, security: Security = NOBODY, timeout_s: float = 30.0
 ) -> RestAnswer:
-    """The last answer, whatever its status, after following redirects. Raises AccessFailed without a token."""
+    """The last answer, whatever its status, after following redirects. A redirect that must not be followed
+    (`model/redirects.py`) is the last answer, with the reason. Raises AccessFailed without a token."""
     for _ in range(REDIRECTS_MAX):
         answer = _send(method, url, body, security, timeout_s)
         if answer.status not in (307, 308) or not answer.location:
             return answer
-        url = urljoin(url, answer.location)
+        try:
+            url = redirected(url, answer.location)
+        except UnsafeRedirect as error:
+            return RestAnswer(answer.status, json.dumps({"reason": str(error)}).encode())
     raise NotAnswered(f"{REDIRECTS_MAX} redirects led nowhere")
 
 

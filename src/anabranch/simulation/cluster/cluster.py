@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterData
@@ -21,11 +21,11 @@ from anabranch.errors import AnabranchError
 from anabranch.metadata.port import SessionState
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.node import PORT, Node
-from anabranch.simulation.cluster.owners import RegisteredOwners, RemoteSegments
-from anabranch.simulation.cluster.sabotage import BAD_LOGS, Sabotage, corrupt
+from anabranch.simulation.cluster.sabotage import BAD_LOGS, OldReads, Sabotage, corrupt
 from anabranch.simulation.machine.disk import DiskWeather, SlowLog
+from anabranch.simulation.machine.followers import LAG_MAX_S
 from anabranch.simulation.machine.loop import Host, SimLoop, context_of
-from anabranch.simulation.machine.network import Network
+from anabranch.simulation.machine.network import Network, NetworkLink
 from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
 from anabranch.storage.memory import MemoryMedium
 
@@ -55,7 +55,10 @@ class Cluster:
         note: Callable[[str], None],
         sabotage: frozenset[Sabotage] = frozenset(),
         config: BrokerConfig = CONFIG,
+        lags: random.Random | None = None,
     ) -> None:
+        """With `lags`, each session reads from a server that is as far behind as they say."""
+        self._lags = lags
         self._sabotage = sabotage
         self._config = config
         self.loop = loop
@@ -65,10 +68,9 @@ class Cluster:
         self.nodes = [Node(name) for name in names]
         self.metadata = WatchedMetadata(loop.now_ms, look)
         self.medium = MemoryMedium()
+        self.seed = chance.getrandbits(64)
         self.weather = StoreWeather()
         self.disks = DiskWeather()
-        # The chance that a call from broker to broker is lost, on its way there or back.
-        self.call_loss = 0.0
 
     @property
     def up(self) -> list[Node]:
@@ -80,6 +82,11 @@ class Cluster:
 
     def node_at(self, service_url: str) -> Node | None:
         return next((node for node in self.nodes if node.url == service_url and node.is_up), None)
+
+    def links(self) -> list[NetworkLink]:
+        """The connections between brokers."""
+        names = {node.name for node in self.nodes}
+        return [link for link in self.network.links if names.issuperset(link.hosts)]
 
     # -- living and dying
 
@@ -104,14 +111,21 @@ class Cluster:
             return
 
     async def _boot(self, node: Node) -> None:
-        node.store = Store(await self.metadata.connect(), self.weather, self.chance)
+        session = await self.metadata.connect()
+        lag_s = 0.0 if self._lags is None else self._lags.choice((0.0, 0.02, 0.2, 1.0)) * LAG_MAX_S
+        follower = self.metadata.follower(session, lag_s) if lag_s else None
+        make_store = OldReads if Sabotage.BELIEVE_OLD_READS in self._sabotage else Store
+        node.store = make_store(session, self.weather, self.chance, follower)
+        if lag_s:
+            self.note(f"{node} reads metadata that is {lag_s} s behind")
         metadata = node.store
         resources = Resources(metadata, self._config.cluster_name)
         await resources.start()
         http_url = f"http://{node.name}:8080"
-        await resources.bootstrap(ClusterData(service_url=http_url, broker_service_url=node.url))
-        log = node.log = self.new_log(Incarnation(f"{node.name}-{node.lives}"))
-        owners = RegisteredOwners(metadata, BrokerAddress(node.url, http_url))
+        cluster = ClusterData(service_url=http_url, broker_service_url=node.url)
+        await resources.bootstrap(cluster, me=broker_id(node.url))
+        incarnation = Incarnation(f"{node.name}-{node.lives}")
+        log = node.log = self.new_log(incarnation)
         broker = Broker(
             self._config,
             metadata,
@@ -120,12 +134,12 @@ class Cluster:
             service_url=node.url,
             http_url=http_url,
             now_ms=self.loop.now_ms,
-            owners=owners,
-            remote_segments=lambda owner: RemoteSegments(self, owner),
+            in_cluster=True,
+            # A source of its own: what brokers draw changes nothing else.
+            random_bytes=random.Random(f"{self.seed}/{incarnation}").randbytes,
         )
         if self._sabotage:
             corrupt(broker, self._sabotage)
-        owners.start()
         await broker.start()
         node.broker = broker
         await self.loop.create_server(broker.new_session, node.name, PORT)

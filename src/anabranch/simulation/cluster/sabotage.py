@@ -11,11 +11,13 @@ from anabranch.broker.broker import Broker
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.scalable.owner.segments import SegmentOwner
 from anabranch.controller.ports import SegmentStatus
+from anabranch.metadata.port import Versioned
 from anabranch.model.hidden_writes import Fate, WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.model.segments import Segment
 from anabranch.simulation.machine.disk import SlowLog
+from anabranch.simulation.machine.store import Store
 from anabranch.storage.port import LedgerState, LiveLedger
 
 
@@ -24,6 +26,7 @@ class Sabotage(Enum):
     FORGET_CURSORS = "children are made without the subscriptions' cursors"
     HAND_OUT_EARLY = "owners report every sealed segment as drained"
     LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+    BELIEVE_OLD_READS = "brokers ask for fresh reads and get old ones"
     KNOW_LAST_OWNER = "a log does not learn of the ledgers that owners before a topic's last one wrote"
     SHOW_LOSERS = "owners show every attempt of a batch that is decided"
 
@@ -77,6 +80,13 @@ class UnfencedLog(SlowLog):
             wal.fenced.clear()
             wal.is_fenced = False
         return taken
+
+
+class OldReads(Store):
+    """A store whose fresh reads are as old as any."""
+
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
+        return await super().get(path, fresh=False)
 
 
 class ForgetfulLog(SlowLog):

@@ -149,11 +149,14 @@ class Faults:
         _mend(weather)
 
     async def _calls(self) -> None:
+        """Packets are slow, and links between brokers are cut again and again: requests or answers are lost."""
         world = self._world
-        world.cluster.call_loss = world.chance.uniform(0, 0.4)
+        world.note("links between brokers break")
         world.network.weather = Weather(straggler_chance=world.chance.uniform(0, 0.3), refuse_chance=0.1)
-        await asyncio.sleep(world.chance.uniform(0.5, 3.0))
-        world.cluster.call_loss = 0.0
+        every_s, end_s = world.chance.uniform(0.02, 0.5), world.loop.time() + world.chance.uniform(0.5, 3.0)
+        while world.loop.time() < end_s:
+            await asyncio.sleep(world.chance.uniform(0, 2 * every_s))
+            world.network.cut(world.cluster.links())
         world.network.weather = Weather()
 
     # -- the end of the faults
@@ -162,14 +165,12 @@ class Faults:
         world = self._world
         world.network.join_all()
         world.network.weather = CALM
-        world.cluster.call_loss = 0.0
         world.cluster.disks.sync_max_s = 0.0
         _mend(world.cluster.weather)
         while self._under_way:
             await asyncio.wait(self._under_way)
         world.network.join_all()
         world.network.weather = CALM
-        world.cluster.call_loss = 0.0
         world.cluster.disks.sync_max_s = 0.0
         _mend(world.cluster.weather)
 

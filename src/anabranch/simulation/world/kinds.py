@@ -16,6 +16,7 @@ class TroubleKind(Enum):
     LEAKS = "everybody leaves in the end, and nothing of anybody may stay attached"
     LOG_ENDS = "a broker's log ends under load"
     SPOILT = "a topic whose state cannot be encoded, and subscriptions that raise when they are told"
+    BEHIND = "brokers read metadata from servers that are up to half a second behind"
 
 
 # The percentage of runs in which a kind takes part.

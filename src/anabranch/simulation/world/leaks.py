@@ -33,8 +33,13 @@ async def check(world: World) -> None:
 
 def _left(world: World) -> Iterator[str]:
     for node in world.cluster.up:
+        peers = [session for session in node.broker.sessions if session.peer]
         for session in node.broker.sessions:
-            yield f"{node} has a connection from {session.address}"
+            if not session.peer:
+                yield f"{node} has a connection from {session.address}"
+        for session in peers:
+            if sum(other.peer == session.peer for other in peers) > 1:
+                yield f"{node} has several links from {session.peer}"
         for topic in node.broker.loaded().values():
             for what in _attached(topic):
                 yield f"{topic.name} at {node} has {what}"

@@ -88,7 +88,15 @@ class World:
         names = [f"b{n + 1}" for n in range(brokers)]
         config = CONFIG if self.keeps_sealed else replace(CONFIG, log_linger_seconds=0)
         self.cluster = Cluster(
-            self.loop, self.network, self.chance, names, self._look, self.note, sabotage, config
+            self.loop,
+            self.network,
+            self.chance,
+            names,
+            self._look,
+            self.note,
+            sabotage,
+            config,
+            random.Random(f"{seed} lags") if TroubleKind.BEHIND in self.kinds else None,
         )
         self.laws = Laws(self.cluster.metadata.peek, self._opened, self.wrong)
         self.is_calm = False

@@ -2,8 +2,9 @@
 
 A fence is a file in `fences/` of the victim's folder that names ledgers, or all. The fencer creates it and then reads
 the log's tail; the writer looks for it between sync and confirmation. On a coherent file system at least one of them
-sees the other. What the fencer found is stored in `taken/`, a numbered sequence; of two answers for a ledger the first
-counts.
+sees the other. So that a look costs the same however many fences there are, each fence adds a byte to a file beside
+them: the writer lists the folder only when that file has grown. What the fencer found is stored in `taken/`, a numbered
+sequence; of two answers for a ledger the first counts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from anabranch.storage.port import LedgerState, LogError
 
 FENCES = "fences"
 TAKEN = "taken"
+# As many bytes as fences were raised.
+RAISED = ".raised"
 
 
 class FenceNote(msgspec.Struct):
@@ -58,12 +61,21 @@ def read_whole(files: Files, path: Path) -> bytes:
         files.close(fd)
 
 
+def make_folders(files: Files, folder: Path) -> None:
+    """What a writer needs in its folder before it can be fenced."""
+    for name in (FENCES, TAKEN):
+        files.make_folder(folder / name)
+    files.append(folder / FENCES / RAISED, b"")
+
+
 def raise_fence(files: Files, folder: Path, ledgers: Collection[LedgerId] | None) -> None:
     """When this returns, the writer of `folder` will find the fence before it confirms anything more."""
     note = FenceNote(None if ledgers is None else sorted(ledgers))
     is_raised = create_only(files, folder / FENCES / secrets.token_hex(16), msgspec.json.encode(note))
     if not is_raised:
         raise LogError(f"a fence in {folder} has the name of another one")
+    # After the fence: a writer that sees that the file has grown finds the fence in the folder.
+    files.append(folder / FENCES / RAISED, b"|")
 
 
 class FenceWatch:
@@ -72,6 +84,8 @@ class FenceWatch:
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder / FENCES
+        self._raised = self._folder / RAISED
+        self._raised_seen = 0
         self._seen: set[str] = set()
         self.is_ended = False
         self.why = "was taken by another broker"
@@ -80,12 +94,14 @@ class FenceWatch:
     def look(self) -> bool:
         """True if there are new fences. A folder or fence that cannot be read ends the incarnation."""
         try:
+            raised = self._files.size(self._raised)
+            if raised == self._raised_seen:
+                return False
             names = self._files.list(self._folder)
         except OSError as error:
             self._end_unread(error)
             return True
-        if len(names) == len(self._seen):
-            return False
+        self._raised_seen = raised
         new = [name for name in names if name not in self._seen and not name.startswith(".")]
         for name in new:
             self._seen.add(name)
@@ -128,6 +144,16 @@ class FinalStates:
             return True
         return ledgers is not None and all(one in self.states or one in self.absent for one in ledgers)
 
+    def copy(self) -> FinalStates:
+        return FinalStates(
+            dict(self.states),
+            dict(self.namespaces),
+            set(self.absent),
+            self.is_final,
+            list(self.damage),
+            self.results,
+        )
+
 
 class ResultNote(msgspec.Struct):
     """The end of a stored result."""
@@ -137,8 +163,9 @@ class ResultNote(msgspec.Struct):
     damage: list[Damage]
 
 
-def load_taken(files: Files, folder: Path) -> FinalStates:
-    taken = FinalStates()
+def load_taken(files: Files, folder: Path, known: FinalStates | None = None) -> FinalStates:
+    """What was stored so far. Results that are in `known`, which stays as it is, are not read again."""
+    taken = FinalStates() if known is None else known.copy()
     while not taken.is_final:
         path = folder / TAKEN / str(taken.results)
         try:

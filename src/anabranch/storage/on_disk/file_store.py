@@ -124,6 +124,8 @@ class FileLogStore:
         self._taken: dict[Incarnation, fences.FinalStates] = {}
         self._indexed: dict[Incarnation, Indexed] = {}
         self._learning = asyncio.Lock()
+        # What callers wait to take, by incarnation: one recovery answers all of them.
+        self._asked: dict[Incarnation, list[Collection[LedgerId]]] = {}
         self._locks: list[int] = []
         self._is_started = False
         self._space = SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes)
@@ -247,8 +249,8 @@ class FileLogStore:
             files.make_folder(self._root)
             files.refuse_network(self._root)
             self._lock(self._root / takeover.LOCK, is_shared=self._is_shared)
-            for folder in (self._folder / fences.FENCES, self._folder / fences.TAKEN, self._root / "ledgers"):
-                files.make_folder(folder)
+            fences.make_folders(files, self._folder)
+            files.make_folder(self._root / "ledgers")
         except OSError as error:
             raise LogInUseError(f"cannot use {self._root} for the log: {error}") from error
         self._lock(self._folder / takeover.LOCK, is_shared=False)
@@ -512,23 +514,42 @@ class FileLogStore:
         known = self._taken.get(incarnation)
         if known is not None and known.has(ledgers):
             return known
-        async with self._learning:
-            known = self._taken.get(incarnation)
-            if known is not None and known.has(ledgers):
-                return known
-            folder = self._root / "wal" / incarnation
-            try:
-                known = await self._in_reader(takeover.take, self._files, folder, ledgers)
-            except FileNotFoundError as error:
-                if await self._in_reader(self._has_log, folder):
-                    # Do not answer that there is none: the caller would begin the topic again, empty.
-                    raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
-                # No incarnation of that name ever wrote here, or nothing of it is left.
-                return fences.FinalStates()
-            except OSError as error:
-                raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
-            self._taken[incarnation] = known
+        asked = self._asked.setdefault(incarnation, [])
+        mine: Collection[LedgerId] = () if ledgers is None else list(ledgers)
+        asked.append(mine)
+        try:
+            async with self._learning:
+                wanted = None if ledgers is None else {one for others in asked for one in others}
+                return await self._take_now(incarnation, ledgers, wanted)
+        finally:
+            # By identity: callers may ask for the same ledgers.
+            asked[:] = [one for one in asked if one is not mine]
+            if not asked and self._asked.get(incarnation) is asked:
+                del self._asked[incarnation]
+
+    async def _take_now(
+        self,
+        incarnation: Incarnation,
+        ledgers: Collection[LedgerId] | None,
+        wanted: Collection[LedgerId] | None,
+    ) -> fences.FinalStates:
+        """Takes those that are wanted, unless those asked for are known by now."""
+        known = self._taken.get(incarnation)
+        if known is not None and known.has(ledgers):
             return known
+        folder = self._root / "wal" / incarnation
+        try:
+            known = await self._in_reader(takeover.take, self._files, folder, wanted, known)
+        except FileNotFoundError as error:
+            if await self._in_reader(self._has_log, folder):
+                # Do not answer that there is none: the caller would begin the topic again, empty.
+                raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
+            # No incarnation of that name ever wrote here, or nothing of it is left.
+            return fences.FinalStates()
+        except OSError as error:
+            raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
+        self._taken[incarnation] = known
+        return known
 
     async def take_whole(self, incarnation: Incarnation) -> fences.FinalStates:
         """What a dead incarnation has left; nothing of it is wanted for that."""
@@ -543,29 +564,43 @@ class FileLogStore:
         except FileNotFoundError:
             return False
 
-    async def _index(self, incarnation: Incarnation) -> None:
-        """Puts another incarnation's files into the catalog; repeated when more of it has been taken."""
-        if incarnation == self._incarnation or self._is_indexed(incarnation):
+    async def _index(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None = None) -> None:
+        """Puts another incarnation's files into the catalog; repeated when more of it has been taken, or when an entry
+        that its writer has released is not in it."""
+        if incarnation == self._incarnation or self._is_indexed(incarnation, entry):
             return
         async with self._learning:
-            if self._is_indexed(incarnation):
+            if self._is_indexed(incarnation, entry):
                 return
             folder = self._root / "wal" / incarnation
-            try:
-                found = await self._in_reader(index_incarnation, self._files, folder, incarnation)
-            except FileNotFoundError:
-                found = Indexed([], results=0, is_final=True)
             old = self._indexed.get(incarnation)
+            try:
+                found = await self._in_reader(index_incarnation, self._files, folder, incarnation, old)
+            except FileNotFoundError:
+                found = Indexed([], fences.FinalStates(is_final=True))
             # New files first: readers look entries up meanwhile, and a file listed twice does no harm.
+            before = dict.fromkeys(old.files) if old is not None else {}
             for file in found.files:
-                self._catalog.add_indexed(file)
-            if old is not None:
-                self._catalog.remove(old.files)
+                if file not in before:
+                    self._catalog.add_indexed(file)
+            after = set(found.files)
+            self._catalog.remove([file for file in before if file not in after])
             self._indexed[incarnation] = found
 
-    def _is_indexed(self, incarnation: Incarnation) -> bool:
+    def _is_indexed(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None) -> bool:
         known, taken = self._indexed.get(incarnation), self._taken.get(incarnation)
-        return known is not None and (known.is_final or taken is None or known.results >= taken.results)
+        if known is None or known.is_final:
+            return known is not None
+        if entry is not None:
+            return self._catalog.locate(*entry, 1) is not None
+        return taken is None or known.taken.results >= taken.results
+
+    async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
+        await self._wal.flush()
+        for ledger in ledgers:
+            self._wal.check_released(ledger)
+        # Nothing is stored: a later take of these ledgers finds the same in the log or in the hand-over.
+        return self._local_states(ledgers)
 
     def _local_states(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerState]:
         """States as appended, which after a flush is as confirmed. Ledgers without any records are left out."""
@@ -615,10 +650,11 @@ class FileLogStore:
     async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
         if self._live.is_gone(ledger, first):
             raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
-        if incarnation != self._incarnation:
+        if incarnation != self._incarnation and first < end:
             if self._loading_rewritten is not None:
                 await self._loading_rewritten
-            await self._index(incarnation)
+            # Files are scanned in the order of the log: who has the last entry has those before it.
+            await self._index(incarnation, (ledger, end - 1))
         elif (writer := self._wal.writers.get(ledger)) is not None and writer.error is None:
             # Confirmed here. For a ledger that another broker took, the caller has the end from there.
             end = min(end, writer.entries_end)

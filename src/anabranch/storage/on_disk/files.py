@@ -93,6 +93,10 @@ class Files(Protocol):
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Writes all of the buffers one behind the other. Not durable until `sync`."""
 
+    def append(self, path: Path, data: bytes) -> None:
+        """Adds a few bytes to the end of a file, which is made if it is not there. Not durable. Other processes may do
+        the same at the same time: none of the bytes is lost."""
+
     def forget(self, path: Path) -> None:
         """Drops the file's synced pages from memory. Does nothing if the file is gone."""
 
@@ -220,6 +224,13 @@ class OsFiles:
                 # Only a hint, whose failure changes nothing: the sync that follows decides.
                 _sync_file_range(fd, offset, total, _WRITE_OUT)
             offset += total
+
+    def append(self, path: Path, data: bytes) -> None:
+        fd = _patiently(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
 
     def forget(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -1,12 +1,14 @@
 """Indexes files that another incarnation wrote. Blocking; runs on a thread.
 
 A finished file has its index in its footer; a file whose writer died has the index that its successor stored beside it
-(`NNNNNNNN.idx`). Only a file with neither, or with a damaged one, is scanned.
+(`NNNNNNNN.idx`). Only a file with neither, or with a damaged one, is scanned. The log of a writer that is alive grows
+and is indexed again and again: finished files are read once, and a scan goes on where the last one ended.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from crc32c import crc32c
 from anabranch.model.position import Incarnation
 from anabranch.storage.core import format as fmt
 from anabranch.storage.on_disk.catalog import FooterIndex, LogFile
-from anabranch.storage.on_disk.fences import load_taken
+from anabranch.storage.on_disk.fences import FinalStates, load_taken
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.recovery import FileStretch, Recovered, fold
 from anabranch.storage.on_disk.wal import wal_path
@@ -78,57 +80,103 @@ def read_part(files: Files, path: Path, start: int, stop: int) -> bytes:
         files.close(fd)
 
 
-def open_stretch(files: Files, folder: Path, number: int) -> tuple[FileStretch, int] | None:
-    """A log file to be scanned whole, with its nonce. None if it has no header: then nothing was written to it."""
+def open_stretch(
+    files: Files, folder: Path, number: int, start: int = fmt.FILE_BYTES
+) -> tuple[FileStretch, int] | None:
+    """A log file to be scanned from `start` on, with its nonce. None if it has no header: then nothing was written to
+    it."""
     path = wal_path(folder, number)
     view = files.map(path, 0, files.data_end(path))
     head = fmt.decode_file_header(view)
-    return (FileStretch(number, view, fmt.FILE_BYTES, is_whole=True), head[1]) if head is not None else None
+    return (FileStretch(number, view, start, is_whole=True), head[1]) if head is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """An incarnation's log files, as of that many stored results of take-overs. Once a result is final nothing is
-    added."""
+    """An incarnation's log files, as of the stored results of take-overs. Once a result is final nothing is added.
+
+    A file that its writer has not finished is indexed as far as it was written: the next indexing goes on there, and
+    what it finds is another `LogFile` of the same path.
+    """
 
     files: list[LogFile]
-    results: int
-    is_final: bool
+    taken: FinalStates
+    # Where the scan of unfinished files ended: (file, offset), and the number of the commit that comes next.
+    end: tuple[int, int] = (0, 0)
+    next_number: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.taken.is_final
 
 
-def index_incarnation(files: Files, folder: Path, incarnation: Incarnation) -> Indexed:
-    """Every log file of an incarnation, each with an index."""
+def index_incarnation(
+    files: Files, folder: Path, incarnation: Incarnation, before: Indexed | None = None
+) -> Indexed:
+    """Every log file of an incarnation, each with an index. Only what is not in `before` is read."""
+    before = before or Indexed([], FinalStates())
     # Loaded first: later writes may be missed here, but then they belong to no result that is counted here.
-    taken = load_taken(files, folder)
+    taken = load_taken(files, folder, before.taken)
+    known: dict[int, list[LogFile]] = {}
+    for part in before.files:
+        known.setdefault(part.number, []).append(part)
     found: list[LogFile] = []
     unknown: list[tuple[FileStretch, int]] = []
     for number in wal_numbers(files, folder):
-        file = load_file(files, wal_path(folder, number), number, incarnation)
+        parts = known.get(number, [])
+        if any(isinstance(one.index, FooterIndex) for one in parts):
+            found += parts
+            continue
+        start = before.end[1] if number == before.end[0] else fmt.FILE_BYTES
+        stretch = None
+        try:
+            file = load_file(files, wal_path(folder, number), number, incarnation)
+            if file is None and number >= before.end[0]:
+                stretch = open_stretch(files, folder, number, start)
+        except FileNotFoundError:
+            continue  # Its writer is alive and has given it back.
         if file is not None:
             found.append(file)
-        elif (stretch := open_stretch(files, folder, number)) is not None:
+        elif number < before.end[0]:
+            # Scanned to its end, and its writer has not finished it yet.
+            found += parts
+        elif stretch is not None:
+            # Behind the end nothing was found the last time.
+            found += parts if number == before.end[0] else []
             unknown.append(stretch)
         else:
             found.append(_empty_file(files, folder, incarnation, number))
+    end, next_number = before.end, before.next_number
     if unknown:
         stretches = [stretch for stretch, _ in unknown]
-        scanned = fold(stretches, unknown[0][1], is_from_beginning=stretches[0].file == 1)
-        found += scanned_files(files, folder, incarnation, scanned)
-    for file in found:
-        file.damage = sorted(
-            {one.offset for one in taken.damage if one.file == file.number} | set(file.damage)
+        first = stretches[0].file
+        scanned = fold(
+            stretches,
+            unknown[0][1],
+            is_from_beginning=first == 1 and first != before.end[0],
+            next_number=before.next_number if first == before.end[0] else None,
         )
-    return Indexed(found, taken.results, taken.is_final)
+        found += scanned_files(files, folder, incarnation, scanned, {one.number for one in found})
+        end, next_number = scanned.end, scanned.next_number
+    for part in found:
+        part.damage = sorted(
+            {one.offset for one in taken.damage if one.file == part.number} | set(part.damage)
+        )
+    return Indexed(found, taken, end, next_number)
 
 
-def scanned_files(files: Files, folder: Path, incarnation: Incarnation, scanned: Recovered) -> list[LogFile]:
+def scanned_files(
+    files: Files, folder: Path, incarnation: Incarnation, scanned: Recovered, known: Container[int]
+) -> list[LogFile]:
+    """The scanned files. Those whose numbers are known are further parts of a file."""
     found = []
     for number, index in scanned.indexes.items():
         file = LogFile(wal_path(folder, number), number, incarnation)
         file.index = index
-        file.disk_bytes = files.disk_bytes(file.path)
+        file.disk_bytes = files.disk_bytes(file.path) if number not in known else 0
         file.damage = [one.offset for one in scanned.damage if one.file == number]
-        found.append(file)
+        if number not in known or next(iter(index.rows()), None) is not None or file.damage:
+            found.append(file)
     return found
 
 

@@ -180,17 +180,22 @@ class Recovered:
     confirmed: tuple[int, int]
     # By file number, the end of its last commit that counts.
     ends: dict[int, int] = field(default_factory=dict)
+    # The number of the commit that comes next; None if no commit was found.
+    next_number: int | None = None
 
 
-def fold(stretches: Sequence[FileStretch], nonce: int, *, is_from_beginning: bool) -> Recovered:
-    """The sum of the commits. The stretches are in log order, from a checkpoint's beginning or the log's."""
+def fold(
+    stretches: Sequence[FileStretch], nonce: int, *, is_from_beginning: bool, next_number: int | None = None
+) -> Recovered:
+    """The sum of the commits. The stretches are in log order, from a checkpoint's beginning or the log's, or from the
+    commit of that number on."""
     confirmed = (0, 0)
     for stretch in stretches:
         for _, header in scan_headers(stretch, nonce):
             confirmed = max(confirmed, (header.confirmed_file, header.confirmed_end))
     start = (stretches[0].file, stretches[0].start) if stretches else (0, 0)
     found = Recovered({}, {one.file: OpenIndex() for one in stretches if one.is_whole}, [], start, confirmed)
-    expected = 1 if is_from_beginning else None
+    expected = found.next_number = 1 if is_from_beginning else next_number
     for stretch in stretches:
         for at, header in scan_headers(stretch, nonce):
             place = (stretch.file, at)
@@ -206,7 +211,7 @@ def fold(stretches: Sequence[FileStretch], nonce: int, *, is_from_beginning: boo
                     return found
                 found.damage += _damage_of(commit)
             _apply(found, commit)
-            expected = header.number + 1
+            expected = found.next_number = header.number + 1
             found.end = (stretch.file, commit.end)
             found.ends[stretch.file] = commit.end
     return found

@@ -4,7 +4,9 @@ The answer is stored create-only, so that every later owner gets the same one wi
 writer did not finish get an index beside them (`NNNNNNNN.idx`, the footer it would have written): the files themselves
 are never changed, because a writer thought dead may still wake up and write.
 
-The cost is proportional to what was written since the last checkpoint: older files are not even opened.
+The cost is proportional to what was written since the last checkpoint: older files are not even opened. Processes that
+want ledgers of one incarnation take turns, so that the first one's answer serves the others: a dead writer's log is
+recovered once, for all its ledgers. A turn is only an economy, and a process that waits too long for it goes ahead.
 
 Bytes that the writer did not record as synced are written again before they become part of an answer. A sync that fails
 leaves pages that look clean and are not on the disk: reading them proves nothing, and another sync does nothing. This
@@ -14,8 +16,10 @@ is done always, because a writer may have been killed before it could report a f
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +36,11 @@ from anabranch.storage.port import LogError
 log = logging.getLogger(__name__)
 
 LOCK = "lock"
+# Held by the process that takes ledgers of the incarnation.
+TURN = "turn"
+# How long a process waits for its turn, and how often it looks: the one before may be stopped.
+TURN_MAX_S = 5.0
+TURN_STEP_S = 0.01
 
 # How often a log that changes while it is read is read again. Such changes are rare, and rarely come twice.
 _TRIES = 10
@@ -85,10 +94,36 @@ def _add_ends(files: Files, folder: Path, numbers: list[int], found: Recovered) 
             known.entries_end = max(known.entries_end, first + count)
 
 
-def take(files: Files, folder: Path, ledgers: Collection[LedgerId] | None) -> FinalStates:
-    """Final states of those ledgers (None: all), fenced first unless an earlier answer has them."""
+def take(
+    files: Files, folder: Path, ledgers: Collection[LedgerId] | None, known: FinalStates | None = None
+) -> FinalStates:
+    """Final states of those ledgers (None: all), fenced first unless an earlier answer has them. `known` holds the
+    answers that the caller has read before."""
+    taken = fences.load_taken(files, folder, known)
+    if taken.has(ledgers):
+        files.sync_folder(folder / fences.TAKEN)
+        return taken
+    with _turn(files, folder):
+        return _take(files, folder, ledgers, taken)
+
+
+@contextlib.contextmanager
+def _turn(files: Files, folder: Path) -> Iterator[None]:
+    ends_s = time.monotonic() + TURN_MAX_S
+    while (lock := files.lock(folder / TURN, is_shared=False)) is None and time.monotonic() < ends_s:
+        time.sleep(TURN_STEP_S)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            files.close(lock)
+
+
+def _take(
+    files: Files, folder: Path, ledgers: Collection[LedgerId] | None, known: FinalStates
+) -> FinalStates:
     while True:
-        taken = fences.load_taken(files, folder)
+        taken = fences.load_taken(files, folder, known)
         if taken.has(ledgers):
             # The broker that stored the answer may have ended before the file's name was durable.
             files.sync_folder(folder / fences.TAKEN)

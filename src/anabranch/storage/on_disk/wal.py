@@ -551,6 +551,19 @@ class WriteAheadLog:
         except Exception:
             log.exception("the owner of ledger %s failed when it was notified of its loss", writer.ledger)
 
+    def check_released(self, ledger: LedgerId) -> None:
+        """Raises unless the ledger is closed and everything appended to it is confirmed, so that nothing will ever
+        change about it."""
+        writer = self.writers.get(ledger)
+        if writer is None:
+            raise LogError(f"ledger {ledger} is none of {self._incarnation}, or was deleted")
+        if writer.error is not None:
+            raise writer.error
+        if writer.is_open:
+            raise LogError(f"ledger {ledger} is still being written")
+        if (writer.entries_end, writer.state_end) != (writer.next_entry, writer.next_state):
+            raise LogError(f"not all of ledger {ledger} is confirmed")
+
     async def flush(self) -> None:
         """Returns once everything appended so far is confirmed, or the log has ended."""
         if self.filling is not None:

@@ -57,7 +57,7 @@ class StoredRecord:
 
     async def is_current(self) -> bool:
         """Whether the stored record still names our ledger last."""
-        found = await self._metadata.get(self.path)
+        found = await self._metadata.get(self.path, fresh=True)
         ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
         return bool(ledgers) and ledgers[-1].id == self._record.ledgers[-1].id
 

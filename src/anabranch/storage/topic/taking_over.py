@@ -1,14 +1,26 @@
-"""What is done to the ledgers of others: those of a topic's last owner are fenced, those of no record are deleted."""
+"""What is done to the ledgers of others: those of a topic's last owner are released by it or fenced, those of no record
+are deleted."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 
 from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.port import LedgerState, LogStore
+
+# Asks the broker of that incarnation to let go of the topic whose record is at that path, and of its open ledger there.
+# The answer is the ledger's final state. None if that broker cannot be asked or cannot say: the ledger is then fenced.
+# An error means that the topic must not be opened here now.
+LastWord = Callable[[Incarnation, LedgerId, str], Awaitable[LedgerState | None]]
+
+
+async def no_last_word(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+    """Asks no other broker: every ledger of another incarnation is fenced."""
+    return None
 
 
 def forget_unlisted(before: TopicRecord, after: TopicRecord, store: LogStore) -> None:
@@ -34,16 +46,23 @@ async def finish_delete(
 
 
 async def take_over(
-    record: TopicRecord, store: LogStore
+    path: str, record: TopicRecord, store: LogStore, last_word: LastWord
 ) -> tuple[TopicRecord, int | None, LedgerState | None]:
-    """Fences the writers of the record's open ledgers: the record with their ends, and where the state was found.
+    """Has the writers of the record's open ledgers release them, or fences them: the record with their ends, and where
+    the state was found.
 
     The state is in the last ledger that stored any: a ledger whose writer died before its first commit has none.
     """
     states: dict[int, LedgerState] = {}
     for ledger in record.ledgers:
         if ledger.end is None:
-            taken = await store.take(Incarnation(ledger.incarnation), [LedgerId(ledger.id)])
+            incarnation, id_ = Incarnation(ledger.incarnation), LedgerId(ledger.id)
+            if incarnation != store.incarnation:
+                word = await last_word(incarnation, id_, path)
+                if word is not None:
+                    states[ledger.id] = word
+                    continue
+            taken = await store.take(incarnation, [id_])
             states |= {int(number): state for number, state in taken.items()}
     record = record.with_ends(states)
     if (compacted := record.compacted) is not None and compacted.incarnation != store.incarnation:

@@ -1,8 +1,8 @@
 """A topic's managed log: its ledgers as one readable, appendable, trimmable whole.
 
-Opening a topic fences the writer of its last ledger, learns that ledger's end and the topic's state, and starts a
-ledger of this incarnation, whose id and incarnation are in the record before anything is written to it. The record
-says which entries exist; it changes only by compare-and-set.
+Opening a topic has the writer of its last ledger release it, or fences that writer. It learns the ledger's end and the
+topic's state, and starts a ledger of this incarnation, whose id and incarnation are in the record before anything is
+written to it. The record says which entries exist; it changes only by compare-and-set.
 
 This module writes; `view` reads, `stored_record` changes the record, `taking_over` fences the last owner. None decides
 anything about cursors: the state is bytes here, kept by the owner (`broker/topic/topic.py`).
@@ -33,7 +33,13 @@ from anabranch.storage.port import (
 from anabranch.storage.topic.compacted_writer import CompactedWriter
 from anabranch.storage.topic.ledger_ids import LedgerIds
 from anabranch.storage.topic.stored_record import StoredRecord, TopicGoneError, to_its_end
-from anabranch.storage.topic.taking_over import finish_delete, forget_unlisted, take_over
+from anabranch.storage.topic.taking_over import (
+    LastWord,
+    finish_delete,
+    forget_unlisted,
+    no_last_word,
+    take_over,
+)
 from anabranch.storage.topic.view import LogView
 
 log = logging.getLogger(__name__)
@@ -119,17 +125,25 @@ class TopicLog(LogView):
 
     @staticmethod
     async def open(
-        path: str, namespace: str, store: LogStore, metadata: MetadataStore, ids: LedgerIds, now_ms: int
+        path: str,
+        namespace: str,
+        store: LogStore,
+        metadata: MetadataStore,
+        ids: LedgerIds,
+        now_ms: int,
+        last_word: LastWord = no_last_word,
     ) -> TopicLog:
-        """Takes the topic over from its former owner. `start` must follow before anything is appended."""
+        """Takes the topic over from its former owner, which is asked for its last word. `start` must follow before
+        anything is appended."""
         while True:
-            found = await metadata.get(path)
+            # Fresh: the topic may have been created through another broker a moment ago.
+            found = await metadata.get(path, fresh=True)
             if found is None:
                 raise TopicGoneError(f"no topic at {path}")
             record = TopicRecord.decode(found.value)
             if record.is_deleting:
                 raise TopicGoneError(f"the topic at {path} is being deleted")
-            record, source, state = await take_over(record, store)
+            record, source, state = await take_over(path, record, store, last_word)
             ledger = LedgerRecord(
                 id=await ids.next(record.ledger_id_min),
                 incarnation=store.incarnation,
@@ -139,7 +153,7 @@ class TopicLog(LogView):
             try:
                 stored = await metadata.put(path, opened.encode(), if_version=found.version)
             except VersionConflict:
-                # Another broker changed the record since we read it: read it again, fence again.
+                # Another broker changed the record since we read it: read it again, ask or fence again.
                 continue
             forget_unlisted(record, opened, store)
             # Ledgers of owners before the last one, too: this store may never have heard of them.

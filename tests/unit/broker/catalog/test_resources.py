@@ -281,8 +281,8 @@ async def test_this_brokers_own_cluster_stays(resources: Resources) -> None:
 def test_bundles_cover_the_hash_space_once(count: int) -> None:
     bundles = Bundles.even(count).checked()
     assert len(bundles.boundaries) == count + 1
-    assert bundles.range_of(0).startswith("0x00000000_")
-    assert bundles.range_of(0xFFFFFFFF).endswith("_0xffffffff")
+    assert bundles.ranges.at(0).startswith("0x00000000_")
+    assert bundles.ranges.at(0xFFFFFFFF).endswith("_0xffffffff")
 
 
 def test_bundles_with_only_a_count_get_even_boundaries() -> None:

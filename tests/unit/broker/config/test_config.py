@@ -93,6 +93,9 @@ def test_a_slip_is_told_with_the_nearest_name_and_strangers_share_a_line(tmp_pat
         "defaultNumberOfNamespaceBundles=5000",
         "allowAutoTopicCreation=perhaps",
         "allowAutoTopicCreationType=both",
+        "logRetainedDiskShare=nan",
+        "logLingerSeconds=1" + "0" * 400,
+        "defaultRetentionTimeInMinutes=9223372036854775808",
         "just words",
     ],
 )

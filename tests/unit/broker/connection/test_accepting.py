@@ -8,7 +8,7 @@ import resource
 from collections.abc import AsyncIterator
 
 from anabranch.broker.connection.accepting import RESERVED, Acceptor, descriptors_for_connections
-from anabranch.broker.server import listen
+from anabranch.broker.runtime.listening import listen
 
 WAIT_MAX_S = 10.0
 

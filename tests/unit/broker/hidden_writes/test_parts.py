@@ -122,9 +122,9 @@ async def test_a_long_record_is_read_once_until_somebody_changes_it(
     asked: list[str] = []
     get = metadata.get
 
-    async def counted(path: str) -> Versioned | None:
+    async def counted(path: str, *, fresh: bool = False) -> Versioned | None:
         asked.append(path)
-        return await get(path)
+        return await get(path, fresh=fresh)
 
     monkeypatch.setattr(metadata, "get", counted)
     first = await records.get(BATCH)

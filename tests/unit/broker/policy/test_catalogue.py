@@ -33,6 +33,14 @@ APART = {
 }
 
 
+def test_a_topics_rate_counts_under_whatever_name_of_a_cluster_its_namespace_has_one() -> None:
+    of_namespace = NamespacePolicies(dispatch_rate={"elsewhere": DispatchRate(messages=10)})
+    unlimited = DispatchRate(messages=-1)
+    policies = TopicPolicies(dispatch_rate={"standalone": unlimited}).over(of_namespace)
+    assert effective(BrokerConfig(), policies).dispatch_rate == unlimited
+    assert effective(BrokerConfig(), TopicPolicies().over(of_namespace)).dispatch_rate.messages == 10
+
+
 def test_every_field_of_a_namespace_or_topic_has_one_row() -> None:
     rows = [policy.field for policy in CATALOGUE]
     assert len(rows) == len(set(rows))

@@ -11,6 +11,7 @@ import pytest
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.topic.topic import Topic
 from anabranch.client.errors import ConnectionLost, RequestRefused
+from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import TopicName
 from anabranch.model.position import LedgerId
@@ -181,6 +182,22 @@ async def test_a_topic_that_somebody_comes_back_to_keeps_all_its_subscriptions_o
         producer = await coming
         assert set((await topic(rest)).subscriptions) in ({"s1", "s2", "s3"}, set())
         await producer.close()
+
+
+async def test_a_topic_that_cannot_be_deleted_keeps_no_other_from_it(
+    rest: Rest, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.call("POST", f"{NS}/inactiveTopicPolicies", 204, json=UNUSED)
+    first = await topic(rest)
+    await topic(rest, TopicName.parse("persistent://public/default/u"))
+
+    async def unavailable() -> None:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(first.log, "delete", unavailable)
+    for clock.ahead_ms in (0, HOUR_MS):
+        await rest.broker.inactive_topics.sweep()
+    assert await rest.get(f"{V2}/persistent/public/default") == [str(NAME)]
 
 
 # -- a topic's end

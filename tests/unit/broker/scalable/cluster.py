@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.peers.topic_moves import CallsOfMoves
 from anabranch.broker.policy.namespace import ClusterRecord as ClusterRecord
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import Authorizer
@@ -25,6 +26,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.transport.connection import PartKind
 from anabranch.controller.ports import Segments
 from anabranch.metadata.memory import MemoryMetadata, MemoryStore
+from anabranch.model.bundles import bundle_ranges
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
@@ -45,6 +47,8 @@ from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Client
 
 NOW_MS = 1_700_000_000_000
+# The broker with this number has no https.
+WITHOUT_TLS = 2
 ELSEWHERE = "pulsar://elsewhere:6650"
 TOPIC = TopicName.parse("topic://public/default/orders")
 
@@ -56,15 +60,18 @@ class Assigned:
     brokers: list[BrokerAddress]
     mine: int
     moved: dict[TopicName, int] = field(default_factory=dict)
-    listeners: list[Callable[[], None]] = field(default_factory=list)
+    listeners: list[OwnersListener] = field(default_factory=list)
 
     def owner(self, topic: TopicName) -> BrokerAddress:
         return self.brokers[self.moved.get(topic, 0)]
 
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
     def is_mine(self, topic: TopicName) -> bool:
         return self.moved.get(topic, 0) == self.mine
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         self.listeners.append(callback)
         return lambda: self.listeners.remove(callback)
 
@@ -119,7 +126,7 @@ class Cluster:
             owners.moved[topic] = to
         for owners in self.owners:
             for told in list(owners.listeners):
-                told()
+                told(frozenset([bundle_ranges().of(topic)]))
 
     # -- what a controller stores
 
@@ -241,25 +248,30 @@ def name_of(segment: Segment, topic: TopicName = TOPIC) -> TopicName:
 
 @contextlib.asynccontextmanager
 async def running(
-    brokers: int = 1, config: BrokerConfig | None = None, authorizer: Authorizer | None = None
+    brokers: int = 1,
+    config: BrokerConfig | None = None,
+    authorizer: Authorizer | None = None,
+    *,
+    is_shared: bool = False,
+    moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
 ) -> AsyncIterator[Cluster]:
+    """With `is_shared` the brokers share the topics as they do in production, and nothing can be moved by `move`."""
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[BrokerAddress] = []
     owners: list[Assigned] = []
     nodes: list[Node] = []
 
-    def remote(owner: BrokerAddress) -> Segments:
-        return nodes[known.index(owner)].broker.segment_owner
-
     async with contextlib.AsyncExitStack() as stack:
         metadata = await store.connect()
         stack.push_async_callback(metadata.close)
         for number in range(brokers):
-            owners.append(Assigned(known, number))
+            assigned = None if is_shared else Assigned(known, number)
+            if assigned is not None:
+                owners.append(assigned)
             node = await stack.enter_async_context(
-                _node(number, store, medium, owners[-1], remote, config or BrokerConfig(), authorizer)
+                _node(number, store, medium, assigned, moves(nodes), config or BrokerConfig(), authorizer)
             )
-            known.append(BrokerAddress(node.broker.service_url, node.broker.http_url))
+            known.append(node.broker.registry.me.address)
             nodes.append(node)
         cluster = Cluster(store, metadata, nodes, owners)
         yield cluster
@@ -272,21 +284,23 @@ async def _node(
     number: int,
     store: MemoryMetadata,
     medium: MemoryMedium,
-    owners: Assigned,
-    remote: Callable[[BrokerAddress], Segments],
+    owners: Assigned | None,
+    moves: CallsOfMoves | None,
     config: BrokerConfig,
     authorizer: Authorizer | None,
 ) -> AsyncIterator[Node]:
     metadata = await store.connect()
     resources = Resources(metadata)
     await resources.start()
-    await resources.bootstrap(ClusterRecord())
+    http_url = f"http://broker-{number}:8080"
+    await resources.bootstrap(
+        ClusterRecord(service_url=http_url), me="" if owners is not None else f"broker-{number}"
+    )
     log = MemoryLogStore(medium, incarnation=Incarnation(f"broker-{number}"))
     await log.start()
     made: list[Broker] = []
     server = await asyncio.get_running_loop().create_server(lambda: made[0].new_session(), "127.0.0.1", 0)
     url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    http_url = f"http://broker-{number}:8080"
     broker = Broker(
         config,
         metadata,
@@ -294,9 +308,11 @@ async def _node(
         resources,
         service_url=url,
         http_url=http_url,
+        http_url_tls=f"https://broker-{number}:8443" if number != WITHOUT_TLS else "",
         now_ms=lambda: NOW_MS,
         owners=owners,
-        remote_segments=remote,
+        in_cluster=owners is None,
+        moves=moves,
         authorizer=authorizer,
     )
     made.append(broker)
@@ -305,7 +321,8 @@ async def _node(
     async with httpx.AsyncClient(transport=transport, base_url=http_url) as http, Client(url) as client:
         yield Node(broker, http, client, metadata)
     server.close()
-    await broker.close()
+    if not broker.is_closing:
+        await broker.close()
     await resources.close()
     await metadata.close()
 

@@ -55,9 +55,9 @@ class ReadHook:
             await act()
         return found
 
-    async def get(self, path: str) -> Versioned | None:
+    async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
         self.reads += 1
-        found = await self._store.get(path)
+        found = await self._store.get(path, fresh=fresh)
         if self.after_get is not None:
             await self.after_get(path)
         return found

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
+from anabranch.broker.errors import NotReadyError
 from anabranch.controller.core.errors import TopicMissing
 from anabranch.controller.feed import TopicFeed
 from anabranch.metadata.errors import AlreadyExists
@@ -94,17 +95,21 @@ class MovingOwners:
     """Everything is mine, except what has moved."""
 
     moved: dict[TopicName, BrokerAddress] = field(default_factory=dict)
-    missing: dict[TopicName, Exception] = field(default_factory=dict)
+    missing: set[TopicName] = field(default_factory=set)
 
-    def owner(self, topic: TopicName) -> BrokerAddress:
-        if topic in self.missing:
-            raise self.missing[topic]
-        return self.moved.get(topic, ME)
+    def owner(self, topic: TopicName) -> BrokerAddress | None:
+        return None if topic in self.missing else self.moved.get(topic, ME)
+
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        found = self.owner(topic)
+        if found is None:
+            raise NotReadyError(f"{topic} has no owner yet")
+        return found
 
     def is_mine(self, topic: TopicName) -> bool:
         return self.owner(topic) is ME
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         return lambda: None
 
 

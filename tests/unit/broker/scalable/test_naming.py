@@ -97,7 +97,7 @@ async def test_a_segment_is_found_where_its_owner_is(lab: BrokerLab) -> None:
     assert (found.response, found.brokerServiceUrl) == (Kinds.Connect, broker.service_url)
     owners.moved[TopicName.parse(FIRST)] = OTHER
     found = await look_up(peer, FIRST)
-    assert (found.response, found.brokerServiceUrl) == (Kinds.Redirect, OTHER.service_url)
+    assert (found.response, found.brokerServiceUrl) == (Kinds.Connect, OTHER.service_url)
     assert found.brokerServiceUrlTls == OTHER.service_url_tls
 
 
@@ -105,7 +105,7 @@ async def test_a_classic_topic_is_found_where_its_owner_is(lab: BrokerLab) -> No
     name = TopicName.parse("persistent://public/default/plain")
     broker = await lab.broker(owners=MovingOwners(moved={name: OTHER}))
     found = await look_up(await lab.peer(broker), str(name))
-    assert (found.response, found.brokerServiceUrl) == (Kinds.Redirect, OTHER.service_url)
+    assert (found.response, found.brokerServiceUrl) == (Kinds.Connect, OTHER.service_url)
 
 
 @pytest.mark.parametrize(

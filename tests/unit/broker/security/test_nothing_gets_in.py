@@ -281,7 +281,7 @@ async def test_no_command_is_served_before_connect(acme: Guarded) -> None:
 @pytest.mark.parametrize("proof", [None, *BAD_TOKENS.values()], ids=["none", *BAD_TOKENS])
 async def test_nobody_is_connected_without_a_good_token(acme: Guarded, proof: str | None) -> None:
     before = await state(acme.broker)
-    for method in ("token", "none", "tls", "basic", "athenz", ""):
+    for method in ("token", "none", "tls", "basic", "athenz", "anabranch-peer", ""):
         async with acme.wire(proof, method) as (wire, answer):
             assert answer is not None
             assert answer.error.error == pb.AuthenticationError
@@ -324,6 +324,8 @@ async def test_the_commands_tried_are_served_to_a_role_that_has_the_right(acme: 
         "WATCH_SCALABLE_TOPICS",
         "WATCH_TOPIC_LIST",
     }
+    # Brokers exchange these, and no role of a client has a right to them.
+    assert not named & {"ANABRANCH_PEER", "ANABRANCH_PEER_RESPONSE"}
 
 
 async def test_good_and_bad_proofs_are_counted_and_nothing_of_what_was_shown(acme: Guarded) -> None:

@@ -85,8 +85,10 @@ async def test_guessing_has_a_limit_that_other_addresses_and_known_users_do_not_
         with pytest.raises(AuthenticationFailed, match="wrong password"):
             await users.learn(b"bob:guess", "mallory", 0)
     for guess in (b"bob:guess", b"bob:secret"):
-        with pytest.raises(AuthenticationFailed, match="try again"):
+        with pytest.raises(AuthenticationFailed, match="try again") as refused:
             await users.learn(guess, "mallory", 0)
+        # Clients whose credentials are refused never come again.
+        assert refused.value.code == pb.TooManyRequests
     assert users.identify(b"ann:secret") == Identity("ann")
     assert await users.learn(b"bob:secret", "elsewhere", 0) == Identity("bob")
     with pytest.raises(AuthenticationFailed, match="wrong password"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -714,3 +715,33 @@ def test_parts_of_a_batch_acknowledged_one_by_one_in_a_turn_are_written_once(rig
         state.apply(stored, delta)
     assert stored.subscriptions["sub"].cursor == rig.subscription.cursor
     assert rig.subscription.cursor.batches[places[0]] == left
+
+
+@pytest.mark.parametrize("what", ["seek", "seek to time", "skip", "expire", "properties"])
+def test_a_deleted_subscription_writes_nothing_that_would_count_for_the_next_of_its_name(
+    rig: Rig, what: str
+) -> None:
+    old = rig.subscription
+    rig.publish(3)
+
+    async def late() -> None:
+        match what:
+            case "seek":
+                await old.seek(rig.log.end)
+            case "seek to time":
+                await old.seek_to_time(rig.loop.now_ms() + 60_000)
+            case "skip":
+                await old.skip_all()
+            case "expire":
+                await old.expire_before(rig.loop.now_ms() + 60_000)
+            case "properties":
+                await old.set_properties({"a": "b"})
+
+    rig.loop.run(old.announce())
+    rig.loop.run(old.delete())
+    rig.journal.record(state.subscribed("sub", rig.log.first))
+    with contextlib.suppress(NotReadyError):
+        rig.loop.run(late())
+    rig.loop.settle()
+    found = state.fold(None, rig.journal.deltas).subscriptions["sub"]
+    assert (found.cursor.next, found.properties) == (rig.log.first, {})

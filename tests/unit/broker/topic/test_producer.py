@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.topic.producer import Admission, AdmissionVerdict, AttachedProducer
 from anabranch.storage.port import Buffer
 from anabranch.wire import pulsar_pb2 as pb
@@ -27,7 +28,7 @@ class Link:
 
     def attach_producer(self, producer: AttachedProducer) -> None: ...
 
-    def producer_closed(self, producer: AttachedProducer) -> None: ...
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None: ...
 
     async def is_alive(self) -> bool:
         return True

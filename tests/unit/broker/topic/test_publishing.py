@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.state.dedup import Deduplication
 from anabranch.broker.topic.producer import AttachedProducer
 from anabranch.broker.topic.publishing import Publishing
@@ -54,7 +55,7 @@ class Link:
 
     def attach_producer(self, producer: AttachedProducer) -> None: ...
 
-    def producer_closed(self, producer: AttachedProducer) -> None: ...
+    def producer_closed(self, producer: AttachedProducer, moved_to: Addresses | None = None) -> None: ...
 
     async def is_alive(self) -> bool:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from anabranch.metadata.errors import StoreUnavailable
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.names import NamespaceName, TopicName
 from anabranch.storage.memory import MemoryLogStore
+from anabranch.storage.port import LogDamagedError
 from anabranch.storage.topic.taking_over import finish_delete
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry, encode_send
@@ -231,3 +233,23 @@ async def test_one_topics_trouble_does_not_stop_the_rates_of_the_others(
         async with asyncio.timeout(30):
             while later.rates_in == (0.0, 0.0):
                 await (await producer.send(b"x"))
+
+
+async def test_damage_is_skipped_while_subscriptions_come_and_go(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await opened(rest)
+    await rest.publish("t", b"one")
+    await topic.create_subscription("s", "earliest", {})
+    damage = LogDamagedError(topic.log.ledger, 0, 1, "a file", 17)
+    monkeypatch.setattr(
+        topic.subscriptions["s"], "dispatcher", SimpleNamespace(damage=damage, wake=lambda: None)
+    )
+
+    async def skipped(_: LogDamagedError) -> int:
+        await topic.create_subscription("another", "earliest", {})
+        return 1
+
+    monkeypatch.setattr(topic.log, "skip_damage", skipped)
+    assert await topic.skip_damage() == 1
+    monkeypatch.setattr(topic.subscriptions["s"], "dispatcher", None)

@@ -217,3 +217,26 @@ async def test_a_receipt_out_of_turn_sends_again_what_was_passed_over(
         script.receipt(ROOT, 1)
         await results(receipts)
         assert script.sent == [(ROOT, 0), (ROOT, 1), (ROOT, 0), (ROOT, 1)]
+
+
+@pytest.mark.parametrize("error", [pb.NotAllowedError, pb.TooManyRequests, pb.ServiceNotReady])
+async def test_a_broker_that_has_no_room_for_a_connection_is_tried_again(
+    script: ScriptedBroker, client: Client, error: int
+) -> None:
+    async with await client.producer("topic://public/default/t") as producer:
+        await producer.send(b"1")
+        script.connects_refused = [error] * 2
+        script.links[0].cut()
+        await producer.send(b"2")
+        assert not script.connects_refused
+
+
+async def test_a_producer_whose_credentials_a_broker_no_longer_accepts_says_so(
+    script: ScriptedBroker, client: Client
+) -> None:
+    async with await client.producer("topic://public/default/t") as producer:
+        await producer.send(b"1")
+        script.connects_refused = [pb.AuthenticationError] * 100
+        script.links[0].cut()
+        with pytest.raises(RequestRefused, match="AuthenticationError"):
+            await producer.send(b"2")

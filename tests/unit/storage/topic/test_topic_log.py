@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,10 +11,10 @@ import pytest
 
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
-from anabranch.model.position import Incarnation, Position
+from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
-from anabranch.storage.port import FencedError, LogDamagedError, LogError
+from anabranch.storage.port import FencedError, LedgerState, LogDamagedError, LogError
 from anabranch.storage.topic.ledger_ids import LedgerIds
 from anabranch.storage.topic.stored_record import TopicGoneError
 from anabranch.storage.topic.topic_log import TopicLog
@@ -137,6 +138,94 @@ async def test_opening_a_topic_fences_its_last_owner() -> None:
         pass
     assert owner.end == 0
     assert await contents(successor) == []
+
+
+async def test_a_former_owner_that_gives_its_last_word_is_not_fenced() -> None:
+    world = World()
+    first, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    owner = Owner(b"one")
+    log = await world.open(first, metadata, owner)
+    asked: list[tuple[Incarnation, LedgerId, str]] = []
+
+    async def last_word(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        asked.append((incarnation, ledger, path))
+        for n in range(3):
+            log.append(entry(n), 1)
+        owner.state = b"last"
+        log.close()
+        return (await first.release([ledger]))[ledger]
+
+    second, metadata = await world.broker()
+    ids = LedgerIds(metadata)
+    successor = await TopicLog.open(PATH, "public/default", second, metadata, ids, 1000, last_word)
+    assert asked == [(first.incarnation, LedgerId(log.ledger), PATH)]
+    assert successor.recovered == LedgerState(3, b"last", (), sum(len(entry(n)) for n in range(3)))
+    assert len(await contents(successor)) == 3
+    first.look_for_fences()
+    assert (owner.end, owner.error) == (3, None)
+    # Its own ledgers and those whose ends are known need no word.
+    successor.start(Owner())
+    successor.close()
+    await TopicLog.open(PATH, "public/default", second, metadata, ids, 1000, last_word)
+    assert len(asked) == 1
+
+
+async def test_a_former_owner_that_says_nothing_is_fenced() -> None:
+    world, _, owner, log = await opened()
+    second, metadata = await world.broker()
+    asked: list[LedgerId] = []
+
+    async def silent(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        asked.append(ledger)
+        return None
+
+    await TopicLog.open(PATH, "public/default", second, metadata, LedgerIds(metadata), 1000, silent)
+    assert asked == [log.ledger]
+    with contextlib.suppress(FencedError):
+        log.append(entry(0), 1)
+    await owner.until(lambda: owner.error is not None)
+    assert isinstance(owner.error, FencedError)
+
+
+async def test_a_former_owner_that_refuses_keeps_the_topic() -> None:
+    world, metadata, owner, log = await opened()
+    before = await metadata.get(PATH)
+    second, metadata = await world.broker()
+
+    async def refusing(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        raise LogError("it is mine")
+
+    with pytest.raises(LogError, match="mine"):
+        await TopicLog.open(PATH, "public/default", second, metadata, LedgerIds(metadata), 1000, refusing)
+    assert await metadata.get(PATH) == before
+    log.append(entry(0), 1)
+    await owner.until(lambda: owner.end == 1)
+
+
+async def test_the_last_word_is_asked_for_again_when_the_record_has_changed_meanwhile() -> None:
+    world = World()
+    first, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    logs = [await world.open(first, metadata, Owner())]
+    asked: list[int] = []
+
+    async def last_word(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        asked.append(ledger)
+        log = logs.pop()
+        log.append(entry(len(asked)), 1)
+        log.close()
+        word = (await first.release([ledger]))[ledger]
+        if len(asked) == 1:
+            # The former owner opens the topic once more before its successor could.
+            logs.append(await world.open(first, metadata, Owner()))
+        return word
+
+    second, other = await world.broker()
+    successor = await TopicLog.open(PATH, "public/default", second, other, LedgerIds(other), 1000, last_word)
+    assert len(asked) == 2
+    assert asked[0] < asked[1] < successor.ledger
+    assert len(await contents(successor)) == 2
 
 
 async def test_state_follows_the_topic_through_owners_that_wrote_nothing() -> None:

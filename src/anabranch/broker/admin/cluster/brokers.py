@@ -1,4 +1,7 @@
-"""`/admin/v2/brokers`: the health and the configuration of this broker."""
+"""`/admin/v2/brokers`: which brokers there are, and the health and the configuration of this one.
+
+Admin clients know a broker by the host and port of its REST, as in Pulsar; the id that brokers have for each other is
+understood too."""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from anabranch.broker.admin.http.answer import HttpAnswer
-from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.names import decoded
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.routes import Routes
@@ -20,8 +23,13 @@ routes = Routes("/admin/v2/brokers", tag="brokers")
 
 
 @routes.get("/health", is_text=True)
-async def health(services: AdminServices) -> str:
-    """`ok` once clients can connect: this port opens after the binary one. 503 while publishing is impossible."""
+async def health(services: AdminServices, brokerId: str = "") -> str:
+    """`ok` once clients can connect: this port opens after the binary one. 503 while publishing is impossible.
+    `brokerId` asks for another broker's health."""
+    if brokerId:
+        _check_this(services, brokerId)
+    if services.shared is not None and not services.registry.is_registered:
+        raise RestError(503, "this broker is not registered with the others at present: its session was lost")
     if services.log.ended is not None:
         raise RestError(503, _ended(services))
     if not services.log.is_accepting:
@@ -52,7 +60,9 @@ async def version(services: AdminServices) -> str:
 
 @routes.get("/leaderBroker")
 async def leader(services: AdminServices) -> dict[str, str]:
-    return {"brokerId": _broker_id(services.http_url), "serviceUrl": services.http_url}
+    """The broker that has run for longest; it does what one broker is enough for."""
+    found = services.registry.leader().address
+    return {"brokerId": found.web_id, "serviceUrl": found.http_url}
 
 
 @routes.get("/configuration")
@@ -108,26 +118,34 @@ async def internal_configuration() -> dict[str, Any]:
 
 @routes.get("")
 async def list_brokers(services: AdminServices) -> list[str]:
-    return [_broker_id(services.http_url)]
+    """The brokers that are registered now."""
+    return sorted(one.address.web_id for one in services.registry.living().values())
 
 
 @routes.get("/{cluster}")
 async def brokers_of_cluster(services: AdminServices, cluster: str) -> list[str]:
     await services.resources.cluster_data(cluster)
-    return [_broker_id(services.http_url)] if cluster == services.resources.cluster else []
+    return await list_brokers(services) if cluster == services.resources.cluster else []
 
 
 @routes.get("/{cluster}/{broker_id}/ownedNamespaces")
 async def owned_namespaces(services: AdminServices, cluster: str, broker_id: str) -> dict[str, Any]:
     """The bundles of which the broker has topics open."""
-    if decoded(broker_id) != _broker_id(services.http_url):
-        raise RestError(404, f"Ask {decoded(broker_id)} itself: this is {_broker_id(services.http_url)}")
+    _check_this(services, decoded(broker_id))
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     return {f"{name.namespace}/{bundle}": status for name, bundle in (await open_bundles(services)).items()}
 
 
-def _broker_id(url: str) -> str:
-    return url.partition("://")[2]
+def _check_this(services: AdminServices, broker: str) -> None:
+    """AskElsewhere if that is another living broker; 404 if it is none."""
+    me = services.registry.me
+    if broker in (me.id, me.address.web_id):
+        return
+    found = services.registry.named(broker)
+    if found is None:
+        raise RestError(404, f"There is no broker {broker}; see the list of brokers")
+    if found.run_id != me.run_id:
+        raise AskElsewhere(found.address)
 
 
 def _as_text(value: object) -> str:

@@ -17,6 +17,7 @@ from anabranch.broker.admin.http.request import CallerGone, HttpRequest, Receive
 from anabranch.broker.admin.http.route_table import FoundRoute, RouteTable
 from anabranch.broker.admin.http.routes import Route
 from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.catalog.owners import ServedElsewhere
 from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.controller.core.errors import NotLeader
 from anabranch.errors import AnabranchError
@@ -81,14 +82,29 @@ class RestApp:
         """Redirects to the leader, if it is known. Never redirects to this broker, or the request would go in
         circles."""
         is_elsewhere = error.leader not in ("", self._services.service_url)
-        if is_elsewhere and (web_url := await self._services.registry.web_url(error.leader)):
-            return _refused(request, AskElsewhere(web_url))
+        if is_elsewhere and (leader := await self._services.registry.find(error.leader)) is not None:
+            return _refused(request, AskElsewhere(leader))
         return refusal(503, f"{error}; try again in a moment", {"Retry-After": "1"})
 
 
+def _elsewhere(request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
+    """Redirects to the other broker. A caller that came by TLS is never sent to a port without it: the caller would
+    send its token there in clear text."""
+    broker = error.broker
+    url = broker.http_url_tls if request.is_secure else broker.http_url or broker.http_url_tls
+    if not url:
+        return refusal(
+            503,
+            f"{error}: broker {broker.id} answers it, and serves no {'https' if request.is_secure else 'http'}",
+        )
+    return refusal(error.status, str(error), {"Location": request.at(url)})
+
+
 def _refused(request: HttpRequest, error: Exception) -> HttpAnswer:
+    if isinstance(error, ServedElsewhere) and request.names_topic(error.topic):
+        error = AskElsewhere(error.owner, "Ask the topic's owner")
     if isinstance(error, AskElsewhere):
-        return refusal(error.status, str(error), {"Location": request.at(error.web_url)})
+        return _elsewhere(request, error)
     status = status_of(error)
     if status in (500, 503):
         log.warning("%s %s answered %d: %s", request.method, request.path, status, error)

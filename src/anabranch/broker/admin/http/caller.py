@@ -8,6 +8,7 @@ allows it.
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import urlsplit
 
 from anabranch.broker.admin.http.errors import RestError
@@ -15,7 +16,10 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import CERTIFICATE, HttpRequest
 from anabranch.broker.admin.http.route_table import FoundRoute
 from anabranch.broker.connection.sign_in import SignIn
-from anabranch.broker.security.authentication import NOBODY, AuthenticationFailed
+from anabranch.broker.security.authentication import NOBODY, AuthenticationFailed, TooManyTries
+
+# The headers that say who asks.
+_ONCE: Final = (b"authorization", b"x-original-principal")
 
 
 class Caller:
@@ -35,6 +39,8 @@ class Caller:
                 request.header(b"x-original-principal"),
                 host=(request.scope.get("client") or ("",))[0],
             )
+        except TooManyTries as error:
+            raise RestError(429, str(error), {"Retry-After": "1"}) from None
         except AuthenticationFailed as error:
             # Browsers answer the other challenge with a dialog of their own, before the page can ask.
             challenge = "Bearer" if request.path.startswith("/ui/") else self._sign_in.challenge
@@ -61,6 +67,12 @@ class Caller:
             # A proxy before us may use the other one, and take what follows for another caller's request.
             text = "The request has a Content-Length and a Transfer-Encoding: send one of them"
             raise RestError(400, text, {"Connection": "close"})
+        for name in _ONCE:
+            if request.headers(name) > 1:
+                # A proxy that adds its own must not be outdone by the one that the client has sent.
+                raise RestError(
+                    400, f"The request has several headers {name.decode()}", {"Connection": "close"}
+                )
         if request.method not in ("GET", "HEAD", "OPTIONS") and not _is_own_page(request):
             raise RestError(403, "A page of another site may change nothing here")
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from anabranch.autoscale.policy import InvalidPolicy
 from anabranch.broker import errors as broker_errors
+from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import NamespaceNotFound, ResourceError
 from anabranch.broker.catalog.schemas import SchemaNotFoundError
 from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.broker.security.rights import NoSuchTenantError, NotAuthorizedError
 from anabranch.controller.core import errors as controller_errors
 from anabranch.errors import AnabranchError
-from anabranch.metadata.errors import StoreUnavailable, ValueTooLarge
+from anabranch.metadata.errors import InvalidPath, StoreUnavailable, ValueTooLarge
 from anabranch.model.names import InvalidName
 from anabranch.model.segments import LayoutRefused
 from anabranch.storage.port import LogFullError
@@ -30,9 +31,9 @@ class RestError(AnabranchError):
 class AskElsewhere(RestError):
     """Another broker answers this request: the caller is redirected there with the same request."""
 
-    def __init__(self, web_url: str, reason: str = "") -> None:
-        super().__init__(307, reason or f"Ask {web_url}")
-        self.web_url = web_url
+    def __init__(self, broker: BrokerAddress, reason: str = "") -> None:
+        super().__init__(307, reason or f"Ask {broker.web_id}")
+        self.broker = broker
 
 
 # The first class that matches wins.
@@ -57,6 +58,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (broker_errors.TooManyTopicsError, 412),
     (broker_errors.NotAllowedError, 409),
     (broker_errors.NotReadyError, 503),
+    (InvalidPath, 412),
     (ValueTooLarge, 413),
     (StoreUnavailable, 503),
     (LogFullError, 503),

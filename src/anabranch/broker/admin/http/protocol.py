@@ -86,6 +86,17 @@ class Http(H11Protocol):
         if self.conn.their_state is h11.DONE and rest and not rest[:1].isalpha():
             self.scope["headers"] = [*self.scope["headers"], (b"connection", b"close")]
 
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            # The request was answered before all of it had arrived, and its rest is wrong.
+            self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: an offer of another protocol is declined by answering in this one. Java's own client makes one
+        with every request."""
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()

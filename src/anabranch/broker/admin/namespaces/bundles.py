@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import zlib
-from bisect import bisect_right
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
-from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import UsersSubscriptionName
@@ -22,62 +17,54 @@ from anabranch.broker.admin.namespaces.namespaces import clear, existing, unload
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.resources import NamespaceNotFound
 from anabranch.broker.config.choices import BUNDLES_MAX
+from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
 from anabranch.broker.topic.topic import Topic
+from anabranch.model.bundles import BundleName, bundle_hash, is_range
 from anabranch.model.names import NamespaceName, TopicName
 
 routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
 
 _PATH = "/{tenant}/{namespace}/{bundle}"
-_RANGE = re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}")
 
 
-async def _range(services: AdminServices, namespace: NamespaceName, bundle: str) -> tuple[int, int]:
-    """The start and end of the bundle; refused if the namespace has no such bundle."""
+async def _bundle(services: AdminServices, namespace: NamespaceName, text: str) -> BundleName:
+    """The bundle of that range; refused if the namespace has no such bundle."""
     bundles = (await services.resources.policies(namespace)).bundles
-    if _RANGE.fullmatch(bundle) is None:
-        raise RestError(412, f"Invalid bundle range {bundle}: expected 0x00000000_0xffffffff")
-    first, last = (int(edge, 16) for edge in bundle.split("_"))
-    edges = [int(edge, 16) for edge in bundles.boundaries]
-    if (first, last) not in pairwise(edges):
-        raise RestError(412, f"{namespace} has no bundle {bundle}; see its bundles")
-    return first, last
+    if not is_range(text):
+        raise RestError(412, f"Invalid bundle range {text}: expected 0x00000000_0xffffffff")
+    found = bundles.ranges.bundle(namespace, text)
+    if found is None:
+        raise RestError(412, f"{namespace} has no bundle {text}; see its bundles")
+    return found
 
 
-def _is_within(name: TopicName, edges: tuple[int, int]) -> bool:
-    place = topic_hash(name)
-    return edges[0] <= place < edges[1] or (place == edges[1] == 0xFFFFFFFF)
+async def _owned(services: AdminServices, namespace: NamespaceName, text: str) -> BundleName:
+    """As `_bundle`; AskElsewhere if another broker owns the bundle and has its topics."""
+    found = await _bundle(services, namespace, text)
+    if services.shared is not None:
+        owner = services.shared.owner_of(found)
+        if owner is None:
+            raise NotReadyError(f"{found}: its owner is not decided yet")
+        if owner.id != services.registry.me.id:
+            raise AskElsewhere(owner, "Ask the bundle's owner")
+    return found
 
 
-def topic_hash(name: TopicName) -> int:
-    return zlib.crc32(str(name).encode())
-
-
-async def _topics(services: AdminServices, namespace: NamespaceName, bundle: str) -> list[Topic]:
-    edges = await _range(services, namespace, bundle)
-    return [topic for topic in await existing(services, namespace) if _is_within(topic.name, edges)]
+async def _topics(services: AdminServices, namespace: NamespaceName, text: str) -> list[Topic]:
+    bundle = await _owned(services, namespace, text)
+    return await existing(services, namespace, bundle)
 
 
 async def open_bundles(services: AdminServices) -> dict[TopicName, str]:
     """The bundle of each open topic. Topics of a namespace that is being deleted are left out."""
     found: dict[TopicName, str] = {}
-    ranges: dict[NamespaceName, Callable[[int], str]] = {}
     async for name in in_turns(services.loaded()):
         with contextlib.suppress(NamespaceNotFound):
             if name.is_classic:
-                if name.namespace not in ranges:
-                    ranges[name.namespace] = _finder(
-                        (await services.resources.policies(name.namespace)).bundles
-                    )
-                found[name] = ranges[name.namespace](topic_hash(name))
+                policies = await services.resources.policies(name.namespace)
+                found[name] = policies.bundles.ranges.of(name).range
     return found
-
-
-def _finder(bundles: Bundles) -> Callable[[int], str]:
-    """`Bundles.range_of` for many topics: a namespace may have a thousand bundles."""
-    edges = [int(text, 16) for text in bundles.boundaries]
-    names = [f"{first}_{last}" for first, last in pairwise(bundles.boundaries)]
-    return lambda place: names[min(bisect_right(edges, place), len(names)) - 1]
 
 
 async def of_bundle(
@@ -86,8 +73,8 @@ async def of_bundle(
     """Those of the names that hash into the bundle; all names if no bundle is given."""
     if bundle is None:
         return names
-    range_of = _finder((await services.resources.policies(namespace)).bundles)
-    return [name async for name in in_turns(names) if range_of(topic_hash(TopicName.parse(name))) == bundle]
+    ranges = (await services.resources.policies(namespace)).bundles.ranges
+    return [name async for name in in_turns(names) if ranges.of(TopicName.parse(name)).range == bundle]
 
 
 @routes.delete(_PATH, status=204)
@@ -104,11 +91,34 @@ async def delete_bundle(
 
 
 @routes.put(_PATH + "/unload", status=204, needs=Needs.SUPER_USER)
-async def unload(services: AdminServices, namespace: NamespaceName, bundle: str) -> None:
-    """Closes the bundle's open topics; clients reconnect and open them again."""
-    edges = await _range(services, namespace, bundle)
-    opened = [name for name in services.loaded() if name.namespace == namespace and _is_within(name, edges)]
-    await unload_topics(services, opened)
+async def unload(
+    services: AdminServices, namespace: NamespaceName, bundle: str, destinationBroker: str = ""
+) -> None:
+    """Closes the bundle's open topics; clients reconnect and open them again. With `destinationBroker`, that broker
+    owns the bundle from now on, and its topics are opened there."""
+    if destinationBroker:
+        await _move(services, await _bundle(services, namespace, bundle), destinationBroker)
+        return
+    found = await _owned(services, namespace, bundle)
+    await unload_topics(services, [name for name in services.loaded() if found.holds(name)])
+
+
+async def _move(services: AdminServices, bundle: BundleName, text: str) -> None:
+    target = services.registry.named(text)
+    if target is None:
+        raise RestError(
+            412, f"Cannot move {bundle}: there is no living broker {text}; see the list of brokers"
+        )
+    if target.is_draining:
+        raise RestError(412, f"Cannot move {bundle}: broker {text} is about to end")
+    if services.shared is None:
+        await unload_topics(services, [name for name in services.loaded() if bundle.holds(name)])
+        return
+    try:
+        # Each broker hears of it and closes the topics that it has.
+        await services.shared.assign(bundle, target.id)
+    except NotAllowedError as error:
+        raise RestError(412, f"Cannot move {bundle}: {error}") from None
 
 
 @routes.post(_PATH + "/clearBacklog", status=204, needs=Needs.NAMESPACE_CONSUME)
@@ -139,20 +149,21 @@ async def hash_positions(
     services: AdminServices, namespace: NamespaceName, bundle: str, topics: str | None = None
 ) -> HttpAnswer:
     """The position in the hash space of each of the bundle's topics."""
-    edges = await _range(services, namespace, bundle)
+    within = await _bundle(services, namespace, bundle)
     wanted = set(topics.split(",")) if topics else None
     found = {
-        str(name): topic_hash(name)
+        str(name): bundle_hash(name)
         async for name in in_turns(await services.resources.topic_names(namespace))
-        if _is_within(name, edges) and (wanted is None or str(name) in wanted)
+        if within.holds(name) and (wanted is None or str(name) in wanted)
     }
     return json_answer({"namespace": str(namespace), "bundle": bundle, "topicHashPositions": found})
 
 
 @routes.put(_PATH + "/split", status=204, needs=Needs.SUPER_USER)
 async def split(services: AdminServices, namespace: NamespaceName, bundle: str) -> None:
-    """Splits the bundle in the middle."""
-    first, last = await _range(services, namespace, bundle)
+    """Splits the bundle in the middle. Both halves stay with its owner."""
+    whole = await _bundle(services, namespace, bundle)
+    first, last = whole.edges
     middle = f"0x{first + (last - first) // 2:08x}"
 
     def cut(policies: NamespacePolicies) -> NamespacePolicies:
@@ -163,4 +174,9 @@ async def split(services: AdminServices, namespace: NamespaceName, bundle: str) 
             policies, bundles=Bundles(boundaries=tuple(edges), count=len(edges) - 1)
         )
 
+    owner = None if services.shared is None else services.shared.owner_of(whole)
+    if owner is not None and services.shared is not None and last - first >= 2:
+        # Before the split: afterwards the hash would give each half to any broker.
+        for half in (f"0x{first:08x}_{middle}", f"{middle}_0x{last:08x}"):
+            await services.shared.assign(BundleName(namespace, half), owner.id)
     await services.resources.update_policies(namespace, cut)

@@ -25,6 +25,7 @@ from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
 from anabranch.broker.scalable.load.auto_policy import applied
 from anabranch.broker.topic.topic import Topic
 from anabranch.controller.core.errors import TopicMissing
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
@@ -192,12 +193,16 @@ async def unsubscribe(
             await topic.delete_subscription(subscription, force=False)
 
 
-async def existing(services: AdminServices, namespace: NamespaceName) -> list[Topic]:
-    """Every topic of the namespace that has a log, opened."""
+async def existing(
+    services: AdminServices, namespace: NamespaceName, within: BundleName | None = None
+) -> list[Topic]:
+    """Every topic of the namespace, or of that bundle of it, that has a log, opened."""
     found = []
-    async for name in in_turns(await services.topics(namespace), 100):
+    async for text in in_turns(await services.topics(namespace), 100):
+        name = TopicName.parse(text)
         with contextlib.suppress(TopicNotFoundError):
-            found.append(await services.topic(TopicName.parse(name)))
+            if within is None or within.holds(name):
+                found.append(await services.topic(name))
     return found
 
 

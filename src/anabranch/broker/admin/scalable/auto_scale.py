@@ -38,6 +38,7 @@ topics = Routes("/admin/v2/scalable", tag="scalable topics", needs=Needs.TENANT_
 namespaces = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
 
 POLICY = TOPIC + "/autoScalePolicy"
+_POLICY_BYTES_MAX = 64 << 10
 NAMESPACE_POLICY = "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
 
@@ -130,7 +131,7 @@ async def _record(service: ScalableTopics, topic: TopicName) -> ScalableTopic:
 
 async def _wanted(request: HttpRequest) -> dict[str, Any]:
     """The override in the body, with only the fields that are set."""
-    return Override.decode(await body(request, dict[str, Any])).encode()
+    return Override.decode(await body(request, dict[str, Any], bytes_max=_POLICY_BYTES_MAX)).encode()
 
 
 def _answer(override: Mapping[str, Any] | None) -> HttpAnswer:

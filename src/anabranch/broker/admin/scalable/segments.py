@@ -22,7 +22,7 @@ from anabranch.broker.catalog.segment_records import segment_by_id
 from anabranch.controller.core.errors import SegmentGone, SegmentRefused
 from anabranch.controller.ports import CursorStatus
 from anabranch.controller.records import Records
-from anabranch.model.names import Domain, TopicName
+from anabranch.model.names import Domain, TopicName, check_given
 from anabranch.model.scalable import InitialPosition, SubscriptionKind
 from anabranch.model.segments import Segment, parse_descriptor
 
@@ -62,14 +62,16 @@ async def _owned(request: HttpRequest) -> Owned:
     if stored is not None and stored.range == span:
         segment = stored
     owned = Owned(services, parent, segment)
+    owner = await services.owners.resolve(owned.name)
     if not services.owners.is_mine(owned.name):
-        raise AskElsewhere(services.owners.owner(owned.name).http_url, "Ask the segment's owner")
+        raise AskElsewhere(owner, "Ask the segment's owner")
     return owned
 
 
 def _checked(subscription: str) -> str:
     if not subscription:
         raise RestError(412, "Subscription name is empty")
+    check_given("subscription", subscription)
     return subscription
 
 

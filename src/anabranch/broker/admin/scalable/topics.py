@@ -25,7 +25,7 @@ from anabranch.broker.admin.scalable.stats import stats_json
 from anabranch.broker.admin.services import AdminServices
 from anabranch.controller.core.errors import TopicMissing
 from anabranch.controller.service import ScalableTopics
-from anabranch.model.names import Domain, NamespaceName, TopicName
+from anabranch.model.names import Domain, NamespaceName, TopicName, check_given
 from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 
 routes = Routes("/admin/v2/scalable", tag="scalable topics", needs=Needs.TENANT_ADMIN, domain=Domain.TOPIC)
@@ -54,7 +54,14 @@ def _segment(text: str) -> int:
 
 
 Service = Annotated[ScalableTopics, From(_service)]
-ScalableSubscription = Annotated[str, From(lambda request: request.names.subscription)]
+
+
+def _subscription(request: HttpRequest) -> str:
+    check_given("subscription", request.names.subscription)
+    return request.names.subscription
+
+
+ScalableSubscription = Annotated[str, From(_subscription)]
 
 
 # -- subscriptions

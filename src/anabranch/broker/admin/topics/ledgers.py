@@ -20,7 +20,7 @@ routes = Routes("/admin/v2/anabranch", tag="read plans")
 async def ledgers(services: AdminServices, role: Role, name: LoggedTopic) -> list[tuple[int, int]]:
     """Each ledger with one past its last confirmed entry, in the order of their ids."""
     await services.rights.lookup(role, name)
-    check_owned(services, name)
+    await check_owned(services, name)
     log = (await single(services, name)).log
     return [
         (one.id, log.confirmed_end if one.id == log.ledger else one.end or 0)

@@ -25,7 +25,8 @@ def _logged(request: HttpRequest) -> TopicName:
 LoggedTopic = Annotated[TopicName, From(_logged)]
 
 
-def check_owned(services: AdminServices, name: TopicName) -> None:
+async def check_owned(services: AdminServices, name: TopicName) -> None:
     """AskElsewhere unless this broker owns the topic: only its owner knows the log."""
+    owner = await services.owners.resolve(name)
     if not services.owners.is_mine(name):
-        raise AskElsewhere(services.owners.owner(name).http_url, "Ask the topic's owner")
+        raise AskElsewhere(owner, "Ask the topic's owner")

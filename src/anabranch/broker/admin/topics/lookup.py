@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
-
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.services import AdminServices
-from anabranch.model.names import TopicName
+from anabranch.model.names import Domain, TopicName
 
 routes = Routes("/lookup/v2", tag="lookup")
 
@@ -18,8 +16,13 @@ routes = Routes("/lookup/v2", tag="lookup")
 async def lookup(
     services: AdminServices, topic: TopicName, request: HttpRequest, listenerName: str = ""
 ) -> dict[str, str]:
-    told = services.addresses(listenerName or request.header(b"x-pulsar-listenername"))
+    """Names the topic's owner, whichever broker is asked. A broker that finds none in time answers 503."""
+    listener = listenerName or request.header(b"x-pulsar-listenername")
     await services.check_lookup(topic)
+    owner = services.registry.me.address
+    if topic.domain is not Domain.TOPIC:  # Any broker serves a watch of a scalable topic.
+        owner = await services.owners.resolve(topic)
+    told = owner.at(listener)
     # `nativeUrl` and `brokerUrlSsl` are older names that clients still read. Without TLS the URLs of TLS are left out.
     answer = {
         "brokerUrl": told.service_url,
@@ -28,7 +31,7 @@ async def lookup(
         "httpUrlTls": told.http_url_tls,
         "nativeUrl": told.service_url,
         "brokerUrlSsl": told.service_url_tls,
-        "brokerId": services.http_url.partition("://")[2],
+        "brokerId": owner.web_id,
     }
     return {name: url for name, url in answer.items() if url or name == "brokerUrlSsl"}
 
@@ -37,4 +40,4 @@ async def lookup(
 async def bundle(services: AdminServices, topic: TopicName) -> str:
     """The bundle that owns the topic's hash, as Pulsar computes it."""
     policies = await services.resources.policies(topic.namespace)
-    return policies.bundles.range_of(zlib.crc32(str(topic).encode()))
+    return policies.bundles.ranges.of(topic).range

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from anabranch.broker.admin.http.answer import NO_CONTENT, HttpAnswer
@@ -16,6 +17,7 @@ from anabranch.broker.admin.settings.routes import TOPIC_SETTINGS
 from anabranch.broker.admin.settings.topic import UNSERVED
 from anabranch.broker.admin.topics.partitions import merged, parts
 from anabranch.broker.admin.topics.topics import check_count, partitions_wanted
+from anabranch.broker.catalog.owners import ServedElsewhere, check_mine
 from anabranch.broker.errors import SubscriptionNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.observe.non_persistent_stats import non_persistent_stats
@@ -51,11 +53,10 @@ async def list_of_bundle(services: AdminServices, namespace: NamespaceName, bund
 
 async def _open(services: AdminServices, name: TopicName) -> list[NonPersistentTopic]:
     """The topic, or those of its partitions that are open; 404 if there is none."""
-    found = [
-        topic
-        for part in await parts(services, name)
-        if (topic := services.non_persistent.opened(part)) is not None
-    ]
+    known = await parts(services, name)
+    if known == [name]:
+        await check_mine(services.owners, name)
+    found = [topic for part in known if (topic := services.non_persistent.opened(part)) is not None]
     if not found:
         raise RestError(404, f"Topic {name} not found")
     return found
@@ -135,8 +136,7 @@ async def create_partitioned(services: AdminServices, name: TopicName, request: 
     if services.non_persistent.opened(name) is not None:
         raise RestError(409, "This topic already exists")
     await services.resources.create_partitioned(name, count, properties)
-    for part in await parts(services, name):
-        await services.non_persistent.create(part)
+    await _create_parts(services, name)
 
 
 @routes.post("/partitions", status=204)
@@ -144,14 +144,22 @@ async def update_partitioned(services: AdminServices, name: TopicName, request: 
     count = await body(request, int)
     check_count(services, count, 422)
     await services.resources.update_partitioned(name, count)
+    await _create_parts(services, name)
+
+
+async def _create_parts(services: AdminServices, name: TopicName) -> None:
+    """Partitions that other brokers own are created there at their first use."""
     for part in await parts(services, name):
-        await services.non_persistent.create(part)
+        with contextlib.suppress(ServedElsewhere):
+            await services.non_persistent.create(part)
 
 
 @routes.get("/partitions", needs=Needs.LOOKUP)
 async def partitions(services: AdminServices, name: TopicName) -> dict[str, Any]:
     await services.resources.policies(name.namespace)
     count = 0 if name.is_partition else await services.resources.partitions(name)
+    if not count:
+        await check_mine(services.owners, name)
     if not count and services.non_persistent.opened(name) is None:
         raise RestError(404, f"Topic {name} not found")
     return PartitionedTopic(partitions=count).builtins()

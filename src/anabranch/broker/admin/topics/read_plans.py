@@ -76,7 +76,7 @@ async def read_plan(
         raise NotAuthorizedError(
             "direct reads are turned off: read through the broker, or set logDirectReadsAllowed=true"
         )
-    check_owned(services, name)
+    await check_owned(services, name)
     first, stop = _position("start", start), _position("end", end)
     log = (await single(services, name)).log
     record = log.topic_record

@@ -27,7 +27,7 @@ _PATH = "/{tenant}/{namespace}/{topic}"
 class Posted(msgspec.Struct, rename="camel"):
     type: str
     schema: str = ""
-    properties: dict[str, str] = {}
+    properties: dict[str, str] | None = None
 
 
 @routes.get(_PATH + "/schema", needs=Needs.LOOKUP)
@@ -106,7 +106,7 @@ async def _posted(request: HttpRequest, now_ms: int, topic: TopicName) -> Stored
         type=number,
         name=topic.base.local,
         data=_packed_parts(posted.schema) if number == pb.Schema.KeyValue else posted.schema.encode(),
-        properties=posted.properties,
+        properties=posted.properties or {},
         timestamp_ms=now_ms,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from anabranch.broker.admin.http.answer import JSON, NO_CONTENT, HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.names import decoded_once
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import From, Role
@@ -143,17 +144,20 @@ async def decide(services: AdminServices, role: Role, batch: BatchInPath, reques
             raise RestError(404, f"There is no record of {batch}")
         return _answer(found)
     winners = await _attempts(given.winners)
-    topics = [TopicName.parse(topic) for topic in given.topics]
+    # Each once, and in turns: a request may name very many.
+    topics = [TopicName.parse(topic) async for topic in in_turns(dict.fromkeys(given.topics))]
     for topic in topics:
         if topic.domain not in LOGGED:
             raise RestError(
                 412, f"{topic} has no log of its own: name segments, partitions or persistent topics"
             )
     about = topics or _target(given.target)
-    for topic in about:
-        await services.rights.produce(role, topic)
     # Rights are checked once per topic, not for each of a thousand segments.
-    about = [scalable_name(topic) if topic.domain is Domain.SEGMENT else topic for topic in about]
+    about = list(
+        dict.fromkeys(scalable_name(topic) if topic.domain is Domain.SEGMENT else topic for topic in about)
+    )
+    async for topic in in_turns(about):
+        await services.rights.produce(role, topic)
     check = _may_change(services, role, about)
     try:
         record = await services.write_records.decide(
@@ -206,7 +210,7 @@ async def reveal(
     410 if `topicId` is the id of another topic of that name: the entries were deleted with the former topic."""
     revealed = _batch(write, batch)
     await services.rights.produce(role, name)
-    check_owned(services, name)
+    await check_owned(services, name)
     try:
         await (await _revealed_by(services, name, topicId)).hidden.reveal(revealed)
     except LogError as error:

@@ -4,8 +4,8 @@ Nothing waits for publishing. Records queue up to a limit, beyond which the olde
 refuses are dropped as well. Both are counted. The topic is created when there is a record to publish, and is bounded by
 time and size, whatever subscriptions it has.
 
-A broker appends to the topic only while it owns it: there is one broker, as long as topics are not moved between
-several. Records of other brokers would be counted as dropped.
+One broker owns the topic and appends to it. The others send it their records; what it has not taken, or may not have
+taken, is sent again, and it skips what it had already.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
 from anabranch.autoscale.decide import Stay, Verdict
 from anabranch.autoscale.decisions import Decision
 from anabranch.autoscale.verdict import NoMerge
-from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.broker.catalog.schemas import Schemas, StoredSchema, version_bytes
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.errors import NotReadyError
 from anabranch.broker.policy.retention import Keep
 from anabranch.broker.scalable.load.auto_policy import broker_policy
 from anabranch.broker.scalable.load.history_records import (
@@ -69,6 +70,17 @@ def history_keep(config: BrokerConfig, name: TopicName) -> Keep | None:
     return Keep(config.load_history_retention or None, config.load_history_retention_bytes or None)
 
 
+class HistoryOwner(Protocol):
+    """The broker that owns the topic, for the others."""
+
+    async def send(
+        self, owner: BrokerAddress, run: int, first: int, records: Sequence[HistoryRecord]
+    ) -> None:
+        """Has that broker publish the records. `run` is of this start of the sender, `first` the number of the first
+        record in it. Raises AnabranchError if it is not known to have taken them."""
+        ...
+
+
 class HistoryTopic:
     """`flush` is to be called every `FLUSH_S`, `beat` at every heartbeat."""
 
@@ -83,8 +95,13 @@ class HistoryTopic:
         *,
         broker: str,
         records_max: int = RECORDS_MAX,
+        elsewhere: HistoryOwner | None = None,
     ) -> None:
-        """`broker` is the host and port that its records name as their source."""
+        """`broker` is the host and port that its records name as their source. `elsewhere` reaches other brokers."""
+        self._elsewhere = elsewhere
+        # How many records of this broker others have taken; and the run and the next record of other brokers.
+        self._sent = 0
+        self._heard: dict[str, tuple[int, int]] = {}
         self.published = self.dropped = 0
         self._config = config
         self._served = served
@@ -98,7 +115,7 @@ class HistoryTopic:
         self._topic: Topic | None = None
         self._schema_version = b""
         self._retold_ms = now_ms()
-        self._sequence_id = self._retold_ms * 1000
+        self._sequence_id = self._run = self._retold_ms * 1000
         self._trouble = ""
 
     def __len__(self) -> int:
@@ -188,20 +205,49 @@ class HistoryTopic:
         retried."""
         if not self._waiting:
             return
-        if not self._owners.is_mine(HISTORY_TOPIC):
-            self._drop(len(self._waiting))
-            return
         try:
-            topic = await self._opened()
-            while self._waiting:
-                self._append(topic, min(BATCH_RECORDS, len(self._waiting)))
-                await asyncio.sleep(0)
+            if self._owners.is_mine(HISTORY_TOPIC):
+                await self._append_all()
+            elif self._elsewhere is not None:
+                await self._send_all(self._elsewhere)
+            else:
+                self._drop(len(self._waiting))
             self._trouble = ""
         except AnabranchError as error:
             # The records wait for the next flush, as many as may.
             if self._trouble != (trouble := f"{type(error).__name__}: {error}"):
                 self._trouble = trouble
                 log.warning("load history: publishing failed: %s", error)
+
+    async def _append_all(self) -> None:
+        topic = await self._opened()
+        while self._waiting:
+            self._append(topic, min(BATCH_RECORDS, len(self._waiting)))
+            await asyncio.sleep(0)
+
+    async def _send_all(self, elsewhere: HistoryOwner) -> None:
+        while self._waiting:
+            owner = self._owners.owner(HISTORY_TOPIC)
+            if owner is None:
+                return  # Until the next flush.
+            records = [self._waiting.popleft() for _ in range(min(BATCH_RECORDS, len(self._waiting)))]
+            try:
+                await elsewhere.send(owner, self._run, self._sent, records)
+            except BaseException:
+                self._waiting.extendleft(reversed(records))
+                raise
+            self._sent += len(records)
+
+    def take(self, peer: str, run: int, first: int, records: Sequence[HistoryRecord]) -> None:
+        """Takes the records of another broker, less those that it has sent before. NotReadyError unless this broker
+        owns the topic."""
+        if not self._owners.is_mine(HISTORY_TOPIC):
+            raise NotReadyError(f"this broker does not own {HISTORY_TOPIC}: look it up again")
+        known_run, expected = self._heard.get(peer, (run, 0))
+        had = max(0, expected - first) if run == known_run else 0
+        for record in records[had:]:
+            self._put(record)
+        self._heard[peer] = run, max(first + len(records), expected if run == known_run else 0)
 
     async def close(self) -> None:
         """Appends the last records, if that can be done at once."""

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Callable
 
 from anabranch.autoscale.policy import problems
-from anabranch.broker.catalog.owners import Owners, broker_path
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import broker_path
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.catalog.schemas import Schemas
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.runtime.background import Background
 from anabranch.broker.scalable.load.auto_policy import broker_policy
-from anabranch.broker.scalable.load.history_topic import FLUSH_S, HistoryTopic
+from anabranch.broker.scalable.load.history_topic import FLUSH_S, HistoryOwner, HistoryTopic
 from anabranch.broker.scalable.load.reporter import LoadReporter
 from anabranch.broker.scalable.load.scale_policies import ScalePolicies
 from anabranch.broker.scalable.ports import ServedTopics
@@ -45,6 +46,7 @@ class BrokerScaling:
         clock: Callable[[], float],
         *,
         service_url: str,
+        history_owner: HistoryOwner | None = None,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -60,7 +62,16 @@ class BrokerScaling:
         self.history = None
         if config.load_history_enabled:
             name = service_url.partition("://")[2]
-            self.history = HistoryTopic(config, served, new_topics, schemas, owners, now_ms, broker=name)
+            self.history = HistoryTopic(
+                config,
+                served,
+                new_topics,
+                schemas,
+                owners,
+                now_ms,
+                broker=name,
+                elsewhere=history_owner,
+            )
         self.reporter = LoadReporter(
             config,
             metadata,
@@ -89,7 +100,7 @@ class BrokerScaling:
         self.reporter.start()
         self.scaler.start()
         background.until_done(self.reporter.adopt)
-        self._owners.on_change(lambda: background.until_done(self.reporter.adopt))
+        self._owners.on_change(lambda _: background.until_done(self.reporter.adopt))
         background.every(self.reporter.interval_s, self.reporter.sample)
         if self.history is not None:
             background.every(config.load_history_heartbeat_interval, self.beat)
@@ -115,4 +126,5 @@ class BrokerScaling:
         owners = self._owners
         if owners.is_mine(segment):
             return True
-        return await self._metadata.exists(broker_path(owners.owner(segment).service_url))
+        found = owners.owner(segment)
+        return found is not None and await self._metadata.exists(broker_path(found.service_url))

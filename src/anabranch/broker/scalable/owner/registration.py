@@ -73,7 +73,7 @@ class Registration:
         `name` is the segment's topic. For a classic topic that is no segment nothing is to be done: None.
         """
         topic = scalable_name(name.base)
-        record = await self._records.get(topic)
+        record = await self._records.get(topic, fresh=True)
         segment = None if record is None else segment_by_topic(record, name)
         if record is None or segment is None:
             if name.domain is Domain.SEGMENT:
@@ -108,7 +108,7 @@ class Registration:
             async with asyncio.timeout(PLAN_WAIT_MAX_S):
                 while True:
                     changed.clear()
-                    record = await self._records.get(topic)
+                    record = await self._records.get(topic, fresh=True)
                     if record is None or record.is_deleting:
                         raise TopicNotFoundError(f"{topic} is being deleted")
                     if record.plan is None or not concerns(record.plan):

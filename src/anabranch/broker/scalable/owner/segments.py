@@ -21,7 +21,7 @@ from anabranch.broker.catalog.segment_records import (
     generation_of,
     segment_by_id,
 )
-from anabranch.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from anabranch.broker.errors import NotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.broker.scalable.load.reporter import remove_load
 from anabranch.broker.scalable.ports import ServedTopics
 from anabranch.broker.subscription.subscription import Subscription
@@ -104,7 +104,7 @@ class SegmentOwner:
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is not None and not record.may_delete(segment.id):
                 generation = await self._stored_generation(name)
                 if segment.classic_topic or generation is None or generation == record.generation:
@@ -124,7 +124,7 @@ class SegmentOwner:
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
     ) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is None and not segment.classic_topic:
                 raise SegmentGone(f"{topic} does not exist")
             if record is not None and not await self._is_subscribed(topic, record, subscription):
@@ -134,7 +134,7 @@ class SegmentOwner:
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
         async with self._changes(topic, segment) as name:
-            record = await self._records.get(topic)
+            record = await self._records.get(topic, fresh=True)
             if record is not None and await self._is_subscribed(topic, record, subscription):
                 raise SegmentRefused(
                     f"{topic} has the subscription {subscription}: delete it there, not on one segment"
@@ -149,7 +149,7 @@ class SegmentOwner:
             if subscription not in opened.subscriptions:
                 # A subscription that began at the latest message has no cursor on segments sealed before, and may need
                 # one now.
-                record = await self._records.get(topic)
+                record = await self._records.get(topic, fresh=True)
                 if record is not None and not await self._is_subscribed(topic, record, subscription):
                     raise SegmentRefused(f"{topic} has no subscription {subscription}")
                 await opened.create_subscription(subscription, "latest", {}, is_limited=False)
@@ -210,7 +210,7 @@ class SegmentOwner:
                     raise
 
     async def _record(self, topic: TopicName, segment: Segment) -> ScalableTopic:
-        record = await self._records.get(topic)
+        record = await self._records.get(topic, fresh=True)
         if record is None:
             raise SegmentRefused(f"there is no scalable topic {topic}")
         if segment.classic_topic:
@@ -238,7 +238,7 @@ class SegmentOwner:
 
     async def _stored_generation(self, name: TopicName) -> int | None:
         """The generation of the log stored under that name; None if there is none."""
-        found = await self._metadata.get(topic_record_path(name))
+        found = await self._metadata.get(topic_record_path(name), fresh=True)
         if found is None or not found.value:
             return None
         record = TopicRecord.decode(found.value)
@@ -281,35 +281,39 @@ class RoutedSegments:
         self._local = local
         self._remote = remote
 
-    def _at(self, topic: TopicName, segment: Segment) -> Segments:
+    async def _at(self, topic: TopicName, segment: Segment) -> Segments:
         name = segment.topic(topic)
-        return self._local if self._owners.is_mine(name) else self._remote(self._owners.owner(name))
+        try:
+            owner = await self._owners.resolve(name)
+        except NotReadyError as error:
+            raise SegmentUnavailable(str(error)) from error
+        return self._local if self._owners.is_mine(name) else self._remote(owner)
 
     async def create(self, topic: TopicName, segment: Segment, subscriptions: Sequence[str]) -> None:
-        await self._at(topic, segment).create(topic, segment, subscriptions)
+        await (await self._at(topic, segment)).create(topic, segment, subscriptions)
 
     async def seal(self, topic: TopicName, segment: Segment) -> None:
-        await self._at(topic, segment).seal(topic, segment)
+        await (await self._at(topic, segment)).seal(topic, segment)
 
     async def delete(self, topic: TopicName, segment: Segment) -> None:
-        await self._at(topic, segment).delete(topic, segment)
+        await (await self._at(topic, segment)).delete(topic, segment)
 
     async def create_subscription(
         self, topic: TopicName, segment: Segment, subscription: str, initial: InitialPosition
     ) -> None:
-        await self._at(topic, segment).create_subscription(topic, segment, subscription, initial)
+        await (await self._at(topic, segment)).create_subscription(topic, segment, subscription, initial)
 
     async def delete_subscription(self, topic: TopicName, segment: Segment, subscription: str) -> None:
-        await self._at(topic, segment).delete_subscription(topic, segment, subscription)
+        await (await self._at(topic, segment)).delete_subscription(topic, segment, subscription)
 
     async def seek(self, topic: TopicName, segment: Segment, subscription: str, timestamp_ms: int) -> None:
-        await self._at(topic, segment).seek(topic, segment, subscription, timestamp_ms)
+        await (await self._at(topic, segment)).seek(topic, segment, subscription, timestamp_ms)
 
     async def skip_all(self, topic: TopicName, segment: Segment, subscription: str) -> None:
-        await self._at(topic, segment).skip_all(topic, segment, subscription)
+        await (await self._at(topic, segment)).skip_all(topic, segment, subscription)
 
     async def status(self, topic: TopicName, segment: Segment) -> SegmentStatus:
-        return await self._at(topic, segment).status(topic, segment)
+        return await (await self._at(topic, segment)).status(topic, segment)
 
 
 def unreachable(owner: BrokerAddress) -> Segments:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from anabranch.broker.catalog.owners import BrokerRegistry, Owners
+from anabranch.broker.catalog.owners import Owners
+from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.scalable.creation import make_missing
@@ -25,6 +26,7 @@ from anabranch.broker.security.rights import Rights
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.service import ScalableTopics
 from anabranch.errors import AnabranchError
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import NamespaceName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -121,11 +123,14 @@ class ScalableCommands:
         if watch is not None:
             watch.close()
 
-    def owners_changed(self) -> None:
-        """Some topics have another owner: every watch checks again, and pushes if there is a difference."""
+    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
+        """The topics of these bundles have another owner: the watches of their namespaces check again, and push if
+        there is a difference."""
+        spaces = {bundle.namespace for bundle in bundles}
         for session in self._links:
             for watch in session.watches.values():
-                watch.refresh()
+                if watch.topic.namespace in spaces:
+                    watch.refresh()
 
     # -- namespaces
 

@@ -27,6 +27,7 @@ from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession,
 from anabranch.broker.scalable.sessions.departures import Departures
 from anabranch.broker.scalable.sessions.link import ScalableLink
 from anabranch.broker.scalable.sessions.lost_acks import LostAcks
+from anabranch.broker.scalable.sessions.reading import ElsewhereReaders
 from anabranch.broker.security.rights import Rights
 from anabranch.controller.core.errors import NotLeader, TopicMissing
 from anabranch.controller.feed import StalePart
@@ -64,6 +65,7 @@ class ConsumerSessions:
         loop: asyncio.AbstractEventLoop,
         *,
         service_url: str,
+        elsewhere: ElsewhereReaders | None = None,
     ) -> None:
         self._scalable = scalable
         self._metadata = metadata
@@ -71,8 +73,8 @@ class ConsumerSessions:
         self._limits = limits
         self._service_url = service_url
         self.per_connection_max = SESSIONS_MAX
-        self.departures = Departures(loop, opened, self._has_left)
-        self.lost_acks = LostAcks(opened)
+        self.departures = Departures(loop, opened, self._has_left, elsewhere, self._spawn)
+        self.lost_acks = LostAcks(opened, elsewhere)
         # Registrations under way, including those of lost connections: each must end with or without a session. Also
         # the watches of consumers that came back.
         self._registering: set[asyncio.Task[Any]] = set()

@@ -14,21 +14,31 @@ consumer, or the connection is lost, the client attaches again, however long tha
 
 A consumer that attaches after all was only slow. Its connection is closed, because its client gets an assignment again
 only after a lost connection.
+
+The segments of a consumer may be at other brokers than its session. Their owners tell when it attaches and closes; that
+may be lost, so they are asked before the consumer is treated as gone, and while one of them cannot be asked it is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.scalable.ports import Opened
 from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession
 from anabranch.broker.scalable.sessions.link import ScalableLink
+from anabranch.broker.scalable.sessions.reading import (
+    ElsewhereReaders,
+    ReaderState,
+    SegmentReader,
+    reader_state,
+)
+from anabranch.errors import AnabranchError
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind, scalable_name
 from anabranch.model.segment_consumers import consumer_and_segment, segment_consumer
@@ -56,6 +66,7 @@ class _Observed:
     idle_since: float | None = None  # Since then it has had segments to read, and read none of them.
     timer: asyncio.TimerHandle | None = None
     look_at: float = 0.0  # When the timer fires.
+    is_asking: bool = False  # Owners of its segments are being asked.
 
 
 class Departures:
@@ -66,8 +77,13 @@ class Departures:
         loop: asyncio.AbstractEventLoop,
         opened: Opened,
         leave: Callable[[ScalableLink, ConsumerSession], None],
+        elsewhere: ElsewhereReaders | None = None,
+        spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None,
     ) -> None:
+        """`elsewhere`: the other brokers, if there are any; then `spawn` runs questions to them."""
         self._loop = loop
+        self._elsewhere = elsewhere
+        self._spawn = spawn
         self._opened = opened
         self._leave = leave
         self.left_after_s = LEFT_AFTER_S
@@ -113,22 +129,59 @@ class Departures:
         """A client is about to attach a consumer of that name to a topic."""
         who = _who(topic, consumer)
         if who is not None and who[:2] in self._gone.get(session, ()):
-            log.info("consumer %s of %s is still connected: it must register again", who[1], who[0])
-            session.close()
+            self._return(session, who)
 
     def consumer_attached(self, consumer: AttachedConsumer) -> None:
         for seen, number in self._reading(consumer):
-            seen.reading.add(number)
-            seen.has_closed = False
-            self._consider(seen)
+            self._attached(seen, number)
+        if (reader := self._to_tell(consumer)) is not None:
+            assert self._elsewhere is not None
+            self._elsewhere.attached(reader)
 
     def consumer_closed(self, consumer: AttachedConsumer) -> None:
         """The client has closed the consumer."""
+        if (reader := self._to_tell(consumer)) is not None:
+            assert self._elsewhere is not None
+            has_more = reader_state(self._opened(reader.segment), reader).has_more
+            self._elsewhere.closed(reader, has_more=has_more)
         for seen, number in self._reading(consumer):
             seen.reading.discard(number)
             if any(segment.id == number for segment in self._wanted(seen.held)):
                 seen.has_closed = True
             self._consider(seen)
+
+    def attached_elsewhere(self, reader: SegmentReader) -> None:
+        """A client has attached that consumer at another broker."""
+        who = _who(reader.segment, reader.consumer)
+        if who is None:
+            return
+        observed = self._sessions(who, reader.subscription)
+        for seen in observed:
+            self._attached(seen, who[2])
+        if not observed:
+            for session, gone in list(self._gone.items()):
+                if who[:2] in gone:
+                    self._return(session, who)
+
+    def closed_elsewhere(self, reader: SegmentReader, *, has_more: bool) -> None:
+        """A client has closed that consumer at another broker."""
+        who = _who(reader.segment, reader.consumer)
+        if who is None:
+            return
+        for seen in self._sessions(who, reader.subscription):
+            seen.reading.discard(who[2])
+            if has_more and any(segment.id == who[2] for segment in _assigned(seen.held)):
+                seen.has_closed = True
+            self._consider(seen)
+
+    def _attached(self, seen: _Observed, number: SegmentId) -> None:
+        seen.reading.add(number)
+        seen.has_closed = False
+        self._consider(seen)
+
+    def _return(self, session: ScalableLink, who: tuple[TopicName, str, SegmentId]) -> None:
+        log.info("consumer %s of %s is still connected: it must register again", who[1], who[0])
+        session.close()
 
     def _assigned(self, seen: _Observed) -> None:
         self._note_attached(seen)
@@ -137,7 +190,7 @@ class Departures:
     def _note_attached(self, seen: _Observed) -> None:
         """Notes the segments that it is attached to already: its consumers may have come back before its session."""
         for segment in self._wanted(seen.held):
-            if self._is_attached(seen.held, segment):
+            if self._state(seen.held, segment).is_attached:
                 seen.reading.add(segment.id)
 
     # -- whether it has left
@@ -179,6 +232,48 @@ class Departures:
         elif None in seen.session.consumers.values():
             # A consumer is just being attached, and its segment is not known yet.
             self._look_at(seen, now + self.left_after_s)
+        elif self._far(held):
+            self._ask(seen)
+        else:
+            self._evict(seen)
+
+    def _far(self, held: ConsumerSession) -> list[Segment]:
+        """The assigned segments that other brokers own."""
+        return [segment for segment in _assigned(held) if self._is_far(held, segment)]
+
+    def _ask(self, seen: _Observed) -> None:
+        if not seen.is_asking:
+            assert self._spawn is not None
+            seen.is_asking = True
+            self._spawn(self._ask_and_evict(seen))
+
+    async def _ask_and_evict(self, seen: _Observed) -> None:
+        """Evicts the consumer if the owners of its segments confirm that it reads none."""
+        held, elsewhere = seen.held, self._elsewhere
+        assert elsewhere is not None
+        assigned, has_more = held.assigned, False
+        try:
+            for segment in self._far(held):
+                state = await elsewhere.look(_reader(held, segment))
+                has_more |= state.has_more
+                if state.is_attached:
+                    seen.reading.add(segment.id)
+        except AnabranchError as error:
+            log.info("asking which segments %s of %s reads failed: %s", held.name, held.topic, error)
+            seen.is_asking = False
+            if not held.is_over:
+                self._look_at(seen, self._loop.time() + self.left_after_s)
+            return
+        seen.is_asking = False
+        if held.is_over:
+            return
+        has_more |= any(not self._is_far(held, segment) for segment in self._wanted(held))
+        if self._reads(seen) or held.assigned is not assigned or seen.idle_since is None:
+            self._consider(seen)
+        elif not has_more:
+            # It has nothing to read now, and may be sent more.
+            seen.idle_since = None
+            self._look_at(seen, self._loop.time() + self.unread_after_s)
         else:
             self._evict(seen)
 
@@ -199,26 +294,32 @@ class Departures:
         return any(segment.id in seen.reading for segment in _assigned(seen.held))
 
     def _has_more(self, held: ConsumerSession, segment: Segment) -> bool:
-        topic = self._opened(segment.topic(held.topic))
-        if topic is None:
-            return False
-        if not topic.has_end:
-            return segment.is_active
-        subscription = topic.subscriptions.get(held.subscription)
-        return subscription is not None and not subscription.is_drained
+        # What other brokers have is asked for before it matters.
+        return self._is_far(held, segment) or self._state(held, segment).has_more
 
-    def _is_attached(self, held: ConsumerSession, segment: Segment) -> bool:
-        topic = self._opened(segment.topic(held.topic))
-        subscriptions = () if topic is None else tuple(topic.subscriptions.values())
-        name = segment_consumer(held.name, segment.id)
-        return any(
-            consumer.name == name and _is_of(consumer, held)
-            for subscription in subscriptions
-            for consumer in subscription.consumers
-        )
+    def _is_far(self, held: ConsumerSession, segment: Segment) -> bool:
+        return self._elsewhere is not None and self._elsewhere.is_elsewhere(segment.topic(held.topic))
+
+    def _state(self, held: ConsumerSession, segment: Segment) -> ReaderState:
+        """As far as the segment is open here."""
+        reader = _reader(held, segment)
+        return reader_state(self._opened(reader.segment), reader)
 
     def _of(self, topic: TopicName, name: str) -> list[_Observed]:
         return self._observed.get((topic, name), [])
+
+    def _sessions(self, who: tuple[TopicName, str, SegmentId], subscription: str) -> list[_Observed]:
+        return [seen for seen in self._of(*who[:2]) if _is_of(subscription, seen.held)]
+
+    def _to_tell(self, consumer: AttachedConsumer) -> SegmentReader | None:
+        """The consumer, if its session may be at another broker."""
+        if self._elsewhere is None or consumer.client_version.startswith("Anabranch"):
+            return None
+        topic = TopicName.parse(str(consumer.subscription.topic))
+        who = _who(topic, consumer.name)
+        if who is None or who[:2] in self._observed:
+            return None
+        return SegmentReader(topic, consumer.name, consumer.subscription.name)
 
     def _reading(self, consumer: AttachedConsumer) -> list[tuple[_Observed, SegmentId]]:
         """The sessions that the consumer belongs to, and its segment."""
@@ -228,16 +329,28 @@ class Departures:
         if who is None:
             return []
         topic, name, number = who
-        return [(seen, number) for seen in self._of(topic, name) if _is_of(consumer, seen.held)]
+        return [
+            (seen, number) for seen in self._of(topic, name) if _is_of(consumer.subscription.name, seen.held)
+        ]
 
 
 def _assigned(held: ConsumerSession) -> tuple[Segment, ...]:
     return () if held.assigned is None else held.assigned.segments
 
 
-def _is_of(consumer: AttachedConsumer, held: ConsumerSession) -> bool:
+def _is_of(subscription: str, held: ConsumerSession) -> bool:
     # The readers of a checkpoint group have subscriptions of their own.
-    return held.kind is SubscriptionKind.CHECKPOINT or consumer.subscription.name == held.subscription
+    return held.kind is SubscriptionKind.CHECKPOINT or subscription == held.subscription
+
+
+def _reader(held: ConsumerSession, segment: Segment) -> SegmentReader:
+    return SegmentReader(
+        segment.topic(held.topic),
+        segment_consumer(held.name, segment.id),
+        held.subscription,
+        held.kind is SubscriptionKind.CHECKPOINT,
+        segment.is_active,
+    )
 
 
 def _who(topic: TopicName, consumer: str) -> tuple[TopicName, str, SegmentId] | None:

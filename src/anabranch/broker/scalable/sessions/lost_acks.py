@@ -14,11 +14,11 @@ import asyncio
 import logging
 from typing import Final
 
-from anabranch.broker.dispatch.consumer import AttachedConsumer
 from anabranch.broker.scalable.ports import Opened
 from anabranch.broker.scalable.sessions.consumer_session import ConsumerSession
+from anabranch.broker.scalable.sessions.reading import ElsewhereReaders, SegmentReader, reader_state
 from anabranch.controller.ports import Assignment
-from anabranch.model.position import Position
+from anabranch.errors import AnabranchError
 from anabranch.model.segment_consumers import segment_consumer
 from anabranch.model.segments import Segment, SegmentId
 
@@ -27,47 +27,47 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 3.0
 LOOKS: Final = 20
 
-State = tuple[AttachedConsumer, int, Position]
-
 
 class LostAcks:
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, elsewhere: ElsewhereReaders | None = None) -> None:
         self._opened = opened
+        self._elsewhere = elsewhere
         self.look_every_s = LOOK_EVERY_S
 
     async def watch(self, held: ConsumerSession) -> None:
         """Watches a consumer that has come back, for a minute."""
-        seen: dict[SegmentId, State] = {}
+        seen: dict[SegmentId, str] = {}
         renewed: set[SegmentId] = set()
         for _ in range(LOOKS):
             await asyncio.sleep(self.look_every_s)
             if held.is_over:
                 return
-            now: dict[SegmentId, State] = {}
+            now: dict[SegmentId, str] = {}
             for segment in () if held.assigned is None else held.assigned.segments:
-                state = None if segment.id in renewed else self._state(held, segment)
-                if state is None:
+                progress = "" if segment.id in renewed else await self._progress(held, segment)
+                if not progress:
                     continue
-                if seen.get(segment.id) == state:
+                if held.is_over or held.assigned is None:
+                    return
+                if seen.get(segment.id) == progress and segment in held.assigned.segments:
                     renewed.add(segment.id)
                     self._renew(held, segment)
                 else:
-                    now[segment.id] = state
+                    now[segment.id] = progress
             seen = now
 
-    def _state(self, held: ConsumerSession, segment: Segment) -> State | None:
-        """A state that changes if the consumer makes progress; None unless it has a sealed segment here to finish."""
-        topic = self._opened(segment.topic(held.topic))
-        if topic is None or not topic.has_end:
-            return None
-        subscription = topic.subscriptions.get(held.subscription)
-        if subscription is None or subscription.is_drained:
-            return None
-        name = segment_consumer(held.name, segment.id)
-        for consumer in subscription.consumers:
-            if consumer.name == name:
-                return consumer, consumer.messages_out, subscription.mark_delete
-        return None
+    async def _progress(self, held: ConsumerSession, segment: Segment) -> str:
+        """A text that changes if the consumer makes progress; "" unless it has a sealed segment to finish, or while the
+        segment's owner cannot be asked."""
+        name, consumer = segment.topic(held.topic), segment_consumer(held.name, segment.id)
+        reader = SegmentReader(name, consumer, held.subscription, is_active=segment.is_active)
+        if self._elsewhere is None or not self._elsewhere.is_elsewhere(name):
+            return reader_state(self._opened(name), reader).progress
+        try:
+            return (await self._elsewhere.look(reader)).progress
+        except AnabranchError as error:
+            log.info("%s: asking how far %s is failed: %s", name, held.name, error)
+            return ""
 
     def _renew(self, held: ConsumerSession, segment: Segment) -> None:
         whole = held.assigned

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
 from anabranch.controller.feed import TopicFeed
-from anabranch.errors import AnabranchError
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import ScalableTopic, scalable_name
@@ -97,11 +96,9 @@ class LayoutViews:
     def _owners_of(self, topic: TopicName, layout: SegmentLayout) -> dict[SegmentId, BrokerAddress]:
         owners: dict[SegmentId, BrokerAddress] = {}
         for segment in layout.active:
-            try:
-                owners[segment.id] = self._owners.owner(segment.topic(topic))
-            except AnabranchError as error:
-                # Clients look that segment up by themselves.
-                log.info("segment %s of %s has no owner yet: %s", segment.id, topic, error)
+            # Clients look a segment up by themselves if it has no owner here.
+            if (found := self._owners.owner(segment.topic(topic))) is not None:
+                owners[segment.id] = found
         return owners
 
 

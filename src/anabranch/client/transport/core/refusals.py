@@ -40,6 +40,7 @@ class Meaning(Enum):
 class RefusedPart(Enum):
     """Which part of the client was refused."""
 
+    CONNECTION = auto()  # All of them: there is no connection.
     LAYOUT_WATCH = auto()
     NAMESPACE_WATCH = auto()
     CONTROLLER_SESSION = auto()
@@ -50,7 +51,10 @@ class RefusedPart(Enum):
 
 
 class Refusal(Protocol):
-    """An error answer: its number, and its text as `str`."""
+    """An error answer: its number, whether it refuses a whole connection, and its text as `str`."""
+
+    @property
+    def is_of_connection(self) -> bool: ...
 
     @property
     def error(self) -> int: ...
@@ -79,6 +83,8 @@ _CONSUMER: Final[Mapping[int, Meaning]] = {
 
 # Numbers that are not listed are tried again.
 TABLE: Final[Mapping[RefusedPart, Mapping[int, Meaning]]] = {
+    # A broker with all the connections that it may have answers NotAllowedError, and has room for others later.
+    RefusedPart.CONNECTION: {**_NOT_ALLOWED, pb.UnsupportedVersionError: Meaning.FINAL},
     RefusedPart.LAYOUT_WATCH: {
         **_NOT_ALLOWED,
         pb.InvalidTopicName: Meaning.FINAL,
@@ -133,6 +139,8 @@ PASSING: Final = frozenset(
 
 
 def meaning(refused: Refusal, part: RefusedPart) -> Meaning:
+    if refused.is_of_connection:
+        part = RefusedPart.CONNECTION
     by_number = TABLE[part].get(refused.error, Meaning.RETRY)
     if by_number is Meaning.FINAL:
         return by_number

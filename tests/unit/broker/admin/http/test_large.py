@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from anabranch.broker.admin.http.large import PER_TURN, in_turns
-from anabranch.broker.admin.namespaces.bundles import topic_hash
 from anabranch.broker.catalog.resources import topic_record_path
+from anabranch.model.bundles import bundle_hash
 from anabranch.model.names import TopicName
 from anabranch.storage.core.topic_record import TopicRecord
 from unit.broker.admin.conftest import Rest
@@ -68,7 +68,7 @@ async def test_topics_of_one_of_many_bundles_are_those_that_hash_into_it(rest: R
     found: list[str] = []
     for first, last in pairwise(bundles):
         part = await rest.get("/admin/v2/persistent/public/default", params={"bundle": f"{first}_{last}"})
-        assert all(int(first, 16) <= topic_hash(TopicName.parse(name)) for name in part)
+        assert all(int(first, 16) <= bundle_hash(TopicName.parse(name)) for name in part)
         found += part
     assert sorted(found) == many
 

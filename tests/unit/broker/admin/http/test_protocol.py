@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.rest import serve_rest
-from anabranch.broker.server import listen
+from anabranch.broker.runtime.listening import listen
 from harness.guarded import ANSWER_MAX_S, Guarded, guarded, token
 
 ASK = b"GET /status.html HTTP/1.1\r\nHost: broker\r\n\r\n"
@@ -168,3 +168,36 @@ async def test_a_body_without_a_length_ends_the_connection_with_the_answer_to_it
         answer = await said(port, ASK.replace(b"GET", b"DELETE"), b"{}")
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer.lower()
+
+
+async def test_the_rest_of_a_request_that_was_answered_before_may_be_garbage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: broker\r\nTransfer-Encoding: chunked\r\n\r\n")
+        async with asyncio.timeout(ANSWER_MAX_S):
+            answer = await reader.readuntil(b"}")
+            writer.write(b"no chunk\r\n")
+            assert await reader.read() == b""
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_an_offer_of_another_protocol_is_declined_in_silence(
+    caplog: pytest.LogCaptureFixture, protocol: bytes
+) -> None:
+    offer = b"Connection: Upgrade, close\r\nUpgrade: " + protocol
+    async with serving() as port:
+        answer = await said(port, b"GET /status.html HTTP/1.1\r\nHost: broker\r\n", offer, b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-Original-Principal"])
+async def test_who_asks_is_said_once(acme: Guarded, name: str) -> None:
+    admin = ("Authorization", f"Bearer {token('admin')}")
+    answer = await acme.http.get("/admin/v2/tenants", headers=[admin, (name, "a"), (name, "b")])
+    assert (answer.status_code, name.lower() in answer.text) == (400, True)

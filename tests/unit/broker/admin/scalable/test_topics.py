@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.catalog.owners import BrokerAddress
+from anabranch.broker.catalog.owners import BrokerAddress, OwnersListener
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import AllowAll
@@ -691,7 +691,10 @@ class OneOwner:
     def is_mine(self, topic: TopicName) -> bool:
         return self._is_mine
 
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
+    def on_change(self, callback: OwnersListener) -> Callable[[], None]:
         return lambda: None
 
     def segments(self, owner: BrokerAddress) -> Segments:
@@ -788,3 +791,11 @@ async def test_a_leader_that_is_gone_is_succeeded_by_the_broker_that_is_asked(tw
 async def test_what_is_no_number_of_a_segment_is_told_so(rest: Rest, number: str) -> None:
     await rest.call("PUT", T, json={})
     assert "no segment id" in await rest.refused("POST", f"{T}/split/{number}", 400)
+
+
+async def test_a_name_that_no_subscription_may_have_is_refused(rest: Rest) -> None:
+    await made(rest)
+    for path in (f"{T}/subscriptions", "/admin/v2/segments/public/default/orders/0000-ffff-0/subscription"):
+        for length in (1025, 5000):
+            reason = await rest.refused("PUT", f"{path}/{'s' * length}", 412)
+            assert f"subscription name of {length}" in reason

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from anabranch.broker.admin.settings import namespace as settings
 from anabranch.broker.admin.settings import topic as topic_settings
+from anabranch.broker.policy.namespace import NamespacePolicies, Persistence, encode_policies
+from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.metadata.memory import MemoryMetadata
 from unit.broker.admin.conftest import NOW_MS, Rest, serving
 
@@ -53,6 +56,31 @@ async def test_a_topics_setting_is_kept_until_it_is_removed(
     assert await topic.get(path) == value
     await topic.call("DELETE", path, 204)
     await topic.call("GET", path, 204)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "NaN", "Infinity"])
+async def test_what_could_not_be_read_again_is_not_stored(number: str) -> None:
+    store = MemoryMetadata(lambda: NOW_MS)
+    value = {"managedLedgerMaxMarkDeleteRate": number}
+    async with serving(store) as rest:
+        await rest.call("PUT", T, 204)
+        await rest.refused("POST", f"{T}/persistence", 400, json=value)
+        await rest.refused("POST", f"{NS}/persistence", 400, json=value)
+        await rest.refused(
+            "PUT",
+            f"{V2}/namespaces/public/odd",
+            400,
+            json={"persistence": value, "bundles": {"numBundles": 1}},
+        )
+        await rest.call("POST", f"{T}/persistence", 204, json={"managedLedgerMaxMarkDeleteRate": 1.5})
+    async with serving(store) as rest:
+        assert (await rest.get(f"{T}/persistence"))["managedLedgerMaxMarkDeleteRate"] == 1.5
+
+
+def test_a_value_that_cannot_be_read_again_is_refused_before_it_is_stored() -> None:
+    odd = NamespacePolicies(persistence=Persistence(mark_delete_rate_max=math.nan))
+    with pytest.raises(InvalidValue):
+        encode_policies(odd)
 
 
 async def test_what_is_in_force_is_asked_for_with_applied(topic: Rest) -> None:

@@ -237,6 +237,9 @@ class Elsewhere:
     def owner(self, topic: TopicName) -> BrokerAddress:
         return BrokerAddress("pulsar://other:6650", "http://other:8080")
 
+    async def resolve(self, topic: TopicName) -> BrokerAddress:
+        return self.owner(topic)
+
     def is_mine(self, topic: TopicName) -> bool:
         return False
 

@@ -11,7 +11,12 @@ import pytest
 from anabranch.broker.broker import Broker
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.observe.metrics import render
-from anabranch.broker.scalable.load.history_records import HISTORY_TOPIC, SCHEMA
+from anabranch.broker.scalable.load.history_records import (
+    HISTORY_TOPIC,
+    SCHEMA,
+    HistoryRecord,
+    OrderedConsumers,
+)
 from anabranch.broker.scalable.load.history_topic import HistoryTopic
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
@@ -224,12 +229,50 @@ async def test_a_topic_that_was_deleted_or_closed_is_made_again(cluster: Cluster
     assert (history_of(broker).published, history_of(broker).dropped) == (3, 0)
 
 
-async def test_a_broker_that_does_not_own_the_topic_leaves_it_alone() -> None:
+async def test_a_broker_that_does_not_own_the_topic_sends_its_records_to_the_owner() -> None:
     async with running(2, BrokerConfig(**QUIET)) as cluster:
-        other = history_of(cluster.nodes[1].broker)
-        await beat(cluster.nodes[1].broker)
+        first, second = (node.broker for node in cluster.nodes)
+        other = history_of(second)
+        await beat(second)
         await other.flush()
-        assert (other.published, other.dropped) == (0, 1)
+        assert (other.published, other.dropped, len(other)) == (0, 0, 0)
+        await told(cluster)
+        found = [json.loads(value) for value in await cluster.first.read(HISTORY_TOPIC, "look", 2)]
+        assert [one["broker"] for one in found] == [
+            broker.service_url.partition("://")[2] for broker in (second, first)
+        ]
+
+
+async def test_records_wait_while_the_owner_of_the_topic_cannot_be_asked() -> None:
+    async with running(2, BrokerConfig(**QUIET)) as cluster:
+        first, second = (node.broker for node in cluster.nodes)
+        other = history_of(second)
+        await first.registry.close()
+        await beat(second)
+        await other.flush()
+        assert (len(other), other.dropped) == (1, 0)
+        await first.registry.start()
+        await other.flush()
+        assert len(other) == 0
+        await history_of(first).flush()
+        assert history_of(first).published == 1
+
+
+async def test_records_that_were_sent_twice_are_published_once(cluster: Cluster) -> None:
+    """The answer to the first sending was lost."""
+    history = history_of(cluster.first.broker)
+    records = [
+        HistoryRecord(1, "other:6650", at, consumers=OrderedConsumers(str(TOPIC), {})) for at in range(5)
+    ]
+    history.take("other:6650", 7, 0, records[:2])
+    history.take("other:6650", 7, 0, records[:3])
+    history.take("other:6650", 7, 1, records[1:2])
+    history.take("other:6650", 7, 3, records[3:4])
+    history.take("other:6650", 8, 0, records[4:])  # It has been started again.
+    await history.flush()
+    found = [json.loads(value)["at"] for value in await cluster.first.read(HISTORY_TOPIC, "look", 5)]
+    assert found == [0, 1, 2, 3, 4]
+    assert history.published == 5
 
 
 async def test_a_broker_that_ends_says_what_is_left_to_say() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from anabranch.broker.errors import NotReadyError
 from anabranch.broker.scalable.watch.dag_watch import DagWatch
 from anabranch.broker.scalable.watch.layout_views import LayoutViews
 from anabranch.broker.security.rights import NotAuthorizedError
@@ -163,7 +162,7 @@ async def test_segments_marked_for_deletion_are_not_shown_any_more(lab: Lab) -> 
 async def test_a_segment_without_an_owner_is_left_to_the_client_to_look_up(lab: Lab) -> None:
     layout = SegmentLayout.initial(2, NOW_MS)
     await lab.topics.store(TOPIC, layout)
-    lab.owners.missing[layout.segment(1).topic(TOPIC)] = NotReadyError("nobody yet")
+    lab.owners.missing.add(layout.segment(1).topic(TOPIC))
     watch, updates = lab.watch()
     assert [b.segment_id for b in (await updates.next()).dag.segment_brokers] == [0]
     lab.owners.missing.clear()

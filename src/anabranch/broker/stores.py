@@ -1,0 +1,137 @@
+"""Opens the stores of a broker: a folder that is its own, or one that several brokers share.
+
+A broker on its own opens SQLite in its process and locks the log. Brokers that share a folder have their metadata
+served by another process, and each writes a log of its own beside those of the others. Part of the composition root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.runtime import data_folder
+from anabranch.broker.runtime.listening import StartError
+from anabranch.metadata.embedded import EmbeddedStore
+from anabranch.metadata.errors import StoreInUse
+from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.sqlite import SqliteMetadata
+from anabranch.storage.on_disk.file_store import FileLogStore
+from anabranch.storage.port import LogStore
+
+# What all brokers of a machine may take of its memory for written pages, and of its disk before files are rewritten.
+PAGE_CACHE_BYTES: Final = 1 << 30
+WAL_BYTES_MAX: Final = 32 << 30
+# The least that a broker works with, however many share the settings.
+SHARE_BYTES_MIN: Final = 1 << 20
+# A folder whose processes were killed a moment ago is free once the last of them is gone.
+LOCK_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What a broker is built on. The log is not started; the broker closes it."""
+
+    metadata: MetadataStore
+    log: LogStore
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def shared_budgets(config: BrokerConfig, brokers: int) -> BrokerConfig:
+    """The settings of one of so many brokers: the limits on memory and disk of this machine are divided among them."""
+    return msgspec.structs.replace(
+        config,
+        log_cache_bytes=_share(config.log_cache_bytes, brokers),
+        max_pending_publish_bytes=_share(config.max_pending_publish_bytes, brokers),
+        log_disk_bytes_max=_share(config.log_disk_bytes_max, brokers) if config.log_disk_bytes_max else 0,
+    )
+
+
+def _share(whole: int, brokers: int) -> int:
+    return max(whole // brokers, min(whole, SHARE_BYTES_MIN))
+
+
+def make_folder(data: Path) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "it is a file; name a folder" if data.is_file() else error.strerror or error
+        raise StartError(f"cannot use {data}: {reason}") from None
+    if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
+        raise StartError(f"cannot write to {data}: is the disk read-only, or the folder another user's?")
+
+
+def _in_use(data: Path) -> StartError:
+    return StartError(
+        f"another broker serves {data} already: stop it, or name another folder with --data-dir"
+    )
+
+
+async def lock_folder(data: Path) -> int:
+    """Makes the folder if it is absent, and locks it against every other broker and cluster, until the returned
+    descriptor and all that were inherited from it are closed. StartError if it is in use."""
+    make_folder(data)
+    ends = asyncio.get_running_loop().time() + LOCK_WAIT_S
+    while True:
+        try:
+            lock = data_folder.lock(data)
+        except OSError as error:
+            raise StartError(f"cannot use {data}: {error.strerror or error}") from None
+        if lock is not None:
+            return lock
+        if asyncio.get_running_loop().time() > ends:
+            raise _in_use(data)
+        await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def opened_metadata(data: Path) -> AsyncIterator[tuple[SqliteMetadata, EmbeddedStore]]:
+    """The metadata of a locked folder, which belongs to its log, and a session of it."""
+    data_folder.check_metadata(data)
+    try:
+        service = await SqliteMetadata.open(data / data_folder.METADATA, clock_ms=now_ms)
+    except StoreInUse:
+        raise _in_use(data) from None
+    try:
+        session = await service.connect()
+        await data_folder.check_log(session, data)
+        yield service, session
+    finally:
+        await service.close()
+
+
+@contextlib.asynccontextmanager
+async def sole_stores(config: BrokerConfig) -> AsyncIterator[Stores]:
+    """The stores of a broker that has its folder to itself."""
+    data = Path(config.data_dir)
+    lock = await lock_folder(data)
+    try:
+        async with opened_metadata(data) as (_, metadata):
+            yield Stores(metadata, _log(config, brokers=1))
+    finally:
+        os.close(lock)
+
+
+def _log(config: BrokerConfig, *, brokers: int) -> FileLogStore:
+    return FileLogStore(
+        Path(config.data_dir) / data_folder.LOG,
+        clock_ms=now_ms,
+        is_shared=brokers > 1,
+        file_bytes=config.log_file_bytes,
+        cache_bytes=config.log_cache_bytes,
+        page_cache_bytes=PAGE_CACHE_BYTES // brokers,
+        disk_reserve_bytes=config.log_disk_reserve_bytes,
+        disk_bytes_max=config.log_disk_bytes_max or None,
+        wal_bytes_max=WAL_BYTES_MAX // brokers,
+    )

@@ -1,0 +1,184 @@
+"""Topics that move to another broker: how their former owner lets go of them, and where it sends their clients.
+
+A hand-over is pulled. The broker that opens a topic asks the former owner to release it. The former owner confirms what
+it has accepted, closes the topic and its ledger, and answers with the ledger's final state, so that the new owner need
+neither fence nor recover anything. A broker that loses topics with clients asks the new owner to open them, which then
+pulls them.
+
+None of this decides who may write. A ledger that was released is never opened again, and the topic's record changes
+only by compare-and-set. A request that comes late, twice, or from a broker that is mistaken about the owner costs time
+and nothing else. Two brokers that disagree about the owner wait for their views to agree: the one that has the topic
+open keeps it meanwhile, so that it does not go back and forth between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final
+
+from anabranch.broker.catalog.owners import BrokerAddress, Owners
+from anabranch.broker.config.listeners import Addresses
+from anabranch.broker.errors import NotReadyError
+from anabranch.broker.runtime.background import Background
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topics.open_topics import OpenTopics
+from anabranch.errors import AnabranchError
+from anabranch.model.bundles import BundleName
+from anabranch.model.names import TopicName
+from anabranch.model.position import LedgerId
+from anabranch.storage.port import LedgerState, LogError, LogStore
+
+log = logging.getLogger(__name__)
+
+# How many topics move at once: each wave waits for the one before it.
+WAVE_TOPICS: Final = 64
+# How long a broker waits for its view of the owners to become the other one's.
+AGREE_MAX_S: Final = 1.0
+# How long the new owner may take to open a wave of topics.
+OPEN_MAX_S: Final = 5.0
+
+# Asks a broker to open topics. Returns once it has opened those that it could.
+TellOpen = Callable[[BrokerAddress, Sequence[TopicName]], Awaitable[None]]
+
+
+async def tell_none(owner: BrokerAddress, topics: Sequence[TopicName]) -> None:
+    """Asks no broker: topics are opened by their clients' requests."""
+
+
+class HandOver:
+    def __init__(
+        self,
+        open_topics: OpenTopics,
+        owners: Owners,
+        log_store: LogStore,
+        background: Background,
+        tell_open: TellOpen = tell_none,
+        *,
+        agree_max_s: float = AGREE_MAX_S,
+        open_max_s: float = OPEN_MAX_S,
+    ) -> None:
+        self._open_topics = open_topics
+        self._owners = owners
+        self._log = log_store
+        self._background = background
+        self._tell_open = tell_open
+        self._agree_max_s = agree_max_s
+        self._open_max_s = open_max_s
+        self._moving: set[Topic] = set()
+
+    # -- for other brokers
+
+    async def release(self, name: TopicName, ledger: LedgerId) -> LedgerState | None:
+        """Lets go of a topic for a broker that opens it: the final state of the topic's ledger there, which is closed
+        now. The same request later has the same answer.
+
+        None if this broker cannot give it, and the ledger must be fenced. NotReadyError if the topic belongs here: the
+        other broker must not open it."""
+        if not await self._agree(lambda: not self._owners.is_mine(name)):
+            raise NotReadyError(f"{name} is served by another broker: look it up again")
+        topic = await self._open_topics.settled(name)
+        if topic is not None and topic.log.ledger == ledger:
+            await topic.close(self._moved_to(name))
+        try:
+            return (await self._log.release([ledger])).get(ledger)
+        except LogError as error:
+            log.warning("%s: ledger %s cannot be released, it will be fenced: %s", name, ledger, error)
+            return None
+
+    async def open(self, names: Iterable[TopicName]) -> None:
+        """Opens topics that another broker has lost to this one. What cannot be opened is left to its clients."""
+        await asyncio.gather(*(self._open(name) for name in names))
+
+    async def _open(self, name: TopicName) -> None:
+        try:
+            if await self._agree(lambda: self._owners.is_mine(name)):
+                await self._open_topics.topic(name)
+        except AnabranchError as error:
+            log.info("%s: not opened before its clients ask for it: %s", name, error)
+
+    async def _agree(self, claim: Callable[[], bool]) -> bool:
+        """Whether the claim about owners is true, or becomes true before the time is over."""
+        if claim():
+            return True
+        changed = asyncio.Event()
+        stop = self._owners.on_change(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(self._agree_max_s):
+                while not claim():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return claim()
+        finally:
+            stop()
+        return True
+
+    # -- topics that this broker loses
+
+    def owners_changed(self, bundles: Collection[BundleName]) -> None:
+        """Moves the topics that this broker does not own any more."""
+        spaces = {bundle.namespace for bundle in bundles}
+        lost = [topic for topic in self._lost() if topic.name.namespace in spaces]
+        if lost:
+            self._background.run(self._move(lost))
+
+    async def give_away(self) -> None:
+        """Moves all topics: this broker is about to end, and the owners say so."""
+        await self._agree(lambda: len(self._lost()) == len(self._open_topics.all()))
+        await self._move(self._lost())
+        # Others may be on their way already.
+        await asyncio.gather(*(topic.wait_closed() for topic in list(self._moving)))
+
+    def _lost(self) -> list[Topic]:
+        return [topic for topic in self._open_topics.all().values() if not self._owners.is_mine(topic.name)]
+
+    async def _move(self, topics: Sequence[Topic]) -> None:
+        moved = [topic for topic in topics if topic not in self._moving]
+        self._moving.update(moved)
+        try:
+            used: dict[BrokerAddress, list[Topic]] = {}
+            idle: list[Topic] = []
+            for topic in moved:
+                owner = self._owners.owner(topic.name)
+                if owner is None or not topic.has_clients:
+                    idle.append(topic)
+                else:
+                    used.setdefault(owner, []).append(topic)
+            await asyncio.gather(*(self._move_to(owner, some) for owner, some in used.items()))
+            for wave in _waves(idle):
+                await self._close(wave)
+        finally:
+            self._moving.difference_update(moved)
+
+    async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
+        for wave in _waves(topics):
+            names = [topic.name for topic in wave if self._is_lost(topic)]
+            try:
+                if names:
+                    async with asyncio.timeout(self._open_max_s):
+                        await self._tell_open(owner, names)
+            except (AnabranchError, OSError, TimeoutError) as error:
+                log.warning("%s did not open %d topics: %r", owner.service_url, len(names), error)
+            # The new owner has released most of them by opening them.
+            await self._close(wave)
+
+    async def _close(self, topics: Sequence[Topic]) -> None:
+        lost = [topic for topic in topics if self._is_lost(topic)]
+        closings = [topic.close(self._moved_to(topic.name)) for topic in lost]
+        for topic, done in zip(lost, await asyncio.gather(*closings, return_exceptions=True), strict=True):
+            if isinstance(done, Exception):
+                log.error("%s: closing it failed", topic.name, exc_info=done)
+
+    def _is_lost(self, topic: Topic) -> bool:
+        """Not one that has come back meanwhile."""
+        return not topic.is_closed and not self._owners.is_mine(topic.name)
+
+    def _moved_to(self, name: TopicName) -> Addresses | None:
+        owner = None if self._owners.is_mine(name) else self._owners.owner(name)
+        return None if owner is None else owner.for_clients
+
+
+def _waves(topics: Sequence[Topic]) -> Iterable[Sequence[Topic]]:
+    return (topics[first : first + WAVE_TOPICS] for first in range(0, len(topics), WAVE_TOPICS))
