@@ -75,8 +75,7 @@ def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
 class FileLogStore:
     """`is_shared` lets several processes write logs under one root; each takes only what it fences.
 
-    `sharers` is how many of them this machine has: each takes its part of the memory that a log may use. The bounds of
-    disk space are for all of them together."""
+    The bounds of disk space are for all of them together, those of memory for each."""
 
     def __init__(
         self,
@@ -86,7 +85,6 @@ class FileLogStore:
         files: Files | None = None,
         incarnation: Incarnation | None = None,
         is_shared: bool = False,
-        sharers: int = 1,
         file_bytes: int = 64 << 20,
         cache_bytes: int = 64 << 20,
         commit_bytes_max: int = 8 << 20,
@@ -110,7 +108,7 @@ class FileLogStore:
         self._plan_ms = plan_ms
         self._folder = root / "wal" / self._incarnation
         self._catalog = Catalog()
-        self._cache = EntryCache(cache_bytes // sharers)
+        self._cache = EntryCache(cache_bytes)
         # Reads of the newest ledgers, each of many entries: those answered from the cache, and the others.
         self._cache_hits = 0
         self._cache_misses = 0
@@ -149,7 +147,7 @@ class FileLogStore:
             self._live,
             rewriter,
             clock_ms,
-            ReclaimPolicy(file_bytes, wal_bytes_max // sharers, stretch_bytes_min),
+            ReclaimPolicy(file_bytes, wal_bytes_max, stretch_bytes_min),
             holds=self._holds,
             name_of=self._name_of,
         )
@@ -166,7 +164,7 @@ class FileLogStore:
             file_bytes=file_bytes,
             commit_bytes_max=commit_bytes_max,
             idle_seconds=idle_seconds,
-            page_cache_bytes=page_cache_bytes // sharers,
+            page_cache_bytes=page_cache_bytes,
             on_file=self._file_changed,
             on_end=self._tell_end,
         )
@@ -176,7 +174,7 @@ class FileLogStore:
         # The bytes of the whole log, and when they were counted.
         self._shared_bytes = 0
         self._counted_at = float("-inf")
-        if is_shared:
+        if self._holds is not None:
             self._sharing = Sharing(
                 root,
                 self._incarnation,
@@ -185,6 +183,7 @@ class FileLogStore:
                 self._catalog,
                 self._live,
                 self._reclaimer,
+                self._holds,
                 self,
                 self._wal.writers,
                 clock_ms,

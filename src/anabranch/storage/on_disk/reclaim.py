@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from anabranch.model.position import Incarnation
 from anabranch.storage.core.live import Liveness, LiveRow
+from anabranch.storage.core.topic_record import namespace_of
 from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.holds import PlanHolds
@@ -335,7 +336,7 @@ class Reclaimer:
         known = [(self._catalog.files.get(one), self._facts.get(one)) for one in ids]
         found = [(file, facts[1]) for file, facts in known if file is not None and facts is not None]
         pieces = [
-            (self._live.namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
+            (self._namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
             for i, (_, rows) in enumerate(found)
             for row in rows
         ]
@@ -350,6 +351,11 @@ class Reclaimer:
         )
         sources = [(str(file.path), file.number, file.is_rewritten) for file, _ in found]
         return [file for file, _ in found], RewriteJob(sources, outputs)
+
+    def _namespace(self, ledger: int) -> str:
+        if (namespace := self._live.namespace(ledger)) or (name := self._name_of(ledger)) is None:
+            return namespace
+        return namespace_of(name.record)
 
     def _unlink_outputs(self, job: RewriteJob) -> None:
         """Removes the outputs of a job that failed half-way: they are in no catalog, and their sources stay."""

@@ -25,11 +25,12 @@ from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.catalog import Catalog, LogFile, OpenIndex
 from anabranch.storage.on_disk.commit import FileLedgerWriter
 from anabranch.storage.on_disk.files import Files
-from anabranch.storage.on_disk.holds import MARK
+from anabranch.storage.on_disk.holds import MARK, PlanHolds
 from anabranch.storage.on_disk.indexing import read_part, read_trailer, wal_numbers
 from anabranch.storage.on_disk.judging import Judge
 from anabranch.storage.on_disk.names import LedgerName, decode_names, load_names
 from anabranch.storage.on_disk.reclaim import Reclaimer, load_rewritten
+from anabranch.storage.on_disk.wal import wal_path
 from anabranch.storage.port import LiveLedger, Living, LogError
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Sharing:
         catalog: Catalog,
         live: Liveness,
         reclaimer: Reclaimer,
+        holds: PlanHolds,
         store: SharedStore,
         writers: Mapping[LedgerId, FileLedgerWriter],
         clock_ms: Callable[[], int],
@@ -79,6 +81,7 @@ class Sharing:
         self._catalog = catalog
         self._live = live
         self._reclaimer = reclaimer
+        self._holds = holds
         self._store = store
         self._writers = writers
         self._clock_ms = clock_ms
@@ -303,14 +306,13 @@ class Sharing:
         used = {
             file.incarnation for file in self._catalog.files.values()
         } | self._reclaimer.doomed_incarnations
-        gone = [
+        unused = [
             incarnation
             for incarnation, taken in self._dead.items()
             if incarnation not in used and all(ledger in self._live.dead for ledger in taken.states)
         ]
+        gone = [one for one in unused if await self._in_thread(self._remove_folder, self._root / "wal" / one)]
         for incarnation in gone:
-            with contextlib.suppress(FileNotFoundError):
-                await self._in_thread(self._files.remove_folder, self._root / "wal" / incarnation)
             del self._dead[incarnation]
         kept = {ledger for taken in self._dead.values() for ledger in taken.states}
         nothing_left = [one for one in self._live.dead if one not in kept and not self._catalog.files_of(one)]
@@ -318,6 +320,16 @@ class Sharing:
         for ledger in nothing_left:
             self._names.pop(ledger, None)
         return gone
+
+    def _remove_folder(self, folder: Path) -> bool:
+        """False if a plan of another process names a file in it, which a broker that died was about to remove."""
+        with contextlib.suppress(FileNotFoundError):
+            for number in wal_numbers(self._files, folder):
+                path = wal_path(folder, number)
+                if not self._holds.try_unlink(path, [path.with_suffix(".idx")]):
+                    return False
+            self._files.remove_folder(folder)
+        return True
 
     # -- files that others make and remove
 

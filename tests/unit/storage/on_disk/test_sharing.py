@@ -429,6 +429,29 @@ async def test_a_file_that_is_about_to_go_is_in_no_new_plan(machine: Machine) ->
     await check(new, 1, old.incarnation, 0, end)
 
 
+async def test_a_folder_stays_as_long_as_a_plan_of_another_broker_names_a_file_in_it(
+    machine: Machine,
+) -> None:
+    dead, reader, sweeper = await machine.boot(), await machine.boot(), await machine.boot()
+    await machine.write(dead, [1], 200)
+    await machine.die(dead)
+    end = await machine.move(1, reader)
+    machine.forget(1)
+    await sweeper.reclaim()
+    machine.now += GRACE
+    first = await machine.boot()
+    last = await reader.plan(LedgerId(1), dead.incarnation, 0, end)
+    await sweeper.reclaim()
+    assert all(Path(run.path) in machine.disk.names for run in last.runs)
+    # The one that was about to remove them dies; another finishes it.
+    await machine.die(sweeper)
+    machine.now += 501
+    await reader.reclaim()
+    await machine.settle(first)
+    assert machine.files(of=dead) == []
+    assert ROOT / "wal" / dead.incarnation not in machine.disk.folders
+
+
 # -- space
 
 
