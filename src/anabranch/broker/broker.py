@@ -97,10 +97,10 @@ from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
-from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.core.topic_record import TopicRecord, namespace_of
 from anabranch.storage.port import LiveLedger, LogError, LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
-from anabranch.storage.topic.living import living_in, namespace_of
+from anabranch.storage.topic.living import living_in
 from anabranch.storage.topic.taking_over import finish_delete
 
 log = logging.getLogger(__name__)
