@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -44,6 +45,8 @@ from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe import metrics
+from anabranch.broker.observe.log_probe import LogProbe
+from anabranch.broker.observe.loop_share import LoopShare
 from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
@@ -464,6 +467,8 @@ class Broker:
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
         self.turns = TurnTimes()
+        self.log_probe = LogProbe(self.log, self.topic_services.ledger_ids, self.loop.time)
+        self.loop_share = LoopShare(self.loop.time, time.thread_time)
         self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
@@ -598,6 +603,7 @@ class Broker:
         if self.shared is not None:
             await self.shared.close()
         await self.registry.close()
+        await self.log_probe.close()
         await self.log.close()
 
     async def _tell_log_what_lives(self) -> None:
@@ -841,6 +847,7 @@ class Broker:
 
     async def _update_rates(self) -> None:
         self.publish_times.turn()
+        self.loop_share.turn()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 try:
@@ -933,5 +940,7 @@ class Broker:
             unload_topic=self.unload_topic,
             terminate_topic=self.terminate_topic,
             skip_damage=self.skip_damage,
+            probe=self.log_probe.look,
+            loop_share=lambda: self.loop_share.last,
             metrics=lambda: metrics.render(self),
         )
