@@ -28,6 +28,7 @@ LAYERS = [
     "controller",
     "client",
     "broker",
+    "supervisor",
     "spark",
     "blocking",
     "simulation",
@@ -49,6 +50,7 @@ PURE_FOLDERS = [
     "spark/options",
     "spark/plan",
     "storage/core",
+    "supervisor/core",
     "wire",
 ]
 # Compiles the kernels around it, and keeps what it made in a folder of the user's.
@@ -226,6 +228,7 @@ PLAIN = [
     "simulation",
     "spark",
     "storage",
+    "supervisor",
     "wire",
 ]
 ODD_WORDS = re.compile(

@@ -45,11 +45,17 @@ def until(met: Callable[[], Any], within_s: float = 60.0, every_s: float = 0.02)
 class BrokerProcess:
     """`anabranch standalone` in `folder`. A context manager: nothing of it outlives the test.
 
-    `settings` are the broker's own (`brokerDeduplicationEnabled=True`). Ports stay the same over restarts.
+    `settings` are the broker's own (`brokerDeduplicationEnabled=True`). Ports stay the same over restarts. With
+    `BROKERS=3` in the environment it is that many brokers, unless the test gives a number itself.
     """
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, object] | None = None, *, token: str | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        token: str | None = None,
+        brokers: int | None = None,
     ) -> None:
         self.folder = folder
         self.token = token  # For its REST.
@@ -59,6 +65,9 @@ class BrokerProcess:
         self._log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._has_served = False
+        self.brokers = int(os.environ.get("BROKERS", 1)) if brokers is None else brokers
+        self._log_start = 0  # Of the last start's lines.
+        self._counted: dict[str, int] = {}
         atexit.register(self.kill)
 
     @property
@@ -66,7 +75,17 @@ class BrokerProcess:
         command = [sys.executable, "-m", "anabranch.cli", "standalone"]
         command += ["--data-dir", str(self.folder / "data")]
         command += ["--port", str(self.port), "--http-port", str(self.http_port)]
-        for name, value in self.settings.items():
+        settings = dict(self.settings)
+        if self.brokers > 1:
+            command += ["--brokers", str(self.brokers)]
+            free = (
+                "brokersFirstPort",
+                "brokersFirstWebPort",
+                "brokersFirstPortTls",
+                "brokersFirstWebPortTls",
+            )
+            settings = {**dict.fromkeys(free, 0), **settings}
+        for name, value in settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return command
 
@@ -91,7 +110,9 @@ class BrokerProcess:
 
     def _spawn(self) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        self._counted = {}
         with self._log_path.open("ab") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
             )
@@ -102,6 +123,8 @@ class BrokerProcess:
             raise AssertionError(
                 f"the broker ended with code {self._process.returncode}:\n{self.log[-4000:]}"
             )
+        if self.brokers > 1 and "brokers, data in" not in self.log_since_start:
+            return False
         try:
             return bool(self.get("brokers/health") == "ok")
         except RestFailed as refused:
@@ -175,6 +198,10 @@ class BrokerProcess:
     @property
     def log(self) -> str:
         return self._log_path.read_text(errors="replace")
+
+    @property
+    def log_since_start(self) -> str:
+        return self._log_path.read_bytes()[self._log_start :].decode(errors="replace")
 
     @property
     def memory_bytes(self) -> int:

@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import anabranch
+from anabranch.broker.admin.across.linked import LinkedBrokers
+from anabranch.broker.admin.across.unstored import unstored_elsewhere
+from anabranch.broker.admin.elsewhere import Alone, Elsewhere
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
@@ -41,10 +45,13 @@ from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe import metrics
+from anabranch.broker.observe.log_probe import LogProbe
+from anabranch.broker.observe.loop_share import LoopShare
 from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_leaders import RemoteLeaders
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
@@ -53,6 +60,7 @@ from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicM
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.policy.retention import AT_ONCE, TrimPace
 from anabranch.broker.runtime.background import Background, Work
 from anabranch.broker.runtime.loop_watch import TurnTimes
 from anabranch.broker.scalable.classic import ClassicTopics, controller_settings, scalable_topics
@@ -106,6 +114,8 @@ RATES_SECONDS = 10.0
 FENCES_SECONDS = 5.0
 # How often assignments to brokers that are gone are looked for.
 DROP_STALE_S = 20.0
+# How long a broker that is about to end may take to give its topics away.
+DRAIN_MAX_S = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -127,16 +137,19 @@ class Broker:
         http_url_tls: str = "",
         authentication: Authentication | None = None,
         authorizer: Authorizer | None = None,
+        one_port: Addresses | None = None,
         owners: Owners | None = None,
         in_cluster: bool = False,
         remote_segments: Callable[[BrokerAddress], Segments] | None = None,
         moves: CallsOfMoves | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """`config` may change while the broker runs, as far as its settings allow; everything else stays.
 
         `in_cluster`: it shares the topics with the other brokers that are registered in the same metadata. Else it owns
-        everything, or what `owners` says."""
+        everything, or what `owners` says. `one_port` has the only addresses that clients can reach, if they are those
+        of all brokers."""
         self.config = config
         self.metadata = metadata
         self.log = log_store
@@ -153,12 +166,12 @@ class Broker:
         self.rights = Rights(authorizer or AllowAll())
         self._listeners = listeners.read(config.advertised_listeners, config.internal_listener_name)
         self._build_catalog(owners, in_cluster=in_cluster)
-        self._build_peers(random_bytes, moves)
+        self._build_peers(random_bytes, moves, elsewhere)
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
-        self._build_topics()
-        self._build_commands(authentication)
+        self._build_topics(has_one_port=one_port is not None)
+        self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
         self.is_closing = False
@@ -196,7 +209,12 @@ class Broker:
         self.dynamic_config = DynamicConfig(self.metadata, self.config, self._reconfigure)
         self.write_records = WriteRecords(self.metadata, self.config.hidden_writes_lease_ms)
 
-    def _build_peers(self, random_bytes: Callable[[int], bytes], moves: CallsOfMoves | None) -> None:
+    def _build_peers(
+        self,
+        random_bytes: Callable[[int], bytes],
+        moves: CallsOfMoves | None,
+        elsewhere: Elsewhere | None,
+    ) -> None:
         """The links to other brokers."""
         config = self.config
         self.peers = Peers(
@@ -213,8 +231,9 @@ class Broker:
             ),
             server_version=self.server_version,
         )
-        self.remote_rest = RemoteRest(self.peers)
-
+        remote = RemoteRest(self.peers)
+        others = LinkedBrokers(self.registry, remote) if self.is_one_of_several else Alone()
+        self.elsewhere: Elsewhere = elsewhere or others
         self.moves = moves or TopicMoves(self.peers, self._writer_of)
 
     def _writer_of(self, incarnation: Incarnation) -> str | None:
@@ -247,7 +266,7 @@ class Broker:
             self.metadata,
             self._current_config,
             self.now_ms,
-            lambda name: self.non_persistent.opened(name) is not None,
+            self._is_open_unstored,
         )
         self.non_persistent = NonPersistentTopics(
             self.resources, self.owners, self.new_topics, self._current_config, self.loop, self.now_ms
@@ -278,13 +297,17 @@ class Broker:
             else (None, None)
         )
         classic = ClassicTopics(self.resources, self, far_classic)
+        candidates = RemoteLeaders(self.peers, self.owners) if self.is_one_of_several else None
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
             classic,
+            candidates,
         )
+        if candidates is not None:
+            candidates.serve(self.scalable)
         if self.is_one_of_several:
             self.remote_sessions = RemoteSessions(
                 self.peers, self.owners, self.scalable, self.opened, self.background
@@ -311,7 +334,7 @@ class Broker:
             far_classic.serve(classic)
             far_history.serve(self.scaling.history)
 
-    def _build_topics(self) -> None:
+    def _build_topics(self, *, has_one_port: bool) -> None:
         """The parts that open, keep and sweep topics."""
         self.topic_services = TopicServices(
             loop=self.loop,
@@ -332,6 +355,7 @@ class Broker:
             segment_progressed=self.on_segment_progress,
             part_of=self.part_of,
             last_word=self.moves.last_word,
+            trim_pace=self._trim_pace(),
         )
         self.open_topics = OpenTopics(
             self.topic_services,
@@ -343,7 +367,12 @@ class Broker:
             segment_opened=self._segment_opened,
         )
         self.hand_over = HandOver(
-            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+            self.open_topics,
+            self.owners,
+            self.log,
+            self.background,
+            self.moves.tell_open,
+            names_owners=not has_one_port,
         )
         ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
@@ -352,8 +381,14 @@ class Broker:
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
 
-    def _build_commands(self, authentication: Authentication | None) -> None:
+    def _trim_pace(self) -> TrimPace:
+        if not self.is_one_of_several:
+            return AT_ONCE
+        return TrimPace(self.config.log_trim_bytes, self.config.log_trim_seconds)
+
+    def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
+        has_one_port = one_port is not None
         config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
@@ -380,9 +415,15 @@ class Broker:
         if self.remote_sessions is not None:
             self.remote_sessions.serve(registered.departures)
         self.requests = Requests(
-            Greeting(self.server_version, config.scalable_topic_enabled, self.http_url, self.http_url_tls),
+            Greeting(
+                self.server_version,
+                config.scalable_topic_enabled,
+                one_port.http_url if one_port is not None else self.http_url,
+                self.http_url_tls,
+                has_one_port,
+            ),
             self.sign_in,
-            LookupCommands(naming, rights, self.addresses),
+            LookupCommands(naming, rights, self.addresses, has_one_port=has_one_port),
             ProducerCommands(
                 naming, rights, schemas, self.log, self.attachable, self.new_producer_name, self.now_ms
             ),
@@ -395,7 +436,14 @@ class Broker:
                 metadata_bytes_max=config.max_consumer_metadata_size,
             ),
             schemas,
-            TopicLists(self.loop, self.metadata, self.resources, rights, self.non_persistent),
+            TopicLists(
+                self.loop,
+                self.metadata,
+                self.resources,
+                rights,
+                self.non_persistent,
+                self._unstored_elsewhere,
+            ),
             ScalableCommands(
                 scalable,
                 registered,
@@ -419,6 +467,8 @@ class Broker:
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
         self.turns = TurnTimes()
+        self.log_probe = LogProbe(self.log, self.topic_services.ledger_ids, self.loop.time)
+        self.loop_share = LoopShare(self.loop.time, time.thread_time)
         self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
@@ -436,6 +486,8 @@ class Broker:
             lambda: self.loop_lag_s,
             self.scalable,
             self.scaling,
+            self.owners,
+            self.elsewhere,
         )
 
     def _segment_opened(self, topic: TopicName) -> None:
@@ -467,6 +519,8 @@ class Broker:
             assert self.scaling is not None
             self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
+            scalable = self.scalable
+            self.owners.on_change(lambda _: scalable.candidates_changed())
         self.owners.on_change(self._owners_changed)
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
@@ -509,10 +563,24 @@ class Broker:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
 
-    async def close(self) -> None:
-        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed."""
+    async def drain(self) -> None:
+        """Gives the topics to the other brokers, before this one is closed. What could not be given away in time is
+        closed like everything else."""
+        if not self.is_one_of_several or self.log.ended is not None or len(self.registry.living()) < 2:
+            return
+        log.info("giving %d topics to other brokers", len(self.loaded()))
+        try:
+            async with asyncio.timeout(DRAIN_MAX_S):
+                await self.registry.drain()
+                await self.hand_over.give_away()
+        except (AnabranchError, TimeoutError) as error:
+            log.warning("%d topics were not given away: %r", len(self.loaded()), error)
+
+    async def close(self, *, others_stay: bool = True) -> None:
+        """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed. Other brokers of
+        the cluster that stay get this one's topics first."""
         self.is_closing = True
-        if self.shared is not None:
+        if self.shared is not None and others_stay:
             # The others own everything from now on: the clients of topics that are closed find them there.
             with contextlib.suppress(MetadataError):
                 await self.registry.drain()
@@ -525,7 +593,7 @@ class Broker:
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):
-            await topic.close()
+            await topic.close(self.hand_over.moved_to(topic.name))
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
@@ -535,6 +603,7 @@ class Broker:
         if self.shared is not None:
             await self.shared.close()
         await self.registry.close()
+        await self.log_probe.close()
         await self.log.close()
 
     async def _tell_log_what_lives(self) -> None:
@@ -585,10 +654,14 @@ class Broker:
             return await self.non_persistent.open(name, create=create)
         return await self.topic(name, create=create)
 
-    async def topic_exists(self, name: TopicName) -> bool:
-        if name.domain is Domain.NON_PERSISTENT:
-            return self.non_persistent.opened(name) is not None
-        return await self.resources.topic_exists(name)
+    async def _is_open_unstored(self, name: TopicName) -> bool:
+        """Whether a non-persistent topic of that name is open, here or at another broker."""
+        if self.non_persistent.opened(name) is not None:
+            return True
+        return self.elsewhere.has_others and str(name) in await self._unstored_elsewhere(name.namespace)
+
+    async def _unstored_elsewhere(self, namespace: NamespaceName) -> list[str]:
+        return await unstored_elsewhere(self.elsewhere, namespace)
 
     async def delete_topic(
         self, name: TopicName, *, force: bool = False, if_unused: Callable[[Topic], bool] | None = None
@@ -726,7 +799,7 @@ class Broker:
 
     def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
         self.hand_over.owners_changed(bundles)
-        self.non_persistent.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles, self.hand_over.moved_to)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
@@ -752,7 +825,7 @@ class Broker:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if not topic.log_is_empty:
-                    await self._guarded(topic, topic.maintain)
+                    await self._guarded(topic, topic.maintain_by_and_by)
         await self.disk_share.give_back()
 
     async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
@@ -774,6 +847,7 @@ class Broker:
 
     async def _update_rates(self) -> None:
         self.publish_times.turn()
+        self.loop_share.turn()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 try:
@@ -828,6 +902,7 @@ class Broker:
             registry=self.registry,
             owners=self.owners,
             shared=self.shared,
+            elsewhere=self.elsewhere,
             sign_in=self.sign_in,
             rights=self.rights,
             schemas=self.schemas,
@@ -865,5 +940,7 @@ class Broker:
             unload_topic=self.unload_topic,
             terminate_topic=self.terminate_topic,
             skip_damage=self.skip_damage,
+            probe=self.log_probe.look,
+            loop_share=lambda: self.loop_share.last,
             metrics=lambda: metrics.render(self),
         )

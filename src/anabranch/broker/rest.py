@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 
+from anabranch.broker.admin.across import owner_calls, unstored
 from anabranch.broker.admin.cluster import absent, broker_stats, brokers, clusters, probes, tenants
 from anabranch.broker.admin.http.app import RestApp
 from anabranch.broker.admin.http.docs_page import docs_routes
@@ -36,7 +37,7 @@ from anabranch.broker.admin.topics import (
     topics,
     writes,
 )
-from anabranch.broker.ui.api import page_routes
+from anabranch.broker.ui.api import inner_page_routes, page_routes
 from anabranch.broker.ui.sources import PageSources
 
 # If several routes match a request the first one answers.
@@ -85,7 +86,10 @@ def create_app(services: AdminServices, page: PageSources) -> RestApp:
     described = tuple(chain.from_iterable(TABLES))
     description = Description(described)
     others = (page_routes(page), docs_routes(description), description_routes(description))
-    return RestApp(services, chain(described, *others))
+    for_brokers = chain(owner_calls.inner, unstored.inner, inner_page_routes(page))
+    app = RestApp(services, chain(described, *others), inner=for_brokers)
+    services.elsewhere.serve(app.inner)
+    return app
 
 
 @asynccontextmanager

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import logging
-import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.catalog.resources import Resources
@@ -24,50 +24,45 @@ from anabranch.broker.config import listeners
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.connection.accepting import Acceptor, descriptors_for_connections
+from anabranch.broker.connection.one_port import OnePort
 from anabranch.broker.policy.namespace import ClusterRecord
 from anabranch.broker.runtime import logs
-from anabranch.broker.runtime.listening import ServedSockets, StartError, listen, port_of, sole_sockets
+from anabranch.broker.runtime.listening import (
+    ServedSockets,
+    StartError,
+    addresses_on,
+    listen,
+    sole_sockets,
+)
 from anabranch.broker.runtime.loop_watch import LoopWatch
+from anabranch.broker.runtime.process import on_signals, run_to_end
 from anabranch.broker.security.authentication import Authentication
 from anabranch.broker.security.stored_rights import StoredRights
 from anabranch.broker.security.tls import Certificates
 from anabranch.broker.stores import Stores, now_ms, sole_stores
-from anabranch.errors import AnabranchError
 
 log = logging.getLogger(__name__)
 
-# A finished sync must not wait long for a busy loop to release the interpreter: 5 ms, the default, would be most of a
-# publish's latency.
-SWITCH_INTERVAL_S = 0.0001
 # With fewer descriptors there is hardly room for a connection beside the broker's own files.
 CONNECTIONS_LEAST = 96
-# The collector scans every 50,000 new objects (1 ms), at every tenth scan the survivors of those (at most 500,000
-# objects, 15 ms), and very rarely everything.
-GC_THRESHOLDS = (50_000, 10, 1_000)
 
 
-def _advertised(config: BrokerConfig) -> str:
-    """The advertised address, as it is written in a URL."""
-    host = config.advertised_address
-    if not host:
-        host = socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """A broker's number among those that share ports, from 0, and the addresses on these ports.
+
+    `has_one_port`: clients reach every broker through the shared port."""
+
+    index: int
+    shared: Addresses
+    has_one_port: bool = False
+    # Set once all of them stop: nothing is handed over any more.
+    all_stop: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def own_addresses(config: BrokerConfig, sockets: ServedSockets) -> Addresses:
     """The broker's addresses on the ports that are its own."""
-    host = _advertised(config)
-
-    def url(scheme: str, found: Sequence[socket.socket], port: int = 0) -> str:
-        port = port_of(found[0]) if found else port
-        return f"{scheme}://{host}:{port}" if port else ""
-
-    return Addresses(
-        url("pulsar", sockets.binary),
-        url("pulsar+ssl", sockets.binary_tls),
-        url("http", sockets.web, config.web_service_port),
-        url("https", sockets.web_tls),
-    )
+    return addresses_on(config, {"http": config.web_service_port, **sockets.ports})
 
 
 def _authentication(config: BrokerConfig) -> Authentication | None:
@@ -101,17 +96,22 @@ async def serving(
     opening: AbstractAsyncContextManager[Stores],
     sockets: ServedSockets,
     certificates: Certificates | None = None,
+    place: ClusterPlace | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker on these stores that serves the binary ones of these sockets. Leaving the context ends it cleanly."""
+    """A broker on these stores that serves the binary ones of these sockets. Leaving the context ends it cleanly.
+
+    `place` is its place among brokers that share ports, if there are any."""
     descriptors_end = descriptors_for_connections()
     if descriptors_end < CONNECTIONS_LEAST:
         raise StartError("too few open files are allowed here: raise `ulimit -n` to some thousands")
     authentication = _authentication(config)
+    filled = listeners.filled(config.advertised_listeners, place.index if place else 0, sockets.ports)
+    config = msgspec.structs.replace(config, advertised_listeners=filled)
     async with contextlib.AsyncExitStack() as stack:
         stores = await stack.enter_async_context(opening)
-        own = own_addresses(config, sockets)
         named = listeners.read(config.advertised_listeners, config.internal_listener_name)
-        told = listeners.default(named, own)
+        told = listeners.default(named, own_addresses(config, sockets))
+        shared = place.shared if place is not None else told
         resources = Resources(
             stores.metadata,
             config.cluster_name,
@@ -122,10 +122,10 @@ async def serving(
         stack.push_async_callback(resources.close)
         await resources.bootstrap(
             ClusterRecord(
-                service_url=told.http_url,
-                service_url_tls=told.http_url_tls,
-                broker_service_url=told.service_url,
-                broker_service_url_tls=told.service_url_tls,
+                service_url=shared.http_url,
+                service_url_tls=shared.http_url_tls,
+                broker_service_url=shared.service_url,
+                broker_service_url_tls=shared.service_url_tls,
             )
         )
         await stores.log.start()
@@ -141,17 +141,33 @@ async def serving(
             http_url_tls=told.http_url_tls,
             authentication=authentication,
             authorizer=_authorizer(config, resources),
+            one_port=place.shared if place is not None and place.has_one_port else None,
+            in_cluster=place is not None,
         )
+        # Once it is registered, others send clients to its own ports; they wait there until it has started. The shared
+        # ones are for brokers that serve.
+        sockets.listen_on_own()
         await broker.start()
-        stack.push_async_callback(broker.close)
+        stack.push_async_callback(_closing(broker, place))
         stack.enter_context(LoopWatch(broker.turns))
-        sockets.listen()
-        for sock in sockets.binary:
-            stack.callback(Acceptor(sock, broker.new_session, descriptors_end).close)
+        sockets.listen_on_shared()
+        accepting = [Acceptor(sock, broker.new_session, descriptors_end) for sock in sockets.binary[:1]]
+        route = None
+        if place is not None and place.has_one_port:
+            one_port = OnePort(Path(config.data_dir), sockets.ports["pulsar"], accepting[0].attach)
+            stack.callback(one_port.close)
+            route = one_port.route
+        accepting += [
+            Acceptor(sock, broker.new_session, descriptors_end, is_ours=route) for sock in sockets.binary[1:]
+        ]
+        for acceptor in accepting:
+            stack.callback(acceptor.close)
         for sock in sockets.binary_tls:
             stack.callback(Acceptor(sock, broker.new_session, descriptors_end, certificates).close)
         if certificates is not None:
             broker.background.every(max(1, config.tls_cert_refresh_check_duration_sec), certificates.look)
+        # First of all that is done at the end: other brokers still reach this one meanwhile.
+        stack.push_async_callback(_draining(broker, place))
         log.info(
             "serving %s from %s",
             told.service_url,
@@ -161,20 +177,19 @@ async def serving(
         yield broker
 
 
-def on_signals(stop: asyncio.Event) -> None:
-    """The first SIGINT or SIGTERM requests a clean end, the second ends at once, which loses nothing acknowledged."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+def _draining(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:
+    async def drain() -> None:
+        if place is not None and not place.all_stop.is_set():
+            await broker.drain()
 
-    def asked(number: int) -> None:
-        log.info("stopping", extra={"signal": signal.Signals(number).name})
-        stop.set()
-        for other in numbers:
-            loop.remove_signal_handler(other)
-            signal.signal(other, signal.SIG_DFL)
+    return drain
 
-    for number in numbers:
-        loop.add_signal_handler(number, asked, number)
+
+def _closing(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:
+    async def close() -> None:
+        await broker.close(others_stay=place is None or not place.all_stop.is_set())
+
+    return close
 
 
 async def serve(
@@ -183,12 +198,13 @@ async def serve(
     sockets: ServedSockets,
     stop: asyncio.Event,
     on_serving: Callable[[Broker], None],
+    place: ClusterPlace | None = None,
 ) -> None:
     """Serves a broker and its REST until `stop`; `on_serving` is called once both answer. StartError if it cannot go
     on."""
     has_tls = config.broker_service_port_tls or config.web_service_port_tls
     certificates = Certificates(config) if has_tls else None
-    async with serving(config, opening, sockets, certificates) as broker:
+    async with serving(config, opening, sockets, certificates, place) as broker:
         # Imported in a thread: see the module's docstring. Clients are served meanwhile.
         rest = await asyncio.to_thread(importlib.import_module, "anabranch.broker.rest")
         listening: list[tuple[socket.socket, Certificates | None]] = [(sock, None) for sock in sockets.web]
@@ -225,20 +241,3 @@ def run_standalone(config: BrokerConfig, warnings: Sequence[str] = ()) -> int:
     for warning in warnings:
         logs.tell(config, logging.WARNING, warning)
     return run_to_end(_serve_alone(config), config)
-
-
-def run_to_end(work: Coroutine[Any, Any, None], config: BrokerConfig) -> int:
-    """Runs the work of a broker's process; returns the exit code. An error that a person can act on is one line."""
-    import uvloop
-
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Hardly anything on the data path is part of a cycle: the collector runs rarely, and never scans what was loaded.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
-    except AnabranchError as error:
-        logs.tell(config, logging.ERROR, str(error))
-        return 1
-    return 0

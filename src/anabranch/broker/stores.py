@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from anabranch.broker.runtime import data_folder
 from anabranch.broker.runtime.listening import StartError
 from anabranch.metadata.embedded import EmbeddedStore
 from anabranch.metadata.errors import StoreInUse
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.port import MetadataStore, SessionState
 from anabranch.metadata.sqlite import SqliteMetadata
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.port import LogStore
@@ -34,6 +34,8 @@ WAL_BYTES_MAX: Final = 32 << 30
 SHARE_BYTES_MIN: Final = 1 << 20
 # A folder whose processes were killed a moment ago is free once the last of them is gone.
 LOCK_WAIT_S: Final = 1.0
+# Metadata and brokers start at the same time, and the metadata may have much to recover.
+METADATA_WAIT_S: Final = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +120,38 @@ async def sole_stores(config: BrokerConfig) -> AsyncIterator[Stores]:
     lock = await lock_folder(data)
     try:
         async with opened_metadata(data) as (_, metadata):
-            yield Stores(metadata, _log(config, brokers=1))
+            yield Stores(metadata, _log(config))
     finally:
         os.close(lock)
 
 
-def _log(config: BrokerConfig, *, brokers: int) -> FileLogStore:
+@contextlib.asynccontextmanager
+async def shared_stores(
+    config: BrokerConfig, brokers: int, metadata_path: Path, on_session: Callable[[str], None]
+) -> AsyncIterator[Stores]:
+    """The stores of one of so many brokers. `on_session` is called with each metadata session that it has."""
+    # Imported only if needed.
+    from anabranch.metadata.remote import RemoteMetadata
+
+    metadata = await RemoteMetadata.connect(metadata_path, wait_s=METADATA_WAIT_S)
+
+    def changed(state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            on_session(metadata.session.id)
+
+    metadata.session.on_change(changed)
+    on_session(metadata.session.id)
+    try:
+        yield Stores(metadata, _log(config, brokers=brokers, is_shared=True))
+    finally:
+        await metadata.close()
+
+
+def _log(config: BrokerConfig, *, brokers: int = 1, is_shared: bool = False) -> FileLogStore:
     return FileLogStore(
         Path(config.data_dir) / data_folder.LOG,
         clock_ms=now_ms,
-        is_shared=brokers > 1,
+        is_shared=is_shared,
         file_bytes=config.log_file_bytes,
         cache_bytes=config.log_cache_bytes,
         page_cache_bytes=PAGE_CACHE_BYTES // brokers,

@@ -129,6 +129,9 @@ class Connection:
         self.version = 0  # The lower of both ends' protocol versions, once known.
         self.peer_name = ""  # What the peer calls itself and its release.
         self.peer_http_url = ""  # Where a broker answers admin requests, if it says so.
+        self.peer_has_one_port = (
+            False  # Whether the broker's port is that of all brokers, which are named in CONNECT.
+        )
         self.peer_features = pb.FeatureFlags()
         self.message_bytes_max = message_bytes_max
         self._keep_alive_s = keep_alive_s
@@ -190,6 +193,7 @@ class Connection:
         features: pb.FeatureFlags | None = None,
         http_url: str | None = None,
         *,
+        has_one_port: bool = False,
         is_peer: bool = False,
     ) -> bytes:
         """A broker's answer to CONNECT. From here on every command of a client is legal, or of a peer."""
@@ -205,6 +209,7 @@ class Connection:
             max_message_size=self.message_bytes_max,
             feature_flags=features,
             anabranch_http_url=http_url,
+            anabranch_has_one_port=has_one_port or None,
         )
         return encode_command(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
 
@@ -260,6 +265,7 @@ class Connection:
                 self._enter(State.PEER if self._is_of_peer else State.READY)
                 self._meet(connected.protocol_version, connected.server_version, connected.feature_flags)
                 self.peer_http_url = connected.anabranch_http_url
+                self.peer_has_one_port = connected.anabranch_has_one_port
                 if connected.max_message_size > 0:
                     self.message_bytes_max = connected.max_message_size
                     self._decoder.frame_bytes_max = connected.max_message_size + FRAME_OVERHEAD_BYTES

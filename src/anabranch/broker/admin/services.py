@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabranch.broker.admin.elsewhere import Elsewhere
 from anabranch.broker.catalog.dynamic_config import DynamicConfig
 from anabranch.broker.catalog.hashed_owners import HashedOwners
 from anabranch.broker.catalog.owners import Owners
@@ -51,6 +52,8 @@ class AdminServices:
     registry: BrokerRegistry
     owners: Owners
     shared: HashedOwners | None  # The same, where several brokers share the topics.
+    # The other brokers' REST.
+    elsewhere: Elsewhere
     sign_in: SignIn
     rights: Rights
     schemas: Schemas
@@ -90,6 +93,10 @@ class AdminServices:
     unload_topic: Callable[[TopicName], Awaitable[None]]
     terminate_topic: Callable[[TopicName], Awaitable[Position]]
     skip_damage: Callable[[TopicName], Awaitable[int]]
+    # ProbeFailed unless an entry can be stored and read.
+    probe: Callable[[], Awaitable[None]]
+    # The share of one core that the event loop uses.
+    loop_share: Callable[[], float]
     # The page that Prometheus reads, in pieces.
     metrics: Callable[[], AsyncIterator[bytes]]
 
@@ -104,6 +111,11 @@ class AdminServices:
     @property
     def connections_total(self) -> int:
         return self.connections_opened()
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other brokers may own topics."""
+        return self.elsewhere.has_others
 
     def loaded(self) -> Mapping[TopicName, Topic]:
         return self.open_topics.all()

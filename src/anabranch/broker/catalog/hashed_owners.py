@@ -47,7 +47,7 @@ ABSENT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class BundleAssignment:
     """The broker that an operator wants for a bundle."""
 
     broker: str
@@ -58,7 +58,7 @@ class Assignment:
         return json.dumps({"broker": broker}).encode()
 
     @classmethod
-    def decode(cls, node: Versioned) -> Assignment | None:
+    def decode(cls, node: Versioned) -> BundleAssignment | None:
         try:
             return cls(str(json.loads(node.value)["broker"]), node.version)
         except (ValueError, KeyError, TypeError):
@@ -80,7 +80,7 @@ class HashedOwners:
         self._spaces = FollowedRecords(metadata, NAMESPACES, self._spaces_read)
         self._assignments = FollowedRecords(metadata, ASSIGNED, self._assignments_read)
         self._ranges: dict[NamespaceName, BundleRanges] = {}
-        self._assigned: dict[BundleName, Assignment] = {}
+        self._assigned: dict[BundleName, BundleAssignment] = {}
         # The last view of the brokers that had this broker in it, and the owners that follow from it.
         self._brokers: Mapping[str, BrokerRegistration] = {}
         self._placed: dict[NamespaceName, dict[str, str]] = {}
@@ -167,7 +167,7 @@ class HashedOwners:
     async def _learn(self, namespace: NamespaceName) -> None:
         """Reads a namespace of which the watch has not told yet."""
         try:
-            found = await self._metadata.get(f"{NAMESPACES}/{namespace}")
+            found = await self._metadata.get(f"{NAMESPACES}/{namespace}", fresh=True)
         except MetadataError as error:
             raise NotReadyError(f"{namespace}: its bundles cannot be read: {error}") from error
         if found is None or not found.value:
@@ -189,7 +189,7 @@ class HashedOwners:
             raise NotAllowedError(f"there is no living broker {broker}")
         if found.is_draining:
             raise NotAllowedError(f"broker {broker} is about to end")
-        path, value = assignment_path(bundle), Assignment.encode(broker)
+        path, value = assignment_path(bundle), BundleAssignment.encode(broker)
         while True:
             before = await self._metadata.get(path)
             try:
@@ -250,7 +250,7 @@ class HashedOwners:
                 bundle = BundleName.parse(path.removeprefix(ASSIGNED + "/"))
             except InvalidName:
                 continue
-            found = None if node is None else Assignment.decode(node)
+            found = None if node is None else BundleAssignment.decode(node)
             if found is None:
                 self._assigned.pop(bundle, None)
             else:

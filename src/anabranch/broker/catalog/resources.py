@@ -321,6 +321,23 @@ class Resources:
             raise Conflict("Cannot delete non empty namespace")
         return left
 
+    async def is_deleting(self, namespace: NamespaceName) -> bool:
+        """Whether the namespace is gone or being deleted, as the store says: another broker may have begun to delete it
+        a moment ago, and the cached policies do not tell yet.
+
+        Ask this once a new topic is stored. A deletion stores its mark before it lists the topics that are left, so
+        either it finds the new topic, or the broker that made the topic finds the mark."""
+        found = await self._metadata.get(_namespace_path(namespace), fresh=True)
+        return found is None or not found.value or NamespacePolicies.decode(found.value).deleted
+
+    async def take_back(self, topic: TopicName) -> None:
+        """Removes the record of a topic that was created a moment ago and never opened."""
+        path = topic_record_path(topic)
+        found = await self._metadata.get(path)
+        if found is not None and found.value and not TopicRecord.decode(found.value).ledgers:
+            with contextlib.suppress(VersionConflict):
+                await self._metadata.delete(path, if_version=found.version)
+
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         """Removes an empty namespace; raises Conflict if it is not empty."""
         await self.begin_delete_namespace(namespace)
@@ -400,6 +417,9 @@ class Resources:
             raise Conflict(f"This topic already exists: {topic}")
         record = PartitionedTopic(partitions=partitions, properties=properties or {}, topic_id=new_topic_id())
         await self._put(_partitioned_path(topic), record, "This topic", create=True)
+        if await self.is_deleting(topic.namespace):
+            await self._metadata.delete(_partitioned_path(topic))
+            raise NamespaceNotFound(topic.namespace)
 
     async def change_partitioned(
         self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]

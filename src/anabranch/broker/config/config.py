@@ -85,6 +85,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # How often these files are checked for changes.
     tls_cert_refresh_check_duration_sec: int = 300
 
+    # -- several brokers on one machine, which share its ports above
+    # How many; `auto`: one for each core but one.
+    brokers: str = "1"
+    # The ports of the first one's own, to which lookups send clients; the others' follow. 0: any free port. Those with
+    # TLS are opened if the shared one is.
+    brokers_first_port: int = 6660
+    brokers_first_web_port: int = 8090
+    brokers_first_port_tls: int = 6760
+    brokers_first_web_port_tls: int = 8190
+    # Whether clients use the shared port for all brokers, where no other can be reached.
+    brokers_one_port: bool = False
+
     # -- authentication
     authentication_enabled: bool = False
     # Pulsar's names of the providers to use, with or without their package; empty: all that have their settings below.
@@ -260,6 +272,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # that seeks back a moment, or subscribes a moment late, still finds them. A full disk ends this at once.
     log_linger_seconds: int = 60
     log_linger_bytes: int = 64 * MIB
+    # Several brokers: entries that nothing keeps any more are trimmed once they are so many bytes, or after so many
+    # seconds, since each trim changes a record that all brokers follow. One broker trims at each check.
+    log_trim_bytes: int = 64 * MIB
+    log_trim_seconds: int = 600
     # Entries that only the default retention keeps are trimmed, the oldest of all topics first, while messages take
     # more than this share of the log's capacity: of logDiskBytesMax, or of what the log takes and what is free.
     log_retained_disk_share: float = 0.5
@@ -337,6 +353,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
         ("authenticationProviders", "superUserRoles", "proxyRoles", "advertisedListeners"), units.names
     ),
     "loadHistoryRateChangeThreshold": units.fraction,
+    "brokers": units.brokers,
 }
 # Pulsar's own names of durations include their unit.
 _ALIASES |= {f"{name}Seconds".lower(): name for name in _DURATIONS}
@@ -380,6 +397,10 @@ _AT_MOST: Mapping[str, float] = {
     "webServicePort": 65_535,
     "brokerServicePortTls": 65_535,
     "webServicePortTls": 65_535,
+    "brokersFirstPort": 65_535 - units.BROKERS_MAX,
+    "brokersFirstWebPort": 65_535 - units.BROKERS_MAX,
+    "brokersFirstPortTls": 65_535 - units.BROKERS_MAX,
+    "brokersFirstWebPortTls": 65_535 - units.BROKERS_MAX,
     "maxMessageSize": 1 * GIB,
     "defaultNumberOfNamespaceBundles": BUNDLES_MAX,
     "scalableTopicDefaultSegments": 4096,
@@ -521,7 +542,8 @@ def _check(found: Loaded) -> None:
             "authorizationEnabled needs authenticationEnabled=true: permissions apply to authenticated roles"
         )
     try:
-        listeners.read(config.advertised_listeners, config.internal_listener_name)
+        filled = listeners.filled(config.advertised_listeners, 0, {})
+        listeners.read(filled, config.internal_listener_name)
     except ValueError as error:
         raise ConfigError(f"advertisedListeners: {error}") from None
     if config.data_dir == "":

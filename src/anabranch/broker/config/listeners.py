@@ -4,7 +4,8 @@
 
 A client that names a listener is sent there by lookups. A client that names none is sent to the one of
 `internalListenerName`, or to the first; addresses missing there are made of `advertisedAddress` and the ports. A
-listener opens no port by itself.
+listener opens no port by itself. Of several brokers that share their settings each has an address of its own: `{port}`
+stands for its own port of that protocol, `{index}` for its number from 0.
 """
 
 from __future__ import annotations
@@ -41,6 +42,28 @@ class Addresses:
             self.http_url or other.http_url,
             self.http_url_tls or other.http_url_tls,
         )
+
+
+PORT: Final = "{port}"
+INDEX: Final = "{index}"
+
+
+def filled(entries: Sequence[str], index: int, ports: Mapping[str, int]) -> tuple[str, ...]:
+    """The listeners of the broker with that number, which has these ports by the scheme of their URLs."""
+
+    def one(entry: str) -> str:
+        scheme = entry.partition(":")[2].partition(":")[0]
+        # A protocol without a port of its own here may be that of a proxy: any number stands for it.
+        return entry.replace(PORT, str(ports.get(scheme) or 1)).replace(INDEX, str(index))
+
+    return tuple(map(one, entries))
+
+
+def check_distinct(entries: Sequence[str]) -> None:
+    """ValueError if several brokers with these settings would have the same address."""
+    for entry in entries:
+        if PORT not in entry and INDEX not in entry:
+            raise ValueError(f"{entry!r} would be every broker's: write {PORT} or {INDEX} into it")
 
 
 def read(entries: Sequence[str], internal: str = "") -> dict[str, Addresses]:

@@ -38,6 +38,10 @@ _BYTES: Final[Mapping[str, float]] = {
 _PLAIN: Final[Mapping[str, float]] = {"": 1}
 _FRACTION: Final[Mapping[str, float]] = {"": 1, "%": 0.01}
 
+# Cores are best left to the disk, the metadata and the kernel, and one disk is busy with this many brokers.
+BROKERS_AUTO_MAX: Final = 8
+BROKERS_MAX: Final = 64
+
 Reader = Callable[[Any], float]
 
 
@@ -72,3 +76,16 @@ def names(value: Any) -> tuple[str, ...]:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("expected names with commas between them")
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def brokers(value: Any) -> str:
+    """A number of brokers, or `auto`."""
+    text = str(value).strip().lower()
+    if text != "auto" and not (text.isdecimal() and len(text) < 4 and 1 <= int(text) <= BROKERS_MAX):
+        raise ValueError(f"expected auto, or a number from 1 to {BROKERS_MAX}")
+    return text if text == "auto" else str(int(text))
+
+
+def broker_count(setting: str, cores: int) -> int:
+    """How many brokers a setting asks for on a machine with so many cores: `auto` leaves one of them free."""
+    return max(1, min(BROKERS_AUTO_MAX, cores - 1)) if setting == "auto" else int(setting)

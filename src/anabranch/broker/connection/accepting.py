@@ -14,7 +14,7 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from anabranch.broker.security.tls import Certificates
@@ -59,7 +59,10 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         descriptors_end: int,
         tls: Certificates | None = None,
+        is_ours: Callable[[socket.socket], Awaitable[bool]] | None = None,
     ) -> None:
+        """`is_ours` is asked about each connection first. A connection that is not served here is closed by it."""
+        self._is_ours = is_ours
         self._sock = sock
         self._factory = factory
         self._descriptors_end = descriptors_end
@@ -95,27 +98,38 @@ class Acceptor:
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(RETRY_S, self._listen)
                 return
-            if taken.fileno() >= self._descriptors_end:
-                self._tell(
-                    logging.WARNING,
-                    f"new connections are closed: {self._descriptors_end} files and connections are open, and the rest "
-                    "of what the system allows (ulimit -n) is kept for the log",
-                )
-                taken.close()
-                continue
-            taken.setblocking(False)
-            # Held in `_greetings` and cancelled by `close`.
-            task = self._loop.create_task(self._greet(taken))
-            self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            self._take(taken, is_ours=self._is_ours)
+
+    def attach(self, taken: socket.socket) -> None:
+        """Serves a connection that was accepted elsewhere, as if it had been accepted here."""
+        self._take(taken, is_ours=None)
+
+    def _take(self, taken: socket.socket, is_ours: Callable[[socket.socket], Awaitable[bool]] | None) -> None:
+        if taken.fileno() >= self._descriptors_end:
+            self._tell(
+                logging.WARNING,
+                f"new connections are closed: {self._descriptors_end} files and connections are open, and the rest "
+                "of what the system allows (ulimit -n) is kept for the log",
+            )
+            taken.close()
+            return
+        taken.setblocking(False)
+        # Held in `_greetings` and cancelled by `close`.
+        task = self._loop.create_task(self._greet(taken, is_ours))
+        self._greetings.add(task)
+        task.add_done_callback(self._greetings.discard)
 
     async def wait_closed(self) -> None:
         """uvicorn awaits this after `close`."""
         await asyncio.gather(*self._greetings, return_exceptions=True)
 
-    async def _greet(self, taken: socket.socket) -> None:
+    async def _greet(
+        self, taken: socket.socket, is_ours: Callable[[socket.socket], Awaitable[bool]] | None
+    ) -> None:
         try:
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if is_ours is not None and not await is_ours(taken):
+                return
             if self._tls is None:
                 await self._loop.connect_accepted_socket(self._factory, taken)
             else:

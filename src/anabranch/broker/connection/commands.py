@@ -35,6 +35,8 @@ class Greeting:
     has_scalable_topics: bool
     http_url: str
     http_url_tls: str
+    # Clients reach every broker through one port, and name it in CONNECT.
+    has_one_port: bool = False
 
 
 class Requests:
@@ -126,7 +128,10 @@ class Requests:
             supports_tc_metadata_discovery=True,
         )
         http_url = (session.has_tls and greeting.http_url_tls) or greeting.http_url
-        session.write((session.connection.accept(greeting.server_version, features, http_url=http_url),))
+        accepted = session.connection.accept(
+            greeting.server_version, features, http_url=http_url, has_one_port=greeting.has_one_port
+        )
+        session.write((accepted,))
 
 
 def _waits(work: Callable[[ClientSession, Any], Any]) -> Handler:

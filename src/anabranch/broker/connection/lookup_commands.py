@@ -16,8 +16,17 @@ C = pb.BaseCommand
 
 
 class LookupCommands:
-    def __init__(self, naming: TopicNaming, rights: Rights, addresses: Callable[[str], Addresses]) -> None:
-        """`addresses` returns the addresses of this broker at the listener of that name."""
+    def __init__(
+        self,
+        naming: TopicNaming,
+        rights: Rights,
+        addresses: Callable[[str], Addresses],
+        *,
+        has_one_port: bool = False,
+    ) -> None:
+        """`addresses` returns the addresses of this broker at the listener of that name. `has_one_port`: clients reach
+        every broker through the port that they know."""
+        self._has_one_port = has_one_port
         self._naming = naming
         self._rights = rights
         self._addresses = addresses
@@ -47,6 +56,7 @@ class LookupCommands:
             await self._rights.lookup(session.role, TopicName.parse(request.topic))
             elsewhere = await self._naming.owner(request.topic)
             fill_lookup(response, self._addresses(listener) if elsewhere is None else elsewhere.at(listener))
+            response.proxy_through_service_url = self._has_one_port
         except AnabranchError as error:
             response.response = pb.CommandLookupTopicResponse.Failed
             response.error = error.code or pb.UnknownError  # type: ignore[assignment]  # An int of ServerError.

@@ -9,7 +9,7 @@ connection is sent nothing until it does, and then one difference.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -40,12 +40,15 @@ class TopicLists:
         resources: Resources,
         rights: Rights,
         non_persistent: NonPersistentTopics,
+        unstored_elsewhere: Callable[[NamespaceName], Awaitable[list[str]]],
     ) -> None:
+        """`unstored_elsewhere` lists the non-persistent topics of other brokers, as far as those answer."""
         self.loop = loop
         self._metadata = metadata
         self._resources = resources
         self._rights = rights
         self._non_persistent = non_persistent
+        self._unstored_elsewhere = unstored_elsewhere
         self._names: dict[NamespaceName, set[str]] = {}
         self._watches: dict[NamespaceName, list[TopicListWatch]] = {}
         # The hashes of what matches each pattern, until something changes: many consumers have the same pattern.
@@ -81,7 +84,8 @@ class TopicLists:
             # A namespace that does not exist is answered with no topics; at an error clients ask again and again.
             topics = await self._listed(namespace)
         if request.mode in (modes.NON_PERSISTENT, modes.ALL):
-            topics = [*topics, *map(str, self._non_persistent.names(namespace))]
+            mine = map(str, self._non_persistent.names(namespace))
+            topics = list(dict.fromkeys((*topics, *mine, *await self._unstored_elsewhere(namespace))))
         answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         response = answer.getTopicsOfNamespaceResponse
         response.request_id = request.request_id

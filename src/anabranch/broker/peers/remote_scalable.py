@@ -18,7 +18,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.scalable import SubscriptionKind
 
 
-class HistoryBatch(msgspec.Struct, frozen=True):
+class SentHistory(msgspec.Struct, frozen=True):
     """Records for the topic of load history."""
 
     run: int
@@ -38,7 +38,7 @@ class ClassicSubscriptions(msgspec.Struct, frozen=True):
     kinds: dict[str, SubscriptionKind] = {}
 
 
-HISTORY_RECORDS: Final = PeerMethod("history.records", HistoryBatch, Nothing)
+HISTORY_RECORDS: Final = PeerMethod("history.records", SentHistory, Nothing)
 CLASSIC_ATTACHED: Final = PeerMethod("classic.attached", ClassicCall, AttachedClients)
 CLASSIC_SUBSCRIPTIONS: Final = PeerMethod(
     "classic.subscriptions", ClassicCall, ClassicSubscriptions, answer_max_s=20.0
@@ -54,11 +54,11 @@ class RemoteHistory:
     async def send(
         self, owner: BrokerAddress, run: int, first: int, records: Sequence[HistoryRecord]
     ) -> None:
-        batch = HistoryBatch(run, first, list(records))
+        batch = SentHistory(run, first, list(records))
         await self._peers.call(owner.service_url, HISTORY_RECORDS, batch)
 
     def serve(self, history: HistoryTopic | None) -> None:
-        async def take(peer: str, batch: HistoryBatch) -> Nothing:
+        async def take(peer: str, batch: SentHistory) -> Nothing:
             if history is None:
                 raise NotReadyError("load history is turned off at this broker")
             history.take(peer, batch.run, batch.first, batch.records)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
 from anabranch.errors import AnabranchError
 
 BACKLOG: Final = 1024
@@ -32,10 +33,28 @@ class ServedSockets:
     web: tuple[socket.socket, ...] = ()
     web_tls: tuple[socket.socket, ...] = ()
 
-    def listen(self) -> None:
-        """From here on the system queues connections for this broker. A socket that listens already stays so."""
-        for sock in (*self.binary, *self.binary_tls, *self.web, *self.web_tls):
-            sock.listen(BACKLOG)
+    @property
+    def ports(self) -> dict[str, int]:
+        """The broker's own ports by the scheme of their URLs."""
+        found = {
+            "pulsar": self.binary,
+            "pulsar+ssl": self.binary_tls,
+            "http": self.web,
+            "https": self.web_tls,
+        }
+        return {scheme: port_of(sockets[0]) for scheme, sockets in found.items() if sockets}
+
+    def listen_on_own(self) -> None:
+        """From here on the system queues connections to this broker. A socket that listens already stays so."""
+        for sockets in (self.binary, self.binary_tls, self.web, self.web_tls):
+            for sock in sockets[:1]:
+                sock.listen(BACKLOG)
+
+    def listen_on_shared(self) -> None:
+        """From here on this broker gets its part of the connections to all."""
+        for sockets in (self.binary, self.binary_tls, self.web, self.web_tls):
+            for sock in sockets[1:]:
+                sock.listen(BACKLOG)
 
 
 def port_of(sock: socket.socket) -> int:
@@ -74,6 +93,20 @@ def refusal(host: str, port: int, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
         return StartError(f"port {port} on {host} is in use by another program")
     return StartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def addresses_on(config: BrokerConfig, ports: Mapping[str, int]) -> Addresses:
+    """The addresses for clients on these ports, given by the schemes of their URLs."""
+    host = config.advertised_address
+    if not host:
+        host = socket.gethostname() if config.bind_address in ("0.0.0.0", "::", "") else config.bind_address
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+
+    def url(scheme: str) -> str:
+        return f"{scheme}://{host}:{ports[scheme]}" if ports.get(scheme) else ""
+
+    return Addresses(url("pulsar"), url("pulsar+ssl"), url("http"), url("https"))
 
 
 @contextlib.contextmanager

@@ -31,10 +31,12 @@ _CONTROLS: Final = {
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
-def configure(config: BrokerConfig, stream: TextIO | None = None) -> None:
-    """Makes the process log as configured, on standard error unless another stream is given."""
+def configure(config: BrokerConfig, stream: TextIO | None = None, *, process: str = "") -> None:
+    """Makes the process log as configured, on standard error unless another stream is given. `process` names the
+    process in every line, where several write to one log."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter(TEXT))
+    text = TEXT.replace("%(name)s", f"{process} %(name)s") if process else TEXT
+    handler.setFormatter(JsonFormatter(process) if config.log_format == "json" else TextFormatter(text))
     handler.addFilter(Flood())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     if config.log_format == "json":
@@ -116,7 +118,13 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time (UTC), level, logger, message, the event's own fields, and the exception."""
+    """One object per line: time (UTC), level, logger, message, the event's own fields, and the exception.
+
+    A process of several is named in a field of its own."""
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -126,6 +134,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._process:
+            event["process"] = self._process
         # Fields cannot replace those of every event.
         event |= {name: value for name, value in _fields(record).items() if name not in event}
         if record.exc_info:

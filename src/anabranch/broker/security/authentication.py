@@ -29,7 +29,7 @@ class AuthenticationFailed(BrokerError):
 
 
 class TooManyTries(AuthenticationFailed):
-    """Nobody has looked at the credentials: they may be correct, and clients try them again."""
+    """The credentials were not verified: they may be correct, and clients send them again."""
 
     code = pb.TooManyRequests
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from anabranch.broker.catalog.resources import Resources, topic_record_path
+from anabranch.broker.catalog.resources import NamespaceNotFound, Resources, topic_record_path
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import NotAllowedError, TooManyTopicsError, TopicNotFoundError
 from anabranch.broker.policy.effective import effective
@@ -24,7 +24,7 @@ class NewTopics:
         metadata: MetadataStore,
         config: Callable[[], BrokerConfig],
         now_ms: Callable[[], int],
-        is_open_unstored: Callable[[TopicName], bool],
+        is_open_unstored: Callable[[TopicName], Awaitable[bool]],
     ) -> None:
         """`is_open_unstored` says whether there is a non-persistent topic of that name."""
         self._resources = resources
@@ -45,16 +45,22 @@ class NewTopics:
             await self.check_count(name)
         if topic_id is None:
             topic_id = await self._resources.id_for(name)
-        path, now_ms = topic_record_path(name), self._now_ms()
-        return await TopicLog.create(path, self._metadata, now_ms, properties, topic_id)
+        return await self._store(name, properties, topic_id)
 
     async def create_by_use(self, name: TopicName) -> None:
         if not await self.may_create(name):
             raise TopicNotFoundError(f"{name} does not exist and topics are not auto-created here")
         await self.check_name_free(name)
         await self.check_count(name)
-        topic_id = await self._resources.id_for(name)
-        await TopicLog.create(topic_record_path(name), self._metadata, self._now_ms(), topic_id=topic_id)
+        await self._store(name, None, await self._resources.id_for(name))
+
+    async def _store(self, name: TopicName, properties: dict[str, str] | None, topic_id: str) -> bool:
+        path, now_ms = topic_record_path(name), self._now_ms()
+        is_new = await TopicLog.create(path, self._metadata, now_ms, properties, topic_id)
+        if is_new and await self._resources.is_deleting(name.namespace):
+            await self._resources.take_back(name)
+            raise NamespaceNotFound(name.namespace)
+        return is_new
 
     async def may_create(self, name: TopicName) -> bool:
         """Whether a topic of that name may be auto-created."""
@@ -112,7 +118,7 @@ class NewTopics:
 
     async def _exists(self, name: TopicName) -> bool:
         if name.domain is Domain.NON_PERSISTENT:
-            return self._is_open_unstored(name)
+            return await self._is_open_unstored(name)
         return await self._resources.topic_exists(name)
 
     def _partitions_by_use(self, policies: NamespacePolicies) -> int:

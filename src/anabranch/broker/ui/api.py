@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from anabranch.broker.admin.across.owner_calls import MEDIA
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
@@ -21,7 +22,8 @@ from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
-from anabranch.broker.ui.overview import Names, overview_json
+from anabranch.broker.ui.joined import from_leader, joined, river_part
+from anabranch.broker.ui.overview import Names, overview_json, overview_part
 from anabranch.broker.ui.river import classic_json, topic_json
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.core.errors import NotLeader
@@ -42,6 +44,8 @@ TYPES: Final = {
     "svg": "image/svg+xml",
 }
 SINCE_MAX: Final = 2**53
+# More than any file of the page has, and less than a system accepts.
+PATH_CHARS_MAX: Final = 100
 
 Since = Annotated[int, msgspec.Meta(ge=0, le=SINCE_MAX)]
 _DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
@@ -59,12 +63,16 @@ def page_routes(sources: PageSources) -> Routes:
 
     @routes.get("/ui/api/topics/{tenant}/{namespace}/{topic:path}", needs=Needs.ROUTE)
     async def topic(
+        request: HttpRequest,
         role: Role,
         topic: TopicName,
         since: Since = 0,
         layout: Annotated[str, msgspec.Meta(max_length=64)] = "",
     ) -> HttpAnswer:
-        return _shown(await _topic_json(sources, role, topic, since, layout))
+        found = await _topic_json(sources, role, topic, since, layout, is_inner=request.is_inner)
+        if sources.has_others and not request.is_inner and found["kind"] != "elsewhere":
+            found = await joined(sources, topic, found, since)
+        return _shown(found)
 
     @routes.get("/ui")
     async def index(request: HttpRequest) -> HttpAnswer:
@@ -81,11 +89,28 @@ def page_routes(sources: PageSources) -> Routes:
     return routes
 
 
+def inner_page_routes(sources: PageSources) -> Routes:
+    """What other brokers ask for their pages."""
+    routes = Routes("/inner/ui", needs=Needs.NOTHING, domain=Domain.TOPIC, is_described=False)
+    names = Names()
+
+    @routes.get("/overview")
+    async def overview(since: Since = 0, q: str = "") -> HttpAnswer:
+        return HttpAnswer(msgspec.msgpack.encode(await overview_part(sources, names, since, q)), MEDIA)
+
+    @routes.get("/topics/{tenant}/{namespace}/{topic:path}")
+    async def topic(topic: TopicName, since: Since = 0, classic: bool = False) -> HttpAnswer:
+        part = river_part(sources, topic, since, is_classic=classic)
+        return HttpAnswer(msgspec.msgpack.encode(part), MEDIA)
+
+    return routes
+
+
 # -- data for the page
 
 
 async def _topic_json(
-    sources: PageSources, role: str, topic: TopicName, since: int, layout: str
+    sources: PageSources, role: str, topic: TopicName, since: int, layout: str, *, is_inner: bool
 ) -> dict[str, Any]:
     """For roles that administer the topic. Splits and merges are for super users, as in the admin REST."""
     await sources.rights.administer(role, topic)
@@ -94,6 +119,8 @@ async def _topic_json(
     try:
         found = await topic_json(sources, topic, since, layout)
     except NotLeader as elsewhere:
+        if not is_inner and (told := await from_leader(sources, elsewhere, role, topic, since, layout)):
+            return told
         # A redirect would lead the page to another origin, which it may not follow: it shows a link instead.
         web_url = await sources.registry.web_url(elsewhere.leader) if elsewhere.leader else ""
         if not web_url:
@@ -120,6 +147,8 @@ def _shown(value: dict[str, Any]) -> HttpAnswer:
 @lru_cache(maxsize=64)
 def static_file(path: str) -> tuple[bytes, str] | None:
     """The bytes and their tag; None if there is none. Only plain names below the folder of files are accepted."""
+    if len(path) > PATH_CHARS_MAX:
+        return None
     parts = path.split("/")
     suffix = path.rpartition(".")[2]
     if suffix not in TYPES or not all(p.replace("_", "").replace(".", "", 1).isalnum() for p in parts):

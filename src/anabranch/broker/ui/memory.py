@@ -65,6 +65,13 @@ class LayoutMemory:
             if number in record.layout.segments or segment.sealed_ms >= now_ms - self._kept_ms
         ]
 
+    def remembered(self, topic: TopicName) -> tuple[int, list[Segment]]:
+        """The generation of the topic that was seen last, and its segments, by id."""
+        known = self._topics.get(topic)
+        return (
+            (-1, []) if known is None else (known.generation, [s for _, s in sorted(known.segments.items())])
+        )
+
     def forget(self, now_ms: int) -> None:
         """Drops what is older than the time kept."""
         for topic, known in list(self._topics.items()):

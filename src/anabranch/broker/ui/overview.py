@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
 
 from anabranch.autoscale.load import Load
 from anabranch.autoscale.policy import InvalidPolicy
+from anabranch.broker.admin.across.all_brokers import heard_from_others
+from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.large import in_turns
+from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import ResourceError
 from anabranch.broker.observe.metrics import resident_bytes
 from anabranch.broker.scalable.load.auto_policy import applied
 from anabranch.broker.security.rights import NotAuthorizedError
-from anabranch.broker.ui.recorder import shown_name
+from anabranch.broker.ui.parts import BrokerLoad, OverviewPart, TopicPart, most
+from anabranch.broker.ui.recorder import Total, Totals, shown_name
 from anabranch.broker.ui.sources import PageSources
+from anabranch.broker.ui.sums import back, summed
 from anabranch.controller.records import Records
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import Domain, NamespaceName, TopicName
@@ -24,6 +32,11 @@ from anabranch.model.scalable import SubscriptionKind
 from anabranch.model.segments import HASH_MAX, SegmentId
 
 TOPICS_MAX: Final = 200
+# So many of its topics a broker tells another one, whose busiest may be others.
+PART_TOPICS_MAX: Final = 400
+ROWS_PER_TURN: Final = 20
+# How long the page waits for brokers that do not answer.
+ANSWER_MAX_S: Final = 2.0
 # How long a list of names is fresh enough. A topic with traffic is seen at once, whatever the list says.
 NAMES_FRESH_S: Final = 5.0
 # A list of ten thousand takes longer to read: reading takes a twentieth of the time at most.
@@ -41,6 +54,7 @@ class Names:
     scalable: tuple[TopicName, ...] = ()
     classic: tuple[TopicName, ...] = ()
     layouts: dict[TopicName, _Shape | None] = field(default_factory=dict)
+    layouts_until: float = float("-inf")
 
     async def refresh(self, sources: PageSources) -> None:
         began = time.monotonic()
@@ -56,7 +70,6 @@ class Names:
                 classic |= {name.base for name in names if not name.is_system}
                 classic |= set(await sources.resources.partitioned_names(namespace, [Domain.PERSISTENT]))
         self.scalable, self.classic = tuple(scalable), tuple(classic)
-        self.layouts.clear()
         took = time.monotonic() - began
         self.fresh_until = began + max(NAMES_FRESH_S, took * READING_SHARE)
 
@@ -65,6 +78,9 @@ class Names:
         controller = None if sources.scalable is None else sources.scalable.controllers.get(name)
         if controller is not None and controller.state is not None:
             return controller.state.topic.layout, controller.state.topic.auto_scale
+        if (now := time.monotonic()) >= self.layouts_until:
+            self.layouts.clear()
+            self.layouts_until = now + NAMES_FRESH_S
         if name not in self.layouts:
             stored = await Records(sources.metadata).get(name)
             self.layouts[name] = None if stored is None else (stored.layout, stored.auto_scale)
@@ -75,11 +91,14 @@ async def overview_json(
     sources: PageSources, names: Names, role: str, since_ms: int, wanted: str
 ) -> dict[str, Any]:
     """`wanted` is part of a name, or empty. Topics that the role may not administer are left out, and not counted."""
-    await names.refresh(sources)
-    readable = await _readable(sources, role, {*names.scalable, *names.classic, *_open(sources)})
     wanted = wanted.lower()
+    heard = await _heard(sources, since_ms, wanted)
+    others = _Others(heard)
+    await names.refresh(sources)
+    all_names = {*names.scalable, *names.classic, *_open(sources), *others.names}
+    readable = await _readable(sources, role, all_names)
     matching = [
-        (-_rate(sources, name), str(name), name)
+        (-_rate(sources, name) - others.rate(name), str(name), name)
         async for name in in_turns(readable)
         if wanted in str(name).lower()
     ]
@@ -89,14 +108,99 @@ async def overview_json(
         "now": sources.now_ms(),
         "topicCount": len(readable),
         "matching": len(matching),
-        "segmentCount": sum(name.domain is Domain.SEGMENT for name in sources.loaded()),
+        "segmentCount": _segments(sources) + sum(part.segments for part in others.parts),
         "topics": [
-            row | {"consumers": consumers[name]}
-            for name in busiest
-            if (row := await _topic(sources, names, name, since_ms)) is not None
+            row | {"consumers": sum(others.consumers(name, consumers[name]).values())}
+            async for name in in_turns(busiest, ROWS_PER_TURN)
+            if (row := await _topic(sources, names, others, name, since_ms)) is not None
         ],
-        **await _broker_wide(sources, role, since_ms),
+        **await _broker_wide(sources, role, heard, since_ms),
     }
+
+
+async def _heard(
+    sources: PageSources, since_ms: int, wanted: str
+) -> Mapping[BrokerAddress, OverviewPart | None]:
+    """What the other brokers add; None for those that do not answer soon."""
+    query = urlencode({"since": back(since_ms, sources.step_ms), "q": wanted})
+    asked = InnerRequest("GET", "/inner/ui/overview", query)
+    heard = await heard_from_others(sources.elsewhere, asked, answer_max_s=ANSWER_MAX_S)
+    return {
+        broker: msgspec.msgpack.decode(answer.body, type=OverviewPart)
+        if answer is not None and answer.is_success
+        else None
+        for broker, answer in heard
+    }
+
+
+class _Others:
+    """What the other brokers add to each topic."""
+
+    def __init__(self, heard: Mapping[BrokerAddress, OverviewPart | None]) -> None:
+        self.parts = [part for part in heard.values() if part is not None]
+        self._topics: dict[str, list[TopicPart]] = {}
+        for part in self.parts:
+            for name, told in part.topics.items():
+                self._topics.setdefault(name, []).append(told)
+
+    @property
+    def names(self) -> list[TopicName]:
+        return [TopicName.parse(name) for name in self._topics]
+
+    def of(self, name: TopicName) -> Sequence[TopicPart]:
+        return self._topics.get(str(name), ())
+
+    def rate(self, name: TopicName) -> float:
+        return sum(part.msg_rate_in + part.msg_rate_out for part in self.of(name))
+
+    def consumers(self, name: TopicName, mine: dict[str, int]) -> dict[str, int]:
+        return most([mine, *(part.consumers for part in self.of(name))])
+
+
+async def overview_part(sources: PageSources, names: Names, since_ms: int, wanted: str) -> OverviewPart:
+    """What this broker adds to the page of another: the busiest of its open topics."""
+    matching = [name for name in _open(sources) if wanted in str(name).lower()]
+    busiest = heapq.nsmallest(PART_TOPICS_MAX, matching, key=lambda name: (-_rate(sources, name), str(name)))
+    consumers = _consumers(sources, busiest)
+    topics = {}
+    async for name in in_turns(busiest, ROWS_PER_TURN):
+        totals = sources.recorder.totals(name)
+        latest = totals.latest
+        shape = await names.shape(sources, name) if name.domain is Domain.TOPIC else None
+        heats = {} if shape is None else _heats(sources, name, await _limits(sources, name, shape))
+        topics[str(name)] = TopicPart(
+            0.0 if latest is None else latest.messages_in,
+            0.0 if latest is None else latest.messages_out,
+            0 if latest is None else latest.backlog,
+            _spark(totals, since_ms),
+            {int(number): heat for number, heat in heats.items()},
+            consumers[name],
+        )
+    return OverviewPart(own_load(sources), _segments(sources), _rounded(sources, since_ms), topics)
+
+
+def own_load(sources: PageSources) -> BrokerLoad:
+    latest = sources.recorder.broker_totals.latest
+    return BrokerLoad(
+        len(sources.connections),
+        resident_bytes(),
+        round(sources.lag_s(), 4),
+        len(sources.loaded()),
+        0.0 if latest is None else round(latest.messages_in, 2),
+        0.0 if latest is None else round(latest.messages_out, 2),
+    )
+
+
+def _segments(sources: PageSources) -> int:
+    return sum(name.domain is Domain.SEGMENT for name in sources.loaded())
+
+
+def _spark(totals: Totals, since_ms: int) -> list[list[float]]:
+    return [[total.at_ms, round(total.messages_in, 1)] for total in totals.since(since_ms)]
+
+
+def _rounded(sources: PageSources, since_ms: int) -> list[list[float]]:
+    return [[round(value, 2) for value in total] for total in sources.recorder.broker_totals.since(since_ms)]
 
 
 def _open(sources: PageSources) -> Iterable[TopicName]:
@@ -129,21 +233,27 @@ async def _may(sources: PageSources, role: str, where: NamespaceName | TopicName
     return True
 
 
-async def _broker_wide(sources: PageSources, role: str, since_ms: int) -> dict[str, Any]:
+async def _broker_wide(
+    sources: PageSources, role: str, heard: Mapping[BrokerAddress, OverviewPart | None], since_ms: int
+) -> dict[str, Any]:
     """Sums over all topics are for roles that may see all of them."""
     try:
         await sources.rights.super_user(role)
     except NotAuthorizedError:
         return {"totals": [], "brokers": None}
-    totals = sources.recorder.broker_totals.since(since_ms)
-    return {
-        "totals": [[round(value, 2) for value in total] for total in totals],
-        "brokers": _brokers(sources),
-    }
+    totals = _rounded(sources, since_ms)
+    if sources.has_others:
+        mine = _rounded(sources, back(since_ms, sources.step_ms))
+        theirs = [part.totals for part in heard.values() if part is not None]
+        totals = summed([mine, *theirs], sources.step_ms, since_ms, sources.now_ms())
+    return {"totals": totals, "brokers": _brokers(sources, heard)}
 
 
-def _brokers(sources: PageSources) -> list[dict[str, Any]]:
+def _brokers(
+    sources: PageSources, heard: Mapping[BrokerAddress, OverviewPart | None]
+) -> list[dict[str, Any]]:
     found = []
+    by_url = {broker.service_url: part for broker, part in heard.items()}
     for name, broker in sources.registry.living().items():
         shown: dict[str, Any] = {
             "name": name,
@@ -151,21 +261,34 @@ def _brokers(sources: PageSources) -> list[dict[str, Any]]:
             "started": broker.started_ms,
             "isThis": broker.run_id == sources.registry.me.run_id,
         }
-        if shown["isThis"]:
-            shown |= {
-                "connections": len(sources.connections),
-                "memory": resident_bytes(),
-                "lag": round(sources.lag_s(), 4),
-            }
+        load = own_load(sources) if shown["isThis"] else None
+        if (part := by_url.get(shown["serviceUrl"])) is not None:
+            load = part.load
+        if load is not None:
+            shown |= {"connections": load.connections, "memory": load.memory, "lag": load.lag}
+        if sources.has_others:
+            shown |= {"isSilent": load is None}
+            shown |= (
+                {}
+                if load is None
+                else {"topics": load.topics, "in": load.msg_rate_in, "out": load.msg_rate_out}
+            )
         found.append(shown)
     return found
 
 
-async def _topic(sources: PageSources, names: Names, name: TopicName, since_ms: int) -> dict[str, Any] | None:
+async def _topic(
+    sources: PageSources, names: Names, others: _Others, name: TopicName, since_ms: int
+) -> dict[str, Any] | None:
     totals = sources.recorder.totals(name)
-    latest = totals.latest
+    latest = totals.latest or _NOTHING
+    theirs = others.of(name)
+    spark = _spark(totals, since_ms)
+    if sources.has_others:
+        series = [_spark(totals, back(since_ms, sources.step_ms)), *(part.spark for part in theirs)]
+        spark = summed(series, sources.step_ms, since_ms, sources.now_ms())
     shape = (
-        await _scalable(sources, names, name)
+        await _scalable(sources, names, others, name)
         if name.domain is Domain.TOPIC
         else await _classic(sources, name)
     )
@@ -173,12 +296,15 @@ async def _topic(sources: PageSources, names: Names, name: TopicName, since_ms: 
         return None
     return {
         "name": str(name),
-        "msgRateIn": 0.0 if latest is None else round(latest.messages_in, 2),
-        "msgRateOut": 0.0 if latest is None else round(latest.messages_out, 2),
-        "backlog": 0 if latest is None else latest.backlog,
-        "spark": [[total.at_ms, round(total.messages_in, 1)] for total in totals.since(since_ms)],
+        "msgRateIn": round(latest.messages_in + sum(part.msg_rate_in for part in theirs), 2),
+        "msgRateOut": round(latest.messages_out + sum(part.msg_rate_out for part in theirs), 2),
+        "backlog": latest.backlog + sum(part.backlog for part in theirs),
+        "spark": spark,
         **shape,
     }
+
+
+_NOTHING: Final = Total(0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 async def _classic(sources: PageSources, name: TopicName) -> dict[str, Any]:
@@ -186,18 +312,18 @@ async def _classic(sources: PageSources, name: TopicName) -> dict[str, Any]:
     return {"kind": "classic", "segmentCount": max(1, partitions), "section": [[1.0, 0.0]], "heat": 0.0}
 
 
-async def _scalable(sources: PageSources, names: Names, name: TopicName) -> dict[str, Any] | None:
-    """For a topic that another broker leads, the record is read; its loads are known to that broker alone."""
+async def _scalable(
+    sources: PageSources, names: Names, others: _Others, name: TopicName
+) -> dict[str, Any] | None:
+    """For a topic that another broker leads, the record is read. The load of a segment is known to its owner."""
     found = await names.shape(sources, name)
     if found is None:
         return None
-    layout, override = found
-    try:
-        policies = await sources.resources.policies(name.namespace)
-        limits = applied(sources.config, policies, override).policy.split
-    except (InvalidPolicy, ResourceError):
-        limits = Load()
-    heats = _heats(sources, name, limits)
+    layout, _ = found
+    heats = dict(_heats(sources, name, await _limits(sources, name, found)))
+    for part in others.of(name):
+        for number, heat in part.heats.items():
+            heats[SegmentId(number)] = max(heat, heats.get(SegmentId(number), 0.0))
     section = [
         [round(len(segment.range) / (HASH_MAX + 1), 5), round(heats.get(segment.id, 0.0), 3)]
         for segment in layout.active
@@ -208,6 +334,15 @@ async def _scalable(sources: PageSources, names: Names, name: TopicName) -> dict
         "section": section,
         "heat": max((heat for _, heat in section), default=0.0),
     }
+
+
+async def _limits(sources: PageSources, name: TopicName, shape: _Shape) -> Load:
+    """The loads at which a segment of the topic splits."""
+    try:
+        policies = await sources.resources.policies(name.namespace)
+        return applied(sources.config, policies, shape[1]).policy.split
+    except (InvalidPolicy, ResourceError):
+        return Load()
 
 
 def _heats(sources: PageSources, name: TopicName, limits: Load) -> dict[SegmentId, float]:
@@ -222,8 +357,8 @@ def _heats(sources: PageSources, name: TopicName, limits: Load) -> dict[SegmentI
     return heats
 
 
-def _consumers(sources: PageSources, names: Iterable[TopicName]) -> dict[TopicName, int]:
-    """Consumers of all subscriptions. The controller counts those of a stream; for others the largest count of a
+def _consumers(sources: PageSources, names: Iterable[TopicName]) -> dict[TopicName, dict[str, int]]:
+    """Consumers of each subscription. The controller counts those of a stream; for others the largest count of a
     segment is taken."""
     counts: dict[TopicName, dict[str, int]] = {name: {} for name in names}
     for open_name, topic in sources.loaded().items():
@@ -236,4 +371,4 @@ def _consumers(sources: PageSources, names: Iterable[TopicName]) -> dict[TopicNa
         for subscribed, coordinator in {} if controller is None else controller.coordinators.items():
             if coordinator.record.kind is not SubscriptionKind.QUEUE:
                 found[subscribed] = max(found.get(subscribed, 0), len(coordinator.group.sessions))
-    return {name: sum(found.values()) for name, found in counts.items()}
+    return counts

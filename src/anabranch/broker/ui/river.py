@@ -11,6 +11,7 @@ from typing import Any
 
 from anabranch.autoscale.decisions import Decision
 from anabranch.autoscale.load import Load
+from anabranch.broker.scalable.load.recent import LoadHistory
 from anabranch.broker.ui.recorder import KEPT_MS, Recorder
 from anabranch.broker.ui.sources import PageSources
 from anabranch.controller.core.errors import TopicMissing
@@ -38,11 +39,8 @@ async def topic_json(sources: PageSources, topic: TopicName, since_ms: int, layo
         "topic": str(topic),
         "kind": "scalable",
         "layout": _layout(sources.recorder, topic, stats.topic, layout, now_ms),
-        "samples": {
-            str(number): [(sample.at_ms, *_rounded(sample.load)) for sample in samples]
-            for number, samples in sources.scaling.reporter.history.since(topic, since_ms + 1).items()
-        },
-        "totals": _totals(sources.recorder, topic, since_ms),
+        "samples": loads(sources.scaling.reporter.history, topic, since_ms),
+        "totals": topic_totals(sources.recorder, topic, since_ms),
         "limits": {"split": policy.split.to_json(), "merge": policy.merge.to_json()},
         # The time over which rates are averaged before they are compared with the limits.
         "windowMs": round(sources.config.scalable_topic_load_report_window * 1000),
@@ -66,22 +64,35 @@ async def classic_json(sources: PageSources, topic: TopicName, since_ms: int) ->
             f"There is no topic {topic.local} in {topic.namespace}. "
             f"`anabranch topics create {topic} --scalable` makes it"
         )
-    readers: dict[str, int] = {}
-    for open_name, opened in sources.loaded().items():
-        if open_name.base == name:
-            for subscription in opened.subscriptions.values():
-                most = max(readers.get(subscription.name, 0), len(subscription.consumers))
-                readers[subscription.name] = most
     return {
         "now": sources.now_ms(),
         "topic": str(name),
         "kind": "classic",
         "partitions": partitions,
-        "totals": _totals(sources.recorder, name, since_ms),
+        "totals": topic_totals(sources.recorder, name, since_ms),
         "subscriptions": [
             {"name": subscription, "kind": "classic", "consumers": [], "consumerCount": consumers}
-            for subscription, consumers in sorted(readers.items())
+            for subscription, consumers in sorted(readers(sources, name).items())
         ],
+    }
+
+
+def readers(sources: PageSources, name: TopicName) -> dict[str, int]:
+    """The consumers of each subscription of a classic topic that is open here: the most that a partition has."""
+    found: dict[str, int] = {}
+    for open_name, opened in sources.loaded().items():
+        if open_name.base == name:
+            for subscription in opened.subscriptions.values():
+                most = max(found.get(subscription.name, 0), len(subscription.consumers))
+                found[subscription.name] = most
+    return found
+
+
+def loads(history: LoadHistory, topic: TopicName, since_ms: int) -> dict[str, list[list[float]]]:
+    """The samples after that time, by segment: time and rates."""
+    return {
+        str(number): [[sample.at_ms, *_rounded(sample.load)] for sample in samples]
+        for number, samples in history.since(topic, since_ms + 1).items()
     }
 
 
@@ -90,7 +101,7 @@ def _rounded(load: Load) -> list[float]:
     return [round(rate, 2) for rate in load.rates]
 
 
-def _totals(recorder: Recorder, topic: TopicName, since_ms: int) -> list[list[float]]:
+def topic_totals(recorder: Recorder, topic: TopicName, since_ms: int) -> list[list[float]]:
     return [[round(value, 2) for value in total] for total in recorder.totals(topic).since(since_ms)]
 
 
@@ -102,23 +113,27 @@ def _layout(
     if found == known:
         return None
     segments = recorder.layouts.segments(topic, record, now_ms)
-    places = _places(segments)
     return {
         "id": found,
-        "segments": [
-            {
-                "id": segment.id,
-                "start": places[segment.id].start,
-                "end": places[segment.id].end,
-                "created": segment.created_ms,
-                "sealed": segment.sealed_ms if segment.is_sealed else 0,
-                "parents": list(segment.parents),
-                "children": list(segment.children),
-                "gone": segment.id not in record.layout.segments,
-            }
-            for segment in segments
-        ],
+        "segments": [one | {"gone": one["id"] not in record.layout.segments} for one in drawn(segments)],
     }
+
+
+def drawn(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """The segments as the page draws them."""
+    places = _places(segments)
+    return [
+        {
+            "id": segment.id,
+            "start": places[segment.id].start,
+            "end": places[segment.id].end,
+            "created": segment.created_ms,
+            "sealed": segment.sealed_ms if segment.is_sealed else 0,
+            "parents": list(segment.parents),
+            "children": list(segment.children),
+        }
+        for segment in segments
+    ]
 
 
 def _places(segments: Sequence[Segment]) -> Mapping[SegmentId, HashRange]:

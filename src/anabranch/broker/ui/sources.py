@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
+from anabranch.broker.admin.elsewhere import Elsewhere
+from anabranch.broker.catalog.owners import Owners
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
@@ -35,3 +37,16 @@ class PageSources:
     # None while scalable topics are turned off.
     scalable: ScalableTopics | None
     scaling: BrokerScaling | None
+    owners: Owners
+    # The other brokers' REST.
+    elsewhere: Elsewhere
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other brokers serve topics, too."""
+        return self.elsewhere.has_others
+
+    @property
+    def step_ms(self) -> int:
+        """The time between two samples."""
+        return max(1, round(self.config.scalable_topic_load_report_interval * 1000))

@@ -16,6 +16,8 @@ FLAGS: Final = {
     "--port": "brokerServicePort",
     "--http-port": "webServicePort",
     "--host": "bindAddress",
+    "--brokers": "brokers",
+    "--one-port": "brokersOnePort",
     "--log-level": "logLevel",
     "--log-format": "logFormat",
 }
@@ -30,6 +32,18 @@ def declare_broker(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--http-port", type=int, metavar="H", help="port of the admin REST (default: 8080)")
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--brokers",
+        metavar="N|auto",
+        help="how many brokers share the folder and the ports, each in a process of its own; auto: one for each core "
+        "but one, at most 8 (default: 1)",
+    )
+    parser.add_argument(
+        "--one-port",
+        action="store_true",
+        default=None,
+        help="with several brokers: clients reach all of them through the one port, without TLS",
+    )
     parser.add_argument(
         "--config", metavar="FILE", help="settings, as in Pulsar's broker.conf, or TOML if named *.toml"
     )

@@ -93,10 +93,12 @@ def host_and_port(service_url: str) -> tuple[str, int]:
 class ClientConnection(asyncio.BufferedProtocol):
     """Made by `open`. Bound to the loop it was opened on."""
 
-    def __init__(self, security: Security = NOBODY, proof: bytes = b"") -> None:
+    def __init__(self, security: Security = NOBODY, proof: bytes = b"", broker: str = "") -> None:
+        """`broker`: the `host:port` of the broker that is meant, where another one accepts the connection."""
         self._loop = asyncio.get_running_loop()
         self._security = security
         self._proof = proof
+        self._broker = broker
         self._wire = Connection(Role.CLIENT, now=self._loop.time(), is_of_peer=security.is_of_peer)
         self._transport: asyncio.Transport
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -112,7 +114,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ticking: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, service_url: str, security: Security = NOBODY) -> ClientConnection:
+    async def open(
+        cls, service_url: str, security: Security = NOBODY, *, through: str = ""
+    ) -> ClientConnection:
+        """`through`: the service URL to connect to instead, where the broker of `service_url` is asked for by name."""
+        broker = urlsplit(service_url).netloc if through else ""
+        service_url = through or service_url
         host, port = host_and_port(service_url)
         loop = asyncio.get_running_loop()
         tls = security.tls() if urlsplit(service_url).scheme == TLS_SCHEME else None
@@ -121,7 +128,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(CONNECT_MAX_S):
                 _, self = await loop.create_connection(
-                    lambda: cls(security, proof), host, port, ssl=tls, server_hostname=host if tls else None
+                    lambda: cls(security, proof, broker),
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname=host if tls else None,
                 )
                 try:
                     await asyncio.shield(self._connected)
@@ -169,6 +180,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         proof: dict[str, Any] = {}
         if self._security.method != "none":
             proof = {"auth_method_name": self._security.method, "auth_data": self._proof}
+        if self._broker:
+            proof["proxy_to_broker_url"] = self._broker
         transport.write(self._wire.connect(f"Anabranch-{__version__}", feature_flags=features, **proof))
         self._ticking = self._loop.call_later(TICK_S, self._tick)
 
@@ -250,6 +263,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def supports_scalable_topics(self) -> bool:
         """Whether the broker supports layouts and watches on them."""
         return bool(self._wire.peer_features.supports_scalable_topics)
+
+    @property
+    def has_one_port(self) -> bool:
+        """Whether the broker's port is that of all brokers."""
+        return self._wire.peer_has_one_port
 
     @property
     def is_closed(self) -> bool:

@@ -32,6 +32,8 @@ class Connections:
         self._service = [f"{scheme}://{host.strip()}" for host in hosts.split(",")]
         self._turn = 0
         self._open: dict[str, asyncio.Task[ClientConnection]] = {}
+        # Brokers have told that they are reached through the service URL, and named in CONNECT.
+        self._is_through_service = False
         self._is_closed = False
 
     async def to(self, url: str) -> ClientConnection:
@@ -44,7 +46,10 @@ class Connections:
         opening = self._open.get(url)
         if opening is None or (opening.done() and not _is_usable(opening)):
             # Awaited by all concurrent callers, and by `close`.
-            opening = self._open[url] = asyncio.create_task(ClientConnection.open(url, self.security))
+            through = self._service[self._turn] if self._is_through_service else ""
+            opening = self._open[url] = asyncio.create_task(
+                ClientConnection.open(url, self.security, through="" if url in self._service else through)
+            )
         connection = await asyncio.shield(opening)
         if self._is_closed:
             connection.abort()
@@ -54,7 +59,9 @@ class Connections:
     async def service(self) -> ClientConnection:
         """A connection to any broker of the service; after a failure the next call tries the next broker."""
         try:
-            return await self.to(self._service[self._turn])
+            connection = await self.to(self._service[self._turn])
+            self._is_through_service = self._is_through_service or connection.has_one_port
+            return connection
         except Exception:
             self._turn = (self._turn + 1) % len(self._service)
             raise
@@ -76,6 +83,7 @@ class Connections:
         authoritative = False
         for _ in range(LOOKUPS_MAX):
             answer = await ask(connection, C.LOOKUP, "lookupTopic", topic=topic, authoritative=authoritative)
+            self._is_through_service = self._is_through_service or answer.proxy_through_service_url
             if url := self.choose(answer.brokerServiceUrl, answer.brokerServiceUrlTls):
                 connection = await self.to(url)
             if answer.response == pb.CommandLookupTopicResponse.Connect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.config.config import BrokerConfig, ConfigError, changed
-from anabranch.broker.config.listeners import Addresses, default, read
+from anabranch.broker.config.listeners import Addresses, check_distinct, default, filled, read
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.pulsar_pb2 import BaseCommand as C
@@ -43,6 +43,26 @@ def test_who_names_no_listener_is_sent_to_the_first_or_to_the_brokers_own_addres
 def test_what_is_no_listener_is_refused(entries: list[str], internal: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         read(entries, internal)
+
+
+def test_each_of_several_brokers_fills_its_number_and_its_ports_in() -> None:
+    entries = ["a:pulsar://river.example.com:{port}", "a:http://web-{index}.example.com:80", INSIDE]
+    assert filled(entries, 2, {"pulsar": 6662, "http": 8092}) == (
+        "a:pulsar://river.example.com:6662",
+        "a:http://web-2.example.com:80",
+        INSIDE,
+    )
+
+
+def test_an_address_that_every_broker_would_have_is_refused() -> None:
+    check_distinct(["a:pulsar://river.example.com:{port}", "b:pulsar://b{index}.example.com:6650"])
+    with pytest.raises(ValueError, match=r"would be every broker's: write \{port\} or \{index\} into it"):
+        check_distinct([INSIDE])
+
+
+def test_a_listener_with_places_to_fill_in_is_allowed() -> None:
+    config = changed(BrokerConfig(), {"advertisedListeners": "a:pulsar://host-{index}:{port}"})
+    assert config.advertised_listeners == ("a:pulsar://host-{index}:{port}",)
 
 
 def test_a_bad_listener_keeps_the_broker_from_starting() -> None:

@@ -57,7 +57,18 @@ async def test_a_file_that_the_browser_has_is_not_sent_again(rest: Rest) -> None
 
 @pytest.mark.parametrize(
     "path",
-    ["../api.py", "%2e%2e/api.py", "..%2fapi.py", "nothing.js", "api.py", "river", ".hidden", "api/nothing"],
+    [
+        "../api.py",
+        "%2e%2e/api.py",
+        "..%2fapi.py",
+        "nothing.js",
+        "api.py",
+        "river",
+        ".hidden",
+        "api/nothing",
+        "a" * 300 + ".js",
+        "a/" * 3000 + "b.js",
+    ],
 )
 async def test_nothing_but_the_files_of_the_page_is_served(rest: Rest, path: str) -> None:
     await rest.refused("GET", f"/ui/{path}", 404)
@@ -197,7 +208,7 @@ async def test_a_name_with_a_slash_is_one_name(rest: Rest) -> None:
     assert (await rest.get(f"{TOPICS}/a%2Fb"))["topic"] == "topic://public/default/a/b"
 
 
-async def test_a_topic_that_another_broker_leads_comes_with_a_link_to_it() -> None:
+async def test_a_topic_that_another_broker_leads_is_shown_as_that_one_knows_it() -> None:
     store = MemoryMetadata(lambda: NOW_MS)
     one, other = OneOwner(True), OneOwner(False)
     async with (
@@ -208,7 +219,7 @@ async def test_a_topic_that_another_broker_leads_comes_with_a_link_to_it() -> No
         await first.call("PUT", f"{ADMIN}/orders", 204)
         await first.call("POST", f"{ADMIN}/orders/split/0", 204)
         found = await second.get(f"{TOPICS}/orders")
-        assert (found["kind"], found["url"]) == ("elsewhere", "http://one:8080/ui")
+        assert (found["kind"], found["controller"]) == ("scalable", first.broker.service_url)
         rows = (await second.get("/ui/api/overview"))["topics"]
         assert [(row["segmentCount"], row["heat"]) for row in rows] == [(2, 0.0)]
 

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from anabranch.broker.admin.http.errors import RestError
+from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.namespaces import remove_namespace
@@ -44,11 +45,11 @@ def _checked(tenant: Tenant) -> Tenant:
 
 
 @routes.delete("/{tenant}", status=204)
-async def delete_tenant(services: AdminServices, tenant: str, force: bool = False) -> None:
+async def delete_tenant(services: AdminServices, role: Role, tenant: str, force: bool = False) -> None:
     name = unquote(tenant)
     if force:
         if not services.config.force_delete_tenant_allowed:
             raise RestError(405, "Broker doesn't allow forced deletion of tenants")
         for namespace in await services.resources.namespaces(name):
-            await remove_namespace(services, namespace, force=True)
+            await remove_namespace(services, role, namespace, force=True)
     await services.resources.delete_tenant(name)

@@ -23,6 +23,10 @@ class HttpAnswer:
     # Sent in the case they have here: Java's admin client compares some of them by case.
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    async def whole(self) -> bytes:
+        """The body in one piece."""
+        return self.body if isinstance(self.body, bytes) else b"".join([piece async for piece in self.body])
+
     async def send(self, send: Send) -> None:
         headers = [(name.encode(), value.encode("latin-1")) for name, value in self.headers.items()]
         if self.media_type:

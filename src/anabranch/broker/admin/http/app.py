@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from anabranch.broker.admin.elsewhere import Alone, InnerAnswer, InnerRequest
 from anabranch.broker.admin.http.answer import JSON, HttpAnswer, Send, json_answer, refusal, text_answer
 from anabranch.broker.admin.http.authorize import authorize
 from anabranch.broker.admin.http.caller import Caller
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError, status_of, text_of
 from anabranch.broker.admin.http.names import PathNames
 from anabranch.broker.admin.http.parameters import bound
-from anabranch.broker.admin.http.request import CallerGone, HttpRequest, Receive
+from anabranch.broker.admin.http.request import CallerGone, HttpRequest, Receive, inner_request
 from anabranch.broker.admin.http.route_table import FoundRoute, RouteTable
 from anabranch.broker.admin.http.routes import Route
 from anabranch.broker.admin.services import AdminServices
@@ -26,9 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class RestApp:
-    def __init__(self, services: AdminServices, routes: Iterable[Route]) -> None:
+    def __init__(self, services: AdminServices, routes: Iterable[Route], inner: Iterable[Route] = ()) -> None:
+        """`inner` are routes for other brokers only."""
         self.table = RouteTable(routes)
+        self._inner = RouteTable(inner)
         self._services = services
+        # Whatever another broker asks is about this one alone.
+        self._own_services = replace(services, elsewhere=Alone())
         self._caller = Caller(
             services.sign_in,
             hides_metrics=services.config.authenticate_metrics_endpoint,
@@ -42,16 +48,43 @@ class RestApp:
         request = HttpRequest(scope, receive, self._services)
         try:
             answer = await self._answer(request)
-        except NotLeader as error:
-            answer = await self._at_leader(request, error)
-        except (AnabranchError, InvalidValue) as error:
-            answer = _refused(request, error)
         except CallerGone:
             return
         except Exception as error:
-            await refusal(500, f"{type(error).__name__}: {error}").send(send)
-            raise  # Logged by the server with its traceback.
+            if (refused := await self._refusal(request, error)) is None:
+                await refusal(500, f"{type(error).__name__}: {error}").send(send)
+                raise  # Logged by the server with its traceback.
+            answer = refused
         await answer.send(send)
+
+    async def inner(self, asked: InnerRequest) -> InnerAnswer:
+        """The answer to another broker, which has identified the caller. It is never passed on to a third broker."""
+        request = inner_request(asked, self._own_services)
+        try:
+            answer = await self._answer_inner(request)
+        except Exception as error:
+            refused = await self._refusal(request, error)
+            if refused is None:
+                log.exception("%s %s, asked by another broker, failed", request.method, request.path)
+                refused = refusal(500, f"{type(error).__name__}: {error}")
+            answer = refused
+        return InnerAnswer(answer.status, await answer.whole(), answer.media_type)
+
+    async def _answer_inner(self, request: HttpRequest) -> HttpAnswer:
+        found = self._inner.find(request.method, request.path) or self.table.find(
+            request.method, request.path
+        )
+        if found is None or not found.runs:
+            raise RestError(404, f"No such resource: {request.method} {request.path}")
+        return await self._run(request, found)
+
+    async def _refusal(self, request: HttpRequest, error: Exception) -> HttpAnswer | None:
+        """The answer for that error; None if it is a fault of ours."""
+        if isinstance(error, NotLeader):
+            return await self._at_leader(request, error)
+        if isinstance(error, AnabranchError | InvalidValue):
+            return _refused(request, error)
+        return None
 
     async def _answer(self, request: HttpRequest) -> HttpAnswer:
         self._caller.check(request)

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.names import PathNames
 from anabranch.broker.admin.services import AdminServices
@@ -40,6 +41,8 @@ class HttpRequest:
     # Set once the route is found and the caller is known.
     names: PathNames
     role: str
+    # Whether another broker asks, for a caller that it has identified: the answer is about this broker alone.
+    is_inner: bool = False
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, services: AdminServices) -> None:
         self.scope = scope
@@ -95,6 +98,27 @@ class HttpRequest:
                 raise RestError(413, f"The request body is over {bytes_max} bytes")
             if not message.get("more_body", False):
                 return bytes(data)
+
+
+def inner_request(asked: InnerRequest, services: AdminServices) -> HttpRequest:
+    """A request that another broker makes."""
+    message = {"type": "http.request", "body": asked.body, "more_body": False}
+
+    async def receive() -> MutableMapping[str, Any]:
+        return message
+
+    scope = {
+        "type": "http",
+        "method": asked.method,
+        "path": asked.path,
+        "raw_path": asked.path.encode("latin-1"),
+        "query_string": asked.query.encode("latin-1"),
+        "headers": [],
+    }
+    made = HttpRequest(scope, receive, services)
+    made.role = asked.role
+    made.is_inner = True
+    return made
 
 
 async def body(

@@ -7,19 +7,24 @@ from typing import Any
 
 import msgspec
 
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_call
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import UsersSubscriptionName
 from anabranch.broker.admin.http.routes import Routes
-from anabranch.broker.admin.namespaces.namespaces import clear, existing, unload_topics
+from anabranch.broker.admin.namespaces.namespaces import (
+    clear,
+    end_subscription,
+    logged_topics,
+    unload_topics,
+)
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.resources import NamespaceNotFound
 from anabranch.broker.config.choices import BUNDLES_MAX
 from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
-from anabranch.broker.topic.topic import Topic
 from anabranch.model.bundles import BundleName, bundle_hash, is_range
 from anabranch.model.names import NamespaceName, TopicName
 
@@ -51,9 +56,9 @@ async def _owned(services: AdminServices, namespace: NamespaceName, text: str) -
     return found
 
 
-async def _topics(services: AdminServices, namespace: NamespaceName, text: str) -> list[Topic]:
+async def _topics(services: AdminServices, namespace: NamespaceName, text: str) -> list[TopicName]:
     bundle = await _owned(services, namespace, text)
-    return await existing(services, namespace, bundle)
+    return [name for name in await logged_topics(services, namespace) if bundle.holds(name)]
 
 
 async def open_bundles(services: AdminServices) -> dict[TopicName, str]:
@@ -86,8 +91,12 @@ async def delete_bundle(
     topics = await _topics(services, namespace, bundle)
     if topics and not force:
         raise RestError(409, "Cannot delete non empty bundle")
-    for topic in topics:
-        await services.delete_topic(topic.name, force=True)
+    await at_owners(services, topics, delete_forced)
+
+
+@owner_call
+async def delete_forced(services: AdminServices, name: TopicName) -> None:
+    await services.delete_topic(name, force=True)
 
 
 @routes.put(_PATH + "/unload", status=204, needs=Needs.SUPER_USER)
@@ -123,25 +132,21 @@ async def _move(services: AdminServices, bundle: BundleName, text: str) -> None:
 
 @routes.post(_PATH + "/clearBacklog", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def clear_backlog(services: AdminServices, namespace: NamespaceName, bundle: str) -> None:
-    for topic in await _topics(services, namespace, bundle):
-        await clear(topic, None)
+    await at_owners(services, await _topics(services, namespace, bundle), clear, None)
 
 
 @routes.post(_PATH + "/clearBacklog/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(
     services: AdminServices, namespace: NamespaceName, bundle: str, subscription: UsersSubscriptionName
 ) -> None:
-    for topic in await _topics(services, namespace, bundle):
-        await clear(topic, subscription)
+    await at_owners(services, await _topics(services, namespace, bundle), clear, subscription)
 
 
 @routes.post(_PATH + "/unsubscribe/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def unsubscribe(
     services: AdminServices, namespace: NamespaceName, bundle: str, subscription: UsersSubscriptionName
 ) -> None:
-    for topic in await _topics(services, namespace, bundle):
-        if subscription in topic.subscriptions:
-            await topic.delete_subscription(subscription)
+    await at_owners(services, await _topics(services, namespace, bundle), end_subscription, subscription)
 
 
 @routes.get(_PATH + "/topicHashPositions", answers=dict[str, Any])

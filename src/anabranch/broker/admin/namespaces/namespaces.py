@@ -5,27 +5,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from anabranch.autoscale.policy import check
+from anabranch.broker.admin.across.all_brokers import from_others, same_request
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_call
+from anabranch.broker.admin.across.unstored import all_unstored
+from anabranch.broker.admin.elsewhere import InnerRequest
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.large import in_turns
 from anabranch.broker.admin.http.needs import Needs
-from anabranch.broker.admin.http.parameters import UsersSubscriptionName
+from anabranch.broker.admin.http.parameters import Role, UsersSubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.settings.routes import shown_quotas
 from anabranch.broker.catalog.resources import Conflict, NotFound
-from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.namespace import Bundles, NamespacePolicies
 from anabranch.broker.scalable.load.auto_policy import applied
-from anabranch.broker.topic.topic import Topic
-from anabranch.controller.core.errors import TopicMissing
-from anabranch.model.bundles import BundleName
+from anabranch.controller.core.errors import NotLeader, TopicMissing
+from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import Domain, NamespaceName, TopicName
 
 routes = Routes("/admin/v2/namespaces", tag="namespaces", needs=Needs.TENANT_ADMIN)
@@ -76,19 +78,23 @@ async def create_namespace(services: AdminServices, namespace: NamespaceName, re
 
 
 @routes.delete("/{tenant}/{namespace}", status=204)
-async def delete_namespace(services: AdminServices, namespace: NamespaceName, force: bool = False) -> None:
+async def delete_namespace(
+    services: AdminServices, role: Role, namespace: NamespaceName, force: bool = False
+) -> None:
     if force and not services.config.force_delete_namespace_allowed:
         raise RestError(405, "Broker doesn't allow forced deletion of namespaces")
-    await remove_namespace(services, namespace, force=force)
+    await remove_namespace(services, role, namespace, force=force)
 
 
-async def remove_namespace(services: AdminServices, namespace: NamespaceName, *, force: bool) -> None:
+async def remove_namespace(
+    services: AdminServices, role: str, namespace: NamespaceName, *, force: bool
+) -> None:
     """Deletes the namespace, with `force` including every topic in it."""
     if not force:
         await services.resources.delete_namespace(namespace)
         return
     for attempt in range(FORCED_DELETES_MAX):
-        await _empty_namespace(services, namespace)
+        await _empty_namespace(services, role, namespace)
         try:
             await services.resources.delete_namespace(namespace)
             return
@@ -99,28 +105,62 @@ async def remove_namespace(services: AdminServices, namespace: NamespaceName, *,
                 raise
 
 
-async def _empty_namespace(services: AdminServices, namespace: NamespaceName) -> None:
+async def _empty_namespace(services: AdminServices, role: str, namespace: NamespaceName) -> None:
     # Opened while that is possible: once its deletion has begun, the namespace opens and creates no more topics, and
     # clients of the deleted ones cannot create them again.
-    for topic in await services.resources.topic_names(namespace):
-        with contextlib.suppress(TopicNotFoundError, NotFound):
-            await services.topic(topic)
+    await at_owners(services, await services.resources.topic_names(namespace), open_for_deletion)
     left = await services.resources.begin_delete_namespace(namespace, force=True)
-    # Scalable topics first: if another broker leads one, the request is redirected before anything is deleted.
+    # Scalable topics first: if one cannot be deleted, nothing is.
     for topic in [topic for topic in left if topic.domain is Domain.TOPIC]:
         if services.scalable is None:
             raise Conflict(f"{topic} cannot be deleted while scalable topics are disabled; enable them first")
+        await _delete_scalable(services, services.scalable, role, topic)
+    partitioned = {name for name in left if name.is_classic and await services.resources.partitions(name)}
+    for topic in [name for name in left if name in partitioned]:
+        with contextlib.suppress(NotFound):
+            await services.resources.delete_partitioned(topic)
+            await services.forget_topic(topic)
+    logged = [name for name in left if name.domain is not Domain.TOPIC and name not in partitioned]
+    await at_owners(services, logged, delete_opened)
+    await at_owners(services, await services.resources.segment_names(namespace), discard)
+
+
+@owner_call
+async def open_for_deletion(services: AdminServices, name: TopicName) -> None:
+    with contextlib.suppress(NotFound):
+        await services.topic(name)
+
+
+@owner_call
+async def delete_opened(services: AdminServices, name: TopicName) -> None:
+    """Deletes a topic of a namespace that is being deleted."""
+    # It may have been closed since; the next round finds it again.
+    with contextlib.suppress(NotFound):
+        await services.delete_topic(name, force=True)
+
+
+@owner_call
+async def discard(services: AdminServices, name: TopicName) -> None:
+    await services.discard_topic(name)
+
+
+async def _delete_scalable(
+    services: AdminServices, scalable: ScalableTopics, role: str, topic: TopicName
+) -> None:
+    """Deletes the topic by whichever broker leads it."""
+    try:
         with contextlib.suppress(TopicMissing):
-            await services.scalable.delete(topic, force=True)
-    for topic in [topic for topic in left if topic.domain is not Domain.TOPIC]:
-        with contextlib.suppress(TopicNotFoundError, NotFound):
-            if await services.resources.partitions(topic):
-                await services.resources.delete_partitioned(topic)
-                await services.forget_topic(topic)
-            else:
-                await services.delete_topic(topic, force=True)
-    for segment in await services.resources.segment_names(namespace):
-        await services.discard_topic(segment)
+            await scalable.delete(topic, force=True)
+    except NotLeader as elsewhere:
+        leader = await services.registry.find(elsewhere.leader) if elsewhere.leader else None
+        if leader is None or not services.has_others:
+            raise
+        path = f"/admin/v2/scalable/{topic.namespace}/{quote(topic.local, safe='')}"
+        answer = await services.elsewhere.ask(leader, InnerRequest("DELETE", path, "force=true", role=role))
+        if answer.status == 307:
+            raise
+        if not answer.is_success and answer.status != 404:
+            raise RestError(answer.status, answer.reason) from None
 
 
 @routes.get("/{tenant}/{namespace}/topics", answers=list[str], needs=Needs.LISTING)
@@ -134,7 +174,7 @@ async def namespace_topics(
     topics = await services.topics(namespace) if mode != "NON_PERSISTENT" else []
     if mode != "PERSISTENT":
         await services.resources.policies(namespace)
-        topics += map(str, services.non_persistent.names(namespace))
+        topics += await all_unstored(services, namespace)
     return json_answer(shown(topics, includeSystemTopic))
 
 
@@ -148,8 +188,8 @@ async def bundles(services: AdminServices, namespace: NamespaceName) -> dict[str
 
 
 @routes.put("/{tenant}/{namespace}/unload", status=204, needs=Needs.SUPER_USER)
-async def unload(services: AdminServices, namespace: NamespaceName) -> None:
-    """Closes the namespace's open topics; clients reconnect and open them again.
+async def unload(services: AdminServices, request: HttpRequest, namespace: NamespaceName) -> None:
+    """Closes the namespace's open topics, at every broker; clients reconnect and open them again.
 
     Controllers of scalable topics resign before that: the broker that serves the clients next may lead.
     """
@@ -158,6 +198,7 @@ async def unload(services: AdminServices, namespace: NamespaceName) -> None:
         for topic in [name for name in services.scalable.controllers if name.namespace == namespace]:
             await services.scalable.release(topic)
     await unload_topics(services, [name for name in services.loaded() if name.namespace == namespace])
+    await from_others(services.elsewhere, same_request(request))
 
 
 async def unload_topics(services: AdminServices, names: Iterable[TopicName]) -> None:
@@ -172,42 +213,38 @@ async def unload_topics(services: AdminServices, names: Iterable[TopicName]) -> 
 
 @routes.post("/{tenant}/{namespace}/clearBacklog", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def clear_backlog(services: AdminServices, namespace: NamespaceName) -> None:
-    async for topic in in_turns(await existing(services, namespace)):
-        await clear(topic, None)
+    await at_owners(services, await logged_topics(services, namespace), clear, None)
 
 
 @routes.post("/{tenant}/{namespace}/clearBacklog/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def clear_backlog_of(
     services: AdminServices, namespace: NamespaceName, subscription: UsersSubscriptionName
 ) -> None:
-    async for topic in in_turns(await existing(services, namespace)):
-        await clear(topic, subscription)
+    await at_owners(services, await logged_topics(services, namespace), clear, subscription)
 
 
 @routes.post("/{tenant}/{namespace}/unsubscribe/{subscription}", status=204, needs=Needs.NAMESPACE_CONSUME)
 async def unsubscribe(
     services: AdminServices, namespace: NamespaceName, subscription: UsersSubscriptionName
 ) -> None:
-    async for topic in in_turns(await existing(services, namespace)):
-        if subscription in topic.subscriptions:
-            await topic.delete_subscription(subscription, force=False)
+    await at_owners(services, await logged_topics(services, namespace), end_subscription, subscription)
 
 
-async def existing(
-    services: AdminServices, namespace: NamespaceName, within: BundleName | None = None
-) -> list[Topic]:
-    """Every topic of the namespace, or of that bundle of it, that has a log, opened."""
-    found = []
-    async for text in in_turns(await services.topics(namespace), 100):
-        name = TopicName.parse(text)
-        with contextlib.suppress(TopicNotFoundError):
-            if within is None or within.holds(name):
-                found.append(await services.topic(name))
-    return found
+async def logged_topics(services: AdminServices, namespace: NamespaceName) -> list[TopicName]:
+    """Every topic of the namespace that has a log."""
+    return [TopicName.parse(name) async for name in in_turns(await services.topics(namespace))]
 
 
-async def clear(topic: Topic, subscription: str | None) -> None:
+@owner_call
+async def end_subscription(services: AdminServices, name: TopicName, subscription: str) -> None:
+    topic = await services.topic(name)
+    if subscription in topic.subscriptions:
+        await topic.delete_subscription(subscription, force=False)
+
+
+@owner_call
+async def clear(services: AdminServices, name: TopicName, subscription: str | None) -> None:
     """Skips the backlog of that subscription, or of all."""
-    for found in topic.subscribing.durable():
+    for found in (await services.topic(name)).subscribing.durable():
         if subscription in (None, found.name):
             await found.skip_all()

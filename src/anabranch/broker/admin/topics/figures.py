@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.broker.admin.http.large import in_turns
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_read
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import Role
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.topics.partitions import merged, single
-from anabranch.broker.admin.topics.topics import each_existing, partition_count
+from anabranch.broker.admin.topics.topics import partition_count, partitions_of
 from anabranch.broker.observe.topic_stats import (
     add_earliest,
     full_topic_stats,
@@ -68,8 +68,13 @@ async def info(services: AdminServices, topic: TopicName) -> dict[str, Any]:
     count = 0 if topic.is_partition else await services.resources.partitions(topic)
     if not count:
         return ledger_info(await single(services, topic))
-    found = await each_existing(services, topic, count)
-    return {"version": 0, "partitions": {str(part.name): ledger_info(part) for part in found}}
+    found = await at_owners(services, partitions_of(topic, range(count)), part_info)
+    return {"version": 0, "partitions": {str(part): told for part, told in found}}
+
+
+@owner_read
+async def part_info(services: AdminServices, name: TopicName) -> dict[str, Any]:
+    return ledger_info(await services.topic(name))
 
 
 @routes.get("/partitioned-stats")
@@ -81,21 +86,37 @@ async def partitioned_stats(
     excludeConsumers: bool = False,
     perPartition: bool = True,
 ) -> dict[str, Any]:
-    wanted = WantedFigures(getEarliestTimeInBacklog, excludePublishers, excludeConsumers)
-    count = await partition_count(services, topic)
-    existing = await each_existing(services, topic, count)
-    found = {str(part.name): await wanted.of(part) async for part in in_turns(existing, 100)}
+    names = partitions_of(topic, range(await partition_count(services, topic)))
+    wanted = (getEarliestTimeInBacklog, excludePublishers, excludeConsumers)
+    found = {str(part): told for part, told in await at_owners(services, names, part_stats, *wanted)}
     metadata = (await services.resources.partitioned_topic(topic)).builtins()
     all_of_it = merged(list(found.values()))
     return {**all_of_it, "metadata": metadata, "partitions": found if perPartition else {}}
+
+
+@owner_read
+async def part_stats(
+    services: AdminServices,
+    name: TopicName,
+    earliest_in_backlog: bool,
+    without_publishers: bool,
+    without_consumers: bool,
+) -> dict[str, Any]:
+    wanted = WantedFigures(earliest_in_backlog, without_publishers, without_consumers)
+    return await wanted.of(await services.topic(name))
 
 
 @routes.get("/partitioned-internalStats")
 async def partitioned_internal_stats(services: AdminServices, role: Role, topic: TopicName) -> dict[str, Any]:
     count = await partition_count(services, topic)
     for_producer = await services.rights.may_produce(role, topic)
+    names = partitions_of(topic, range(count))
     found = {
-        str(part.name): internal_stats(part, for_producer=for_producer)
-        for part in await each_existing(services, topic, count)
+        str(part): told for part, told in await at_owners(services, names, part_internal_stats, for_producer)
     }
     return {"metadata": (await services.resources.partitioned_topic(topic)).builtins(), "partitions": found}
+
+
+@owner_read
+async def part_internal_stats(services: AdminServices, name: TopicName, for_producer: bool) -> dict[str, Any]:
+    return internal_stats(await services.topic(name), for_producer=for_producer)

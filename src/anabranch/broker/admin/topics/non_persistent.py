@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_call, owner_read
+from anabranch.broker.admin.across.unstored import all_unstored
 from anabranch.broker.admin.http.answer import NO_CONTENT, HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
@@ -15,10 +16,10 @@ from anabranch.broker.admin.namespaces.bundles import of_bundle
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.admin.settings.routes import TOPIC_SETTINGS
 from anabranch.broker.admin.settings.topic import UNSERVED
-from anabranch.broker.admin.topics.partitions import merged, parts
+from anabranch.broker.admin.topics.partitions import merged, on_parts, parts
 from anabranch.broker.admin.topics.topics import check_count, partitions_wanted
-from anabranch.broker.catalog.owners import ServedElsewhere, check_mine
-from anabranch.broker.errors import SubscriptionNotFoundError
+from anabranch.broker.catalog.owners import check_mine
+from anabranch.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.observe.non_persistent_stats import non_persistent_stats
 from anabranch.broker.policy.namespace import PartitionedTopic
@@ -34,7 +35,7 @@ routes = topic_routes(Domain.NON_PERSISTENT)
 async def list_topics(services: AdminServices, namespace: NamespaceName) -> list[str]:
     """The topics that are open now."""
     await services.resources.policies(namespace)
-    return [str(name) for name in services.non_persistent.names(namespace)]
+    return await all_unstored(services, namespace)
 
 
 @listing.get("/non-persistent/{tenant}/{namespace}/partitioned")
@@ -51,51 +52,75 @@ async def list_of_bundle(services: AdminServices, namespace: NamespaceName, bund
     return await of_bundle(services, namespace, await list_topics(services, namespace), bundle)
 
 
-async def _open(services: AdminServices, name: TopicName) -> list[NonPersistentTopic]:
-    """The topic, or those of its partitions that are open; 404 if there is none."""
-    known = await parts(services, name)
-    if known == [name]:
-        await check_mine(services.owners, name)
-    found = [topic for part in known if (topic := services.non_persistent.opened(part)) is not None]
-    if not found:
-        raise RestError(404, f"Topic {name} not found")
+def _here(services: AdminServices, name: TopicName) -> NonPersistentTopic:
+    """The topic, which this broker owns."""
+    found = services.non_persistent.opened(name)
+    if found is None:
+        raise TopicNotFoundError(f"{name} does not exist")
     return found
+
+
+@owner_read
+async def is_used(services: AdminServices, name: TopicName) -> bool:
+    """Whether the open topic has clients."""
+    return _here(services, name).is_used
+
+
+@owner_call
+async def make(services: AdminServices, name: TopicName) -> bool:
+    """False if the topic exists."""
+    return await services.non_persistent.create(name)
+
+
+@owner_call
+async def close(services: AdminServices, name: TopicName) -> None:
+    _here(services, name).close()
 
 
 @routes.put("", status=204)
 async def create_topic(services: AdminServices, name: TopicName) -> None:
     """Creates the topic until the broker ends: nothing of it is stored."""
-    if not await services.non_persistent.create(name):
+    await check_mine(services.owners, name)
+    if not all(is_new for _, is_new in await at_owners(services, [name], make)):
         raise RestError(409, "This topic already exists")
 
 
 @routes.delete("", status=204)
 async def delete_topic(services: AdminServices, name: TopicName, force: bool = False) -> None:
-    for topic in await _open(services, name):
-        if topic.is_used and not force:
-            raise RestError(412, "Topic has active producers/subscriptions")
-        topic.close()
+    await on_parts(services, name, delete_open, force)
+
+
+@owner_call
+async def delete_open(services: AdminServices, name: TopicName, force: bool) -> None:
+    topic = _here(services, name)
+    if topic.is_used and not force:
+        raise RestError(412, "Topic has active producers/subscriptions")
+    topic.close()
 
 
 @routes.put("/unload", status=204)
 async def unload(services: AdminServices, name: TopicName) -> None:
     """Closes the topic's clients, which reconnect."""
-    for topic in await _open(services, name):
-        topic.close()
+    await on_parts(services, name, close)
 
 
 @routes.get("/stats", needs=Needs.LOOKUP)
 async def stats(services: AdminServices, name: TopicName) -> dict[str, Any]:
     if not name.is_partition and await services.resources.partitions(name):
         raise RestError(404, f"Topic {name} not found: it is partitioned, name one of its partitions")
-    return non_persistent_stats((await _open(services, name))[0], services.http_url)
+    return (await on_parts(services, name, figures))[0][1]
+
+
+@owner_read
+async def figures(services: AdminServices, name: TopicName) -> dict[str, Any]:
+    return non_persistent_stats(_here(services, name), services.http_url)
 
 
 @routes.get("/internalStats", needs=Needs.LOOKUP)
 async def internal_stats(services: AdminServices, name: TopicName) -> dict[str, Any]:
-    (topic, *_) = await _open(services, name)
+    _, entries_in = (await on_parts(services, name, entries_added))[0]
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": entries_in,
         "numberOfEntries": 0,
         "totalSize": 0,
         "currentLedgerEntries": 0,
@@ -108,22 +133,42 @@ async def internal_stats(services: AdminServices, name: TopicName) -> dict[str, 
     }
 
 
+@owner_read
+async def entries_added(services: AdminServices, name: TopicName) -> int:
+    return _here(services, name).entries_in
+
+
 @routes.get("/subscriptions", needs=Needs.CONSUME)
 async def subscriptions(services: AdminServices, name: TopicName) -> list[str]:
-    return sorted({one for topic in await _open(services, name) for one in topic.subscriptions})
+    return sorted({one for _, held in await on_parts(services, name, consumer_counts) for one in held})
+
+
+@owner_read
+async def consumer_counts(services: AdminServices, name: TopicName) -> dict[str, int]:
+    """The subscriptions, each with its number of consumers."""
+    return {one: len(found.consumers) for one, found in _here(services, name).subscriptions.items()}
 
 
 @routes.delete("/subscription/{subscription}", status=204, needs=Needs.CONSUME)
 async def delete_subscription(
     services: AdminServices, name: TopicName, subscription: SubscriptionName, force: bool = False
 ) -> None:
-    found = [topic for topic in await _open(services, name) if subscription in topic.subscriptions]
-    if not found:
+    asked = await on_parts(services, name, consumer_counts)
+    holders = [part for part, held in asked if subscription in held]
+    if not holders:
         raise SubscriptionNotFoundError(f"Subscription {subscription} not found")
-    for topic in found:
-        if topic.subscriptions[subscription].consumers and not force:
-            raise RestError(412, "Subscription has active connected consumers")
-        topic.delete_subscription(subscription, force=force)
+    await at_owners(services, holders, drop_subscription, subscription, force)
+
+
+@owner_call
+async def drop_subscription(services: AdminServices, name: TopicName, subscription: str, force: bool) -> None:
+    topic = _here(services, name)
+    found = topic.subscriptions.get(subscription)
+    if found is None:
+        return
+    if found.consumers and not force:
+        raise RestError(412, "Subscription has active connected consumers")
+    topic.delete_subscription(subscription, force=force)
 
 
 # -- partitioned topics
@@ -133,10 +178,10 @@ async def delete_subscription(
 async def create_partitioned(services: AdminServices, name: TopicName, request: HttpRequest) -> None:
     services.non_persistent.check_enabled(name)
     count, properties = await partitions_wanted(services, request)
-    if services.non_persistent.opened(name) is not None:
+    if await at_owners(services, [name], is_used):
         raise RestError(409, "This topic already exists")
     await services.resources.create_partitioned(name, count, properties)
-    await _create_parts(services, name)
+    await at_owners(services, await parts(services, name), make)
 
 
 @routes.post("/partitions", status=204)
@@ -144,23 +189,14 @@ async def update_partitioned(services: AdminServices, name: TopicName, request: 
     count = await body(request, int)
     check_count(services, count, 422)
     await services.resources.update_partitioned(name, count)
-    await _create_parts(services, name)
-
-
-async def _create_parts(services: AdminServices, name: TopicName) -> None:
-    """Partitions that other brokers own are created there at their first use."""
-    for part in await parts(services, name):
-        with contextlib.suppress(ServedElsewhere):
-            await services.non_persistent.create(part)
+    await at_owners(services, await parts(services, name), make)
 
 
 @routes.get("/partitions", needs=Needs.LOOKUP)
 async def partitions(services: AdminServices, name: TopicName) -> dict[str, Any]:
     await services.resources.policies(name.namespace)
     count = 0 if name.is_partition else await services.resources.partitions(name)
-    if not count:
-        await check_mine(services.owners, name)
-    if not count and services.non_persistent.opened(name) is None:
+    if not count and not await at_owners(services, [name], is_used):
         raise RestError(404, f"Topic {name} not found")
     return PartitionedTopic(partitions=count).builtins()
 
@@ -169,14 +205,11 @@ async def partitions(services: AdminServices, name: TopicName) -> dict[str, Any]
 async def delete_partitioned(services: AdminServices, name: TopicName, force: bool = False) -> None:
     if not await services.resources.partitions(name):
         raise RestError(404, f"Partitioned topic {name} not found")
-    opened = [
-        topic for part in await parts(services, name) if (topic := services.non_persistent.opened(part))
-    ]
-    if not force and any(topic.is_used for topic in opened):
+    opened = await at_owners(services, await parts(services, name), is_used)
+    if not force and any(has_clients for _, has_clients in opened):
         raise RestError(412, "Topic has active producers/subscriptions")
     await services.resources.delete_partitioned(name)
-    for topic in opened:
-        topic.close()
+    await at_owners(services, [part for part, _ in opened], close)
 
 
 @routes.get("/partitioned-stats", needs=Needs.LOOKUP)
@@ -186,11 +219,8 @@ async def partitioned_stats(
     count = await services.resources.partitions(name)
     if not count:
         raise RestError(404, f"Partitioned topic {name} not found")
-    opened = {
-        str(part): non_persistent_stats(topic, services.http_url)
-        for part in await parts(services, name)
-        if (topic := services.non_persistent.opened(part)) is not None
-    }
+    asked = await at_owners(services, await parts(services, name), figures)
+    opened = {str(part): told for part, told in asked}
     return {
         **merged(list(opened.values())),
         "metadata": PartitionedTopic(partitions=count).builtins(),
@@ -203,7 +233,7 @@ async def nothing_kept(
 ) -> HttpAnswer:
     """Operations that need stored messages are refused. Settings can be read: none is set here."""
     if what in _SETTINGS:
-        await _open(services, name)
+        await on_parts(services, name, is_used)
         if request.method == "GET":
             return NO_CONTENT
         raise RestError(405, f"{name} has the settings of its namespace: set {what} there")

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from anabranch.broker.admin.across.owner_calls import OwnerCall, at_owners
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.services import AdminServices
+from anabranch.broker.catalog.owners import check_mine
 from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def parts(services: AdminServices, name: TopicName) -> list[TopicName]:
     """The topics that hold the messages: the partitions of a partitioned topic, else the topic itself."""
     count = 0 if name.is_partition else await services.resources.partitions(name)
     return [name.partition(index) for index in range(count)] or [name]
+
+
+async def owned_parts(services: AdminServices, name: TopicName) -> list[TopicName]:
+    """As `parts`; ServedElsewhere, which redirects the caller, if that is a single topic of another broker."""
+    found = await parts(services, name)
+    if found == [name]:
+        await check_mine(services.owners, name)
+    return found
 
 
 async def single(services: AdminServices, name: TopicName, *, partitioned: int = 404) -> Topic:
@@ -31,15 +44,13 @@ async def single(services: AdminServices, name: TopicName, *, partitioned: int =
         raise RestError(404, f"Topic {name} not found") from None
 
 
-async def each(services: AdminServices, name: TopicName) -> list[Topic]:
-    """The topic, or every partition that exists; 404 if there is none."""
-    found = []
-    for part in await parts(services, name):
-        try:
-            found.append(await services.topic(part))
-        except TopicNotFoundError:
-            # Partitions of an auto-created topic are created at their first use.
-            continue
+async def on_parts(
+    services: AdminServices, name: TopicName, call: OwnerCall[P, R], *arguments: P.args, **none: P.kwargs
+) -> list[tuple[TopicName, R]]:
+    """The call's results for the topic, or for every partition that exists; 404 if there is none.
+
+    Partitions of an auto-created topic are created at their first use."""
+    found = await at_owners(services, await owned_parts(services, name), call, *arguments, **none)
     if not found:
         raise RestError(404, f"Topic {name} not found")
     return found

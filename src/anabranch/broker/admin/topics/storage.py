@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.across.owner_calls import owner_call
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import SubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
-from anabranch.broker.admin.topics.partitions import each, single
+from anabranch.broker.admin.topics.partitions import on_parts, single
 from anabranch.broker.admin.topics.subscriptions import At
 from anabranch.broker.admin.topics.topics import message_id
 from anabranch.model.names import Domain, TopicName
@@ -27,15 +28,23 @@ _SCAN_BYTES = 4 << 20
 @routes.delete("/truncate", status=204)
 async def truncate(services: AdminServices, topic: TopicName) -> None:
     """Deletes every message, read or not, regardless of retention; subscriptions continue at the end."""
-    for part in await each(services, topic):
-        await part.upkeep.truncate()
+    await on_parts(services, topic, truncate_part)
+
+
+@owner_call
+async def truncate_part(services: AdminServices, name: TopicName) -> None:
+    await (await services.topic(name)).upkeep.truncate()
 
 
 @routes.post("/trim", status=204)
 async def trim(services: AdminServices, topic: TopicName) -> None:
     """Deletes what is no longer retained now, instead of at the next regular check."""
-    for part in await each(services, topic):
-        await part.maintain()
+    await on_parts(services, topic, trim_part)
+
+
+@owner_call
+async def trim_part(services: AdminServices, name: TopicName) -> None:
+    await (await services.topic(name)).maintain()
 
 
 @routes.put("/offload")

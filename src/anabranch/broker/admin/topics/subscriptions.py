@@ -6,18 +6,20 @@ to a message id, are refused there.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from anabranch.broker.admin.across.owner_calls import OwnerCall, at_owners, owner_call, owner_read
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.parameters import Role, SubscriptionName, UsersSubscriptionName
 from anabranch.broker.admin.http.request import HttpRequest, body, body_of
 from anabranch.broker.admin.http.routes import topic_routes
 from anabranch.broker.admin.services import AdminServices
-from anabranch.broker.admin.topics.partitions import each, parts, single
+from anabranch.broker.admin.topics.partitions import on_parts, owned_parts, single
 from anabranch.broker.compaction.topic_compaction import COMPACTION
+from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.stored_json import Int32, Int64
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
@@ -27,6 +29,9 @@ from anabranch.model.position import Position
 routes = topic_routes(Domain.PERSISTENT, Needs.CONSUME)
 
 LONG_MAX = 2**63 - 1
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class At(msgspec.Struct, rename="camel"):
@@ -51,10 +56,12 @@ class At(msgspec.Struct, rename="camel"):
 
 @routes.get("/subscriptions")
 async def list_subscriptions(services: AdminServices, topic: TopicName) -> list[str]:
-    names = {
-        name for part in await each(services, topic) for name, s in part.subscriptions.items() if s.is_durable
-    }
-    return sorted(names)
+    return sorted({name for _, held in await on_parts(services, topic, subscription_names) for name in held})
+
+
+@owner_read
+async def subscription_names(services: AdminServices, name: TopicName) -> list[str]:
+    return [one for one, s in (await services.topic(name)).subscriptions.items() if s.is_durable]
 
 
 @routes.put("/subscription/{subscription}", status=204, body=At | str)
@@ -64,12 +71,38 @@ async def create_subscription(
     """The body names the start: a message id, `"earliest"` or `"latest"` (also without a body)."""
     asked: At | str = await body_of(request, At | str, "latest")
     place, properties = (asked.place, asked.properties) if isinstance(asked, At) else (_word(asked), {})
-    found = [await services.topic(part, create=True) for part in await parts(services, topic)]
-    if all(subscription in part.subscriptions for part in found):
+    names = await owned_parts(services, topic)
+    without = [part for part, has in await at_owners(services, names, made_and_has, subscription) if not has]
+    if not without:
         raise RestError(409, "Subscription already exists for topic")
-    for part in found:
-        if subscription not in part.subscriptions:
-            await part.create_subscription(subscription, place, properties)
+    await at_owners(services, without, subscribe_part, subscription, place, properties)
+
+
+@owner_call
+async def made_and_has(services: AdminServices, name: TopicName, subscription: str) -> bool:
+    """Whether the topic, which is created if need be, has that subscription."""
+    return subscription in (await _made(services, name)).subscriptions
+
+
+@owner_call
+async def subscribe_part(
+    services: AdminServices,
+    name: TopicName,
+    subscription: str,
+    place: Position | str,
+    properties: dict[str, str],
+) -> None:
+    topic = await _made(services, name)
+    if subscription not in topic.subscriptions:
+        await topic.create_subscription(subscription, place, properties)
+
+
+async def _made(services: AdminServices, name: TopicName) -> Topic:
+    try:
+        return await services.topic(name, create=True)
+    except TopicNotFoundError as error:
+        # A topic that may not be created is an error here, and not left out.
+        raise RestError(404, str(error)) from None
 
 
 def _word(text: str) -> Literal["earliest", "latest"]:
@@ -89,20 +122,59 @@ async def delete_subscription(
     right to compact."""
     if subscription == COMPACTION:
         await services.rights.administer(role, topic)
-    holders = [part for part in await each(services, topic) if subscription in part.subscriptions]
-    if not holders:
-        raise _absent(topic, subscription)
-    if not force and any(part.subscriptions[subscription].consumers for part in holders):
+    holders = await _holders(services, topic, subscription)
+    if not force and any(consumers for _, consumers in holders):
         raise RestError(412, "Subscription has active connected consumers")
-    for part in holders:
-        await part.delete_subscription(subscription, force=force)
+    await at_owners(services, _names(holders), unsubscribe_part, subscription, force)
 
 
-async def _found(services: AdminServices, topic: TopicName, subscription: str) -> list[Subscription]:
-    holders: list[Topic] = await each(services, topic)
-    found = [part.subscriptions[subscription] for part in holders if subscription in part.subscriptions]
+@owner_call
+async def unsubscribe_part(services: AdminServices, name: TopicName, subscription: str, force: bool) -> None:
+    topic = await services.topic(name)
+    if subscription in topic.subscriptions:
+        await topic.delete_subscription(subscription, force=force)
+
+
+@owner_read
+async def consumers_of(services: AdminServices, name: TopicName, subscription: str) -> int | None:
+    """How many consumers the subscription has; None if the topic has no such subscription."""
+    found = (await services.topic(name)).subscriptions.get(subscription)
+    return None if found is None else len(found.consumers)
+
+
+async def _holders(
+    services: AdminServices, topic: TopicName, subscription: str
+) -> list[tuple[TopicName, int]]:
+    """The partitions that have the subscription, with its number of consumers there; 404 if there are none."""
+    asked = await on_parts(services, topic, consumers_of, subscription)
+    found = [(part, consumers) for part, consumers in asked if consumers is not None]
     if not found:
         raise _absent(topic, subscription)
+    return found
+
+
+def _names(holders: list[tuple[TopicName, int]]) -> list[TopicName]:
+    return [name for name, _ in holders]
+
+
+async def _on_cursors(
+    services: AdminServices,
+    topic: TopicName,
+    subscription: str,
+    call: OwnerCall[Concatenate[str, P], R],
+    *arguments: P.args,
+    **none: P.kwargs,
+) -> list[R]:
+    """The call's results for each partition that has the subscription; 404 if there are none."""
+    names = _names(await _holders(services, topic, subscription))
+    return [told for _, told in await at_owners(services, names, call, subscription, *arguments, **none)]
+
+
+async def _cursor(services: AdminServices, name: TopicName, subscription: str) -> Subscription:
+    """The subscription of a topic that had it a moment ago."""
+    found = (await services.topic(name)).subscriptions.get(subscription)
+    if found is None:
+        raise _absent(name, subscription)
     return found
 
 
@@ -122,9 +194,14 @@ async def properties(
     services: AdminServices, topic: TopicName, subscription: SubscriptionName
 ) -> dict[str, str]:
     merged: dict[str, str] = {}
-    for found in await _found(services, topic, subscription):
-        merged |= found.properties
+    for found in await _on_cursors(services, topic, subscription, properties_of):
+        merged |= found
     return merged
+
+
+@owner_read
+async def properties_of(services: AdminServices, name: TopicName, subscription: str) -> dict[str, str]:
+    return dict((await _cursor(services, name, subscription)).properties)
 
 
 @routes.put("/subscription/{subscription}/properties", status=204, body=dict[str, str])
@@ -133,8 +210,14 @@ async def set_properties(
 ) -> None:
     """Sets all properties: those that are not sent are removed."""
     sent = await body(request, dict[str, str], {})
-    for found in await _found(services, topic, subscription):
-        await found.set_properties(sent)
+    await _on_cursors(services, topic, subscription, set_properties_of, sent)
+
+
+@owner_call
+async def set_properties_of(
+    services: AdminServices, name: TopicName, subscription: str, properties: dict[str, str]
+) -> None:
+    await (await _cursor(services, name, subscription)).set_properties(properties)
 
 
 @routes.get("/subscription/{subscription}/replicatedSubscriptionStatus")
@@ -142,15 +225,15 @@ async def replicated(
     services: AdminServices, topic: TopicName, subscription: SubscriptionName
 ) -> dict[str, bool]:
     """Always false: there is no geo-replication here."""
-    await _found(services, topic, subscription)
-    return {str(part.name): False for part in await each(services, topic)}
+    await _holders(services, topic, subscription)
+    return {str(part): False for part, _ in await on_parts(services, topic, consumers_of, subscription)}
 
 
 @routes.post("/subscription/{subscription}/replicatedSubscriptionStatus", status=204, body=bool)
 async def set_replicated(
     services: AdminServices, topic: TopicName, subscription: SubscriptionName, request: HttpRequest
 ) -> None:
-    await _found(services, topic, subscription)
+    await _holders(services, topic, subscription)
     if await body(request, bool):
         raise RestError(405, "There is no geo-replication here: subscriptions cannot be replicated")
 
@@ -160,8 +243,12 @@ async def set_replicated(
 
 @routes.post("/subscription/{subscription}/skip_all", status=204)
 async def skip_all(services: AdminServices, topic: TopicName, subscription: UsersSubscriptionName) -> None:
-    for found in await _found(services, topic, subscription):
-        await found.skip_all()
+    await _on_cursors(services, topic, subscription, skip_all_of)
+
+
+@owner_call
+async def skip_all_of(services: AdminServices, name: TopicName, subscription: str) -> None:
+    await (await _cursor(services, name, subscription)).skip_all()
 
 
 @routes.post("/subscription/{subscription}/skip/{count}", status=204)
@@ -181,8 +268,12 @@ async def skip(
 async def reset_to_time(
     services: AdminServices, topic: TopicName, subscription: UsersSubscriptionName, timestamp: int
 ) -> None:
-    for found in await _found(services, topic, subscription):
-        await found.seek_to_time(timestamp)
+    await _on_cursors(services, topic, subscription, seek_to_time, timestamp)
+
+
+@owner_call
+async def seek_to_time(services: AdminServices, name: TopicName, subscription: str, timestamp: int) -> None:
+    await (await _cursor(services, name, subscription)).seek_to_time(timestamp)
 
 
 @routes.post("/subscription/{subscription}/resetcursor", status=204, body=At)
@@ -193,17 +284,24 @@ async def reset(
     at = await body(request, At)
     place = at.place
     if isinstance(place, str):
-        for part in await each(services, topic):
-            found = part.subscriptions.get(subscription)
-            if found is None:
-                raise _absent(topic, subscription)
-            await found.seek(part.log.end if place == "latest" else part.log.first)
+        asked = await on_parts(services, topic, consumers_of, subscription)
+        if any(consumers is None for _, consumers in asked):
+            raise _absent(topic, subscription)
+        await at_owners(services, [part for part, _ in asked], seek_to_edge, subscription, place)
         return
     if not topic.is_partition and await services.resources.partitions(topic):
         raise RestError(405, "Reset-cursor at a position is not allowed for a partitioned topic")
     log = (await single(services, topic)).log
     subscribed = await _only(services, topic, subscription)
     await subscribed.seek(log.after(place) if at.is_excluded or at.excluded else place)
+
+
+@owner_call
+async def seek_to_edge(
+    services: AdminServices, name: TopicName, subscription: str, place: Literal["earliest", "latest"]
+) -> None:
+    log = (await services.topic(name)).log
+    await (await _cursor(services, name, subscription)).seek(log.end if place == "latest" else log.first)
 
 
 # -- expiring
@@ -215,8 +313,12 @@ async def expire(
 ) -> None:
     """Acknowledges every message older than that time."""
     _check_age(seconds)
-    for found in await _found(services, topic, subscription):
-        await found.expire_before(services.now_ms() - seconds * 1000)
+    await _on_cursors(services, topic, subscription, expire_before, services.now_ms() - seconds * 1000)
+
+
+@owner_call
+async def expire_before(services: AdminServices, name: TopicName, subscription: str, time_ms: int) -> None:
+    await (await _cursor(services, name, subscription)).expire_before(time_ms)
 
 
 @routes.post("/subscription/{subscription}/expireMessages", status=204, body=At)
@@ -243,9 +345,13 @@ async def expire_below(
 @routes.post("/all_subscription/expireMessages/{seconds}", status=204)
 async def expire_all(services: AdminServices, topic: TopicName, seconds: int) -> None:
     _check_age(seconds)
-    for part in await each(services, topic):
-        for found in part.subscribing.durable():
-            await found.expire_before(services.now_ms() - seconds * 1000)
+    await on_parts(services, topic, expire_all_before, services.now_ms() - seconds * 1000)
+
+
+@owner_call
+async def expire_all_before(services: AdminServices, name: TopicName, time_ms: int) -> None:
+    for found in (await services.topic(name)).subscribing.durable():
+        await found.expire_before(time_ms)
 
 
 def _check_age(seconds: int) -> None:

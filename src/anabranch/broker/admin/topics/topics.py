@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from anabranch.broker.admin.across.owner_calls import at_owners, owner_call, owner_read
 from anabranch.broker.admin.http.answer import HttpAnswer, json_answer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.needs import Needs
@@ -16,8 +17,8 @@ from anabranch.broker.admin.http.routes import Routes, topic_routes
 from anabranch.broker.admin.namespaces.bundles import of_bundle
 from anabranch.broker.admin.namespaces.namespaces import shown
 from anabranch.broker.admin.services import AdminServices
-from anabranch.broker.admin.topics.partitions import each, parts, single
-from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
+from anabranch.broker.admin.topics.partitions import on_parts, parts, single
+from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.policy.namespace import PartitionedTopic
 from anabranch.broker.policy.stored_json import Int32
 from anabranch.broker.topic.topic import Topic
@@ -78,25 +79,40 @@ async def delete_topic(services: AdminServices, topic: TopicName, force: bool = 
 
 
 async def _delete(services: AdminServices, topic: Topic, force: bool) -> None:
-    _check_unused(topic, force)
+    if not force:
+        _check_unused(topic)
     await services.delete_topic(topic.name, force=force)
 
 
-def _check_unused(topic: Topic, force: bool) -> None:
-    if not force:
-        try:
-            topic.check_deletable()
-        except NotAllowedError as error:
-            raise RestError(412, str(error)) from None
+def _check_unused(topic: Topic) -> None:
+    try:
+        topic.check_deletable()
+    except NotAllowedError as error:
+        raise RestError(412, str(error)) from None
+
+
+@owner_read
+async def check_unused(services: AdminServices, name: TopicName) -> None:
+    """412 while clients use the topic."""
+    _check_unused(await services.topic(name))
+
+
+@owner_call
+async def delete_part(services: AdminServices, name: TopicName, force: bool) -> None:
+    await _delete(services, await services.topic(name), force)
 
 
 @routes.put("/unload", status=204)
 async def unload(services: AdminServices, topic: TopicName) -> None:
-    parts = await each(services, topic)
+    await on_parts(services, topic, unload_part)
+
+
+@owner_call
+async def unload_part(services: AdminServices, name: TopicName) -> None:
+    await services.topic(name)
     if services.scalable is not None:
-        await services.scalable.release(topic.base)
-    for part in parts:
-        await services.unload_topic(part.name)
+        await services.scalable.release(name.base)
+    await services.unload_topic(name)
 
 
 @routes.post("/terminate")
@@ -117,18 +133,24 @@ async def terminate_partitions(services: AdminServices, topic: TopicName) -> dic
     # A partition that was never used must be sealed too, so it is created first.
     for part in await parts(services, topic):
         await services.new_topics.create(part)
-    return {
-        str(part.partition_index): message_id(part, await services.terminate_topic(part))
-        for part in await parts(services, topic)
-    }
+    ended = await at_owners(services, await parts(services, topic), terminate_part)
+    return {str(part.partition_index): message_id(part, at) for part, at in ended}
+
+
+@owner_call
+async def terminate_part(services: AdminServices, name: TopicName) -> Position:
+    return await services.terminate_topic(name)
 
 
 @routes.post("/skip-damage")
 async def skip_damage(services: AdminServices, topic: TopicName) -> dict[str, int]:
     """Skips the damaged entries that readers have met, so that they can continue behind them."""
-    return {
-        "skippedEntries": sum([await services.skip_damage(part.name) for part in await each(services, topic)])
-    }
+    return {"skippedEntries": sum(count for _, count in await on_parts(services, topic, skip_part_damage))}
+
+
+@owner_call
+async def skip_part_damage(services: AdminServices, name: TopicName) -> int:
+    return await services.skip_damage(name)
 
 
 @routes.get("/properties", needs=Needs.LOOKUP)
@@ -201,23 +223,28 @@ async def update_partitioned(services: AdminServices, topic: TopicName, request:
     before = await services.resources.update_partitioned(topic, count)
     # Subscriptions of the topic are created on its new partitions too, at their start: they miss no message there.
     names: dict[str, None] = {}
-    for part in await each_existing(services, topic, before):
-        names |= dict.fromkeys(one.name for one in part.subscribing.durable())
-    await _create_partitions(services, topic, range(before, count))
-    for index in range(before, count if names else before):
-        part = await services.topic(topic.partition(index))
-        for name in names:
-            await part.create_subscription(name, "earliest", {})
+    for _, held in await at_owners(services, partitions_of(topic, range(before)), durable_subscriptions):
+        names |= dict.fromkeys(held)
+    added = range(before, count)
+    await _create_partitions(services, topic, added)
+    if names:
+        await at_owners(services, partitions_of(topic, added), subscribe_from_start, list(names))
 
 
-async def each_existing(services: AdminServices, topic: TopicName, count: int) -> list[Topic]:
-    found = []
-    for index in range(count):
-        try:
-            found.append(await services.topic(topic.partition(index)))
-        except TopicNotFoundError:
-            continue
-    return found
+@owner_read
+async def durable_subscriptions(services: AdminServices, name: TopicName) -> list[str]:
+    return [one.name for one in (await services.topic(name)).subscribing.durable()]
+
+
+@owner_call
+async def subscribe_from_start(services: AdminServices, name: TopicName, subscriptions: list[str]) -> None:
+    topic = await services.topic(name)
+    for subscription in subscriptions:
+        await topic.create_subscription(subscription, "earliest", {})
+
+
+def partitions_of(topic: TopicName, indexes: range) -> list[TopicName]:
+    return [topic.partition(index) for index in indexes]
 
 
 async def partition_count(services: AdminServices, topic: TopicName) -> int:
@@ -257,11 +284,10 @@ async def delete_partitioned(services: AdminServices, topic: TopicName, force: b
     if not count:
         raise RestError(404, f"Partitioned topic {topic} does not exist")
     # All partitions or none: without `force`, clients of any partition are found before the first one is deleted.
-    found = await each_existing(services, topic, count)
-    for part in found:
-        _check_unused(part, force)
-    for part in found:
-        await _delete(services, part, force)
+    names = partitions_of(topic, range(count))
+    if not force:
+        await at_owners(services, names, check_unused)
+    await at_owners(services, names, delete_part, force)
     await services.resources.delete_partitioned(topic)
     await services.forget_topic(topic)
 

@@ -19,6 +19,20 @@ const COLUMNS = [
   { name: "Consumers", key: "consumers", number: true },
 ];
 
+const BROKER_COLUMNS = [
+  "Broker",
+  "Clients connect to",
+  "Up for",
+  "Connections",
+  "Memory",
+  "Event loop is late by",
+  "Topics open",
+  "In, msg/s",
+  "Out, msg/s",
+];
+// A broker that is alone has these columns; the others compare brokers with each other.
+const ALONE = 6;
+
 export const topicHref = (topic) => {
   const [, , tenant, namespace, ...rest] = topic.split("/");
   return `#/topics/${tenant}/${namespace}/${encodeURIComponent(rest.join("/"))}`;
@@ -46,7 +60,7 @@ export class OverviewPage {
   build() {
     this.throughput = new TimeChart({
       title: "Throughput",
-      unit: "messages per second, all topics of this broker",
+      unit: "messages per second, all topics",
       format: short,
       series: [
         { name: "in", className: "in", at: 1 },
@@ -78,6 +92,9 @@ export class OverviewPage {
     this.more = h("p", { class: "quiet" });
     this.empty = h("div", { class: "empty", hidden: true });
     this.brokers = h("tbody", {});
+    this.brokerHeads = BROKER_COLUMNS.map((name, i) =>
+      h("th", { scope: "col", class: i > 1 ? "number" : "", hidden: i >= ALONE }, name),
+    );
     this.brokersCard = h(
       "section",
       { class: "card" },
@@ -91,13 +108,7 @@ export class OverviewPage {
           h(
             "thead",
             {},
-            h(
-              "tr",
-              {},
-              ["Broker", "Clients connect to", "Up for", "Connections", "Memory", "Event loop is late by"].map(
-                (name, i) => h("th", { scope: "col", class: i > 1 ? "number" : "" }, name),
-              ),
-            ),
+            h("tr", {}, this.brokerHeads),
           ),
           this.brokers,
         ),
@@ -279,17 +290,23 @@ export class OverviewPage {
 
   listBrokers(answer) {
     this.brokersCard.hidden = !answer.brokers;
+    const several = (answer.brokers ?? []).some((broker) => broker.isSilent !== undefined);
+    this.brokerHeads.forEach((head, i) => (head.hidden = i >= ALONE && !several));
     keyed(
       this.brokers,
       answer.brokers ?? [],
       (broker) => broker.serviceUrl,
       () => {
-        const cells = Array.from({ length: 5 }, (_, i) => h("td", { class: i ? "number" : "" }));
+        const cells = BROKER_COLUMNS.slice(1).map((_, i) =>
+          h("td", { class: i ? "number" : "", hidden: i + 1 >= ALONE }),
+        );
         const name = h("th", { scope: "row" });
         return { element: h("tr", {}, name, cells), name, cells };
       },
       (row, broker) => {
-        text(row.name, broker.name + (broker.isThis ? " (this one)" : ""));
+        const note = broker.isThis ? " (this one)" : broker.isSilent ? " (does not answer)" : "";
+        text(row.name, broker.name + note);
+        set(row.element, "class", broker.isSilent ? "silent" : null);
         const unknown = broker.connections === undefined;
         const values = [
           broker.serviceUrl,
@@ -297,7 +314,11 @@ export class OverviewPage {
           unknown ? "–" : String(broker.connections),
           unknown ? "–" : bytes(broker.memory),
           unknown ? "–" : `${(broker.lag * 1000).toFixed(0)} ms`,
+          broker.topics === undefined ? "–" : String(broker.topics),
+          broker.in === undefined ? "–" : short(broker.in),
+          broker.out === undefined ? "–" : short(broker.out),
         ];
+        row.cells.forEach((cell, i) => (cell.hidden = i + 1 >= ALONE && !several));
         values.forEach((value, i) => text(row.cells[i], value));
       },
     );

@@ -183,6 +183,7 @@ export class SegmentPanel {
       figures ? ["Waiting", messages(waiting)] : null,
       figures && segment.isActive ? ["Producers", count(figures.producers, "producer")] : null,
       figures?.keysOutside ? ["Stray keys", `${messages(figures.keysOutside)} with a key of another range`] : null,
+      this.model.latest.owners?.[segment.id] ? ["Broker", this.model.latest.owners[segment.id]] : null,
       !figures && !segment.gone ? ["Owner", "does not answer"] : null,
     ].filter(Boolean);
     put(

@@ -153,7 +153,10 @@ export class TopicPage {
   }
 
   table() {
-    const head = ["Segment", "Hashes", "In", "Out", "Heat", "Waiting", "Read by"];
+    const head = ["Segment", "Hashes", "In", "Out", "Heat", "Waiting", "Read by", "Broker"];
+    this.segmentHeads = head.map((name, i) =>
+      h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : "", hidden: i > 6 }, name),
+    );
     return h(
       "section",
       { class: "card" },
@@ -167,11 +170,7 @@ export class TopicPage {
           h(
             "thead",
             {},
-            h(
-              "tr",
-              {},
-              head.map((name, i) => h("th", { scope: "col", class: i > 1 && i < 6 ? "number" : "" }, name)),
-            ),
+            h("tr", {}, this.segmentHeads),
           ),
           this.rows,
         ),
@@ -264,6 +263,7 @@ export class TopicPage {
       total ? `${messageRate(total[2])} out` : null,
       total ? `${short(total[5])} waiting` : null,
       count(consumers, "consumer"),
+      answer.silent?.length ? `without ${answer.silent.join(", ")}, which did not answer` : null,
     ];
     text(this.summary, parts.filter(Boolean).join("  ·  "));
     if (answer.kind !== "scalable") {
@@ -313,12 +313,15 @@ export class TopicPage {
       chosen && !chosen.consumers.length && chosen.consumerCount
         ? `${count(chosen.consumerCount, "consumer")}, shared`
         : "nobody";
+    // Which broker serves a segment is told where there are several.
+    const { owners } = latest;
+    this.segmentHeads[7].hidden = !owners;
     keyed(
       this.rows,
       this.model.active,
       (segment) => segment.id,
       (segment) => {
-        const cells = Array.from({ length: 6 }, (_, i) => h("td", { class: i > 0 && i < 5 ? "number" : "" }));
+        const cells = Array.from({ length: 7 }, (_, i) => h("td", { class: i > 0 && i < 5 ? "number" : "" }));
         const open = h(
           "button",
           { type: "button", class: "link", onclick: () => this.choose(segment.id) },
@@ -339,8 +342,10 @@ export class TopicPage {
           percent(segment.heat),
           short(waiting),
           readers.get(segment.id)?.join(", ") ?? shared,
+          owners?.[segment.id] ?? "–",
         ];
         values.forEach((value, i) => text(row.cells[i], value));
+        row.cells[6].hidden = !owners;
         row.swatch.style.background = colourOf(segment.heat, theme());
         set(row.element, "aria-selected", segment.id === this.river.selected ? "true" : null);
       },

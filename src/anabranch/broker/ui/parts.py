@@ -1,0 +1,70 @@
+"""What one broker adds to the page of all brokers, as it is sent between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+
+class BrokerLoad(msgspec.Struct, frozen=True):
+    connections: int
+    memory: int
+    # How late the event loop was when that was last measured, in seconds.
+    lag: float
+    topics: int
+    msg_rate_in: float
+    msg_rate_out: float
+
+
+class TopicPart(msgspec.Struct, frozen=True):
+    """What one broker serves of one topic."""
+
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    backlog: int = 0
+    spark: list[list[float]] = []
+    heats: dict[int, float] = {}
+    # By subscription.
+    consumers: dict[str, int] = {}
+
+
+class OverviewPart(msgspec.Struct, frozen=True):
+    load: BrokerLoad
+    segments: int
+    totals: list[list[float]]
+    topics: dict[str, TopicPart]
+
+
+class RiverPart(msgspec.Struct, frozen=True):
+    """What one broker has of one topic."""
+
+    totals: list[list[float]]
+    # By segment: time and rates.
+    samples: dict[str, list[list[float]]] = {}
+    # By subscription, of a classic topic.
+    consumers: dict[str, int] = {}
+    # Segments of the last hour, as the page draws them, of the topic with that generation.
+    generation: int = -1
+    remembered: list[dict[str, Any]] = []
+
+
+def most(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The largest count of each name: consumers of one subscription read several segments or partitions."""
+    found: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            found[name] = max(found.get(name, 0), count)
+    return found
+
+
+def samples_together(parts: Iterable[dict[str, list[list[float]]]]) -> dict[str, list[list[float]]]:
+    """The samples of each segment, of all its owners, by time."""
+    found: dict[str, list[list[float]]] = {}
+    for one in parts:
+        for segment, samples in one.items():
+            found.setdefault(segment, []).extend(samples)
+    return {
+        segment: sorted(samples) for segment, samples in sorted(found.items(), key=lambda one: int(one[0]))
+    }

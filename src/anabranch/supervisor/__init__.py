@@ -1,0 +1,1 @@
+"""Several brokers on one folder of one machine: their processes are started, restarted and stopped here."""

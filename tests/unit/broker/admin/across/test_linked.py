@@ -1,0 +1,78 @@
+"""The same over the links between brokers that share the topics as they do in production."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from anabranch.broker.admin.elsewhere import BrokerSilent, InnerRequest
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.model.names import TopicName
+from unit.broker.scalable.cluster import Cluster, running
+
+NAME = TopicName.parse("persistent://public/default/rides")
+TOPIC = "persistent/public/default/rides"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    config = BrokerConfig(force_delete_namespace_allowed=True)
+    async with running(3, config, is_shared=True) as made:
+        for node in made.nodes:
+            await until(lambda node=node: len(node.broker.registry.living()) == 3)  # type: ignore[misc]
+        yield made
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not claim():  # noqa: ASYNC110  # Only the loop knows of the turns.
+            await asyncio.sleep(0)
+
+
+async def test_a_partitioned_topic_is_worked_on_from_any_broker(cluster: Cluster) -> None:
+    one, other, third = cluster.nodes
+    assert (await one.rest("PUT", f"{TOPIC}/partitions", json=12)).status_code == 204
+    assert (await one.rest("PUT", f"{TOPIC}/subscription/s", json="earliest")).status_code == 204
+    for index in range(12):
+        part = NAME.partition(index)
+        owner = next(node for node in cluster.nodes if node.broker.owners.is_mine(part))
+        await owner.publish(part, b"x")
+    assert sum(bool(node.broker.loaded()) for node in cluster.nodes) > 1
+    stats = (await other.rest("GET", f"{TOPIC}/partitioned-stats")).json()
+    assert (len(stats["partitions"]), stats["msgInCounter"]) == (12, 12)
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 12
+    assert (await third.rest("POST", f"{TOPIC}/subscription/s/skip_all")).status_code == 204
+    stats = (await one.rest("GET", f"{TOPIC}/partitioned-stats")).json()
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert (await other.rest("DELETE", f"{TOPIC}/partitions")).status_code == 204
+    assert (await third.rest("GET", "persistent/public/default")).json() == []
+
+
+async def test_a_namespace_is_unloaded_and_deleted_from_any_broker(cluster: Cluster) -> None:
+    one, other, third = cluster.nodes
+    await one.rest("PUT", "namespaces/public/taxis")
+    assert (await one.rest("PUT", "persistent/public/taxis/t/partitions", json=12)).status_code == 204
+    assert (await one.rest("GET", "persistent/public/taxis/t/partitioned-stats")).status_code == 200
+    assert sum(bool(node.broker.loaded()) for node in cluster.nodes) > 1
+    assert (await other.rest("PUT", "namespaces/public/taxis/unload")).status_code == 204
+    assert not any(node.broker.loaded() for node in cluster.nodes)
+    assert (await third.rest("DELETE", "namespaces/public/taxis?force=true")).status_code == 204
+    assert "public/taxis" not in (await one.rest("GET", "namespaces/public")).json()
+
+
+async def test_the_page_of_any_broker_shows_all(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        found = (await node.http.get("/ui/api/overview")).json()
+        assert [broker["isSilent"] for broker in found["brokers"]] == [False, False, False]
+
+
+async def test_a_broker_that_is_gone_is_silent(cluster: Cluster) -> None:
+    one, other, _ = cluster.nodes
+    address = other.broker.registry.me.address
+    await other.broker.close()
+    with pytest.raises(BrokerSilent):
+        await one.broker.elsewhere.ask(address, InnerRequest("GET", "/status.html"), answer_max_s=2.0)
+    await until(lambda: len(one.broker.registry.living()) == 2)
+    assert (await one.rest("PUT", "namespaces/public/default/unload")).status_code == 204
