@@ -509,6 +509,7 @@ class Broker:
         if self.is_one_of_several:
             await self.peers.start()
             self.registry.on_change(self._registrations_changed)
+            self._registrations_changed()
         if self.shared is not None:
             await self.shared.start()
             self.background.every(DROP_STALE_S, self.shared.drop_stale)
