@@ -127,6 +127,26 @@ def test_a_broker_that_its_operator_stops_is_started_again(cluster: ClusterProce
     assert stored(cluster.url, "first")
 
 
+def test_a_broker_that_is_stopped_gives_its_topics_to_the_others(cluster: ClusterProcess) -> None:
+    with blocking.connect(cluster.url) as client, contextlib.ExitStack() as stack:
+        producers = [stack.enter_context(client.producer(topic)) for topic in TOPICS]
+
+        def send(text: str) -> None:
+            for topic, producer in zip(TOPICS, producers, strict=True):
+                producer.send(f"{text} to {topic}".encode())
+
+        send("first")
+        for index in range(3):
+            former = cluster.pids[broker(index)]
+            os.kill(former, signal.SIGTERM)
+            send(f"without {index}")
+            cluster.await_again(broker(index), former)
+        assert stored(cluster.url, "first", "without 0", "without 1", "without 2")
+    assert cluster.log.count("topics to other brokers") == 3
+    # Every topic was released by its former owner.
+    assert "fenced" not in cluster.log
+
+
 def test_a_folder_of_one_broker_opens_with_several_and_the_other_way_round(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, brokers=1) as one:
         publish(one.url, "alone")

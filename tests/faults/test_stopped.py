@@ -11,6 +11,7 @@ from soak.link import Kind, Link, ProducerClosed, Refused, send_frame
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.files import OsFiles
+from anabranch.storage.on_disk.takeover import LOCK
 from anabranch.storage.port import LedgerState
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
@@ -24,7 +25,7 @@ class NoRootLock(OsFiles):
     """Goes past the lock of the folder, as a broker on another machine would; the fence is what must protect."""
 
     def lock(self, path: Path, *, is_shared: bool) -> int | None:
-        if path.parent.name == "log":
+        if path.parent.name == "log" and path.name == LOCK:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
         return super().lock(path, is_shared=is_shared)
 

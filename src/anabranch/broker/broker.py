@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -44,10 +45,13 @@ from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
 from anabranch.broker.observe import metrics
+from anabranch.broker.observe.log_probe import LogProbe
+from anabranch.broker.observe.loop_share import LoopShare
 from anabranch.broker.peers.directory import RegisteredPeers, peer_id
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.broker.peers.link import PeerTls
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.peers.remote_leaders import RemoteLeaders
 from anabranch.broker.peers.remote_rest import RemoteRest
 from anabranch.broker.peers.remote_scalable import RemoteClassic, RemoteHistory
 from anabranch.broker.peers.remote_segments import PeerSegments, ServedSegments
@@ -56,6 +60,7 @@ from anabranch.broker.peers.topic_moves import CallsOfMoves, ServedMoves, TopicM
 from anabranch.broker.policy.effective import EffectivePolicies, LatestEffective, effective
 from anabranch.broker.policy.limits import TopicLimits, limits_of
 from anabranch.broker.policy.namespace import NamespacePolicies
+from anabranch.broker.policy.retention import AT_ONCE, TrimPace
 from anabranch.broker.runtime.background import Background, Work
 from anabranch.broker.runtime.loop_watch import TurnTimes
 from anabranch.broker.scalable.classic import ClassicTopics, controller_settings, scalable_topics
@@ -95,10 +100,10 @@ from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.position import Incarnation, Position
 from anabranch.model.scalable import ScalableTopic, scalable_name
 from anabranch.model.segments import SegmentId, segment_of
-from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.core.topic_record import TopicRecord, namespace_of
 from anabranch.storage.port import LiveLedger, LogError, LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
-from anabranch.storage.topic.living import living_in, namespace_of
+from anabranch.storage.topic.living import living_in
 from anabranch.storage.topic.taking_over import finish_delete
 
 log = logging.getLogger(__name__)
@@ -109,6 +114,8 @@ RATES_SECONDS = 10.0
 FENCES_SECONDS = 5.0
 # How often assignments to brokers that are gone are looked for.
 DROP_STALE_S = 20.0
+# How long a broker that is about to end may take to give its topics away.
+DRAIN_MAX_S = 10.0
 # How often the event loop's delay is measured.
 LAG_S = 0.25
 # Pulsar's buckets for this figure, in seconds.
@@ -163,7 +170,7 @@ class Broker:
         self._build_connections()
         self._build_new_topics()
         self._build_scalable_topics(remote_segments)
-        self._build_topics()
+        self._build_topics(has_one_port=one_port is not None)
         self._build_commands(authentication, one_port)
         self._build_figures()
         self._producer_names = iter(range(0))
@@ -290,13 +297,17 @@ class Broker:
             else (None, None)
         )
         classic = ClassicTopics(self.resources, self, far_classic)
+        candidates = RemoteLeaders(self.peers, self.owners) if self.is_one_of_several else None
         self.scalable = scalable_topics(
             self.metadata,
             self.segments,
             self.service_url,
             controller_settings(self.config, self.resources, self.topic_policies),
             classic,
+            candidates,
         )
+        if candidates is not None:
+            candidates.serve(self.scalable)
         if self.is_one_of_several:
             self.remote_sessions = RemoteSessions(
                 self.peers, self.owners, self.scalable, self.opened, self.background
@@ -323,7 +334,7 @@ class Broker:
             far_classic.serve(classic)
             far_history.serve(self.scaling.history)
 
-    def _build_topics(self) -> None:
+    def _build_topics(self, *, has_one_port: bool) -> None:
         """The parts that open, keep and sweep topics."""
         self.topic_services = TopicServices(
             loop=self.loop,
@@ -344,6 +355,7 @@ class Broker:
             segment_progressed=self.on_segment_progress,
             part_of=self.part_of,
             last_word=self.moves.last_word,
+            trim_pace=self._trim_pace(),
         )
         self.open_topics = OpenTopics(
             self.topic_services,
@@ -355,7 +367,12 @@ class Broker:
             segment_opened=self._segment_opened,
         )
         self.hand_over = HandOver(
-            self.open_topics, self.owners, self.log, self.background, self.moves.tell_open
+            self.open_topics,
+            self.owners,
+            self.log,
+            self.background,
+            self.moves.tell_open,
+            names_owners=not has_one_port,
         )
         ServedMoves(self.hand_over).serve(self.peers)
         self.write_upkeep = WriteUpkeep(
@@ -363,6 +380,11 @@ class Broker:
         )
         self.inactive_topics = InactiveTopicSweep(self.open_topics, self.delete_topic, self.now_ms)
         self.disk_share = DiskShare(self.topic_services, self.open_topics)
+
+    def _trim_pace(self) -> TrimPace:
+        if not self.is_one_of_several:
+            return AT_ONCE
+        return TrimPace(self.config.log_trim_bytes, self.config.log_trim_seconds)
 
     def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
@@ -445,6 +467,8 @@ class Broker:
         self.loop_lag_s = 0.0
         self.loop_lags = Histogram()
         self.turns = TurnTimes()
+        self.log_probe = LogProbe(self.log, self.topic_services.ledger_ids, self.loop.time)
+        self.loop_share = LoopShare(self.loop.time, time.thread_time)
         self.quota_check_times = Histogram(QUOTA_CHECK_BOUNDS_S)
         self.publish_times = Recent(self.log.histograms().get("append", Histogram()))
         self.recorder = Recorder(self.loaded, self.scalable, self.now_ms, self.loop.time)
@@ -495,6 +519,8 @@ class Broker:
             assert self.scaling is not None
             self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
+            scalable = self.scalable
+            self.owners.on_change(lambda _: scalable.candidates_changed())
         self.owners.on_change(self._owners_changed)
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)
@@ -537,6 +563,19 @@ class Broker:
             raise NotAllowedError("scalable topics are turned off here: set scalableTopicEnabled=true")
         return self.scaling
 
+    async def drain(self) -> None:
+        """Gives the topics to the other brokers, before this one is closed. What could not be given away in time is
+        closed like everything else."""
+        if not self.is_one_of_several or self.log.ended is not None or len(self.registry.living()) < 2:
+            return
+        log.info("giving %d topics to other brokers", len(self.loaded()))
+        try:
+            async with asyncio.timeout(DRAIN_MAX_S):
+                await self.registry.drain()
+                await self.hand_over.give_away()
+        except (AnabranchError, TimeoutError) as error:
+            log.warning("%d topics were not given away: %r", len(self.loaded()), error)
+
     async def close(self, *, others_stay: bool = True) -> None:
         """Ends cleanly: accepted messages are confirmed and answered, then every connection is closed. Other brokers of
         the cluster that stay get this one's topics first."""
@@ -554,7 +593,7 @@ class Broker:
         if self.scalable is not None:
             await self.scalable.close()
         for topic in list(self.loaded().values()):
-            await topic.close()
+            await topic.close(self.hand_over.moved_to(topic.name))
         self.non_persistent.close_those()
         for session in list(self.sessions):
             session.close()
@@ -564,6 +603,7 @@ class Broker:
         if self.shared is not None:
             await self.shared.close()
         await self.registry.close()
+        await self.log_probe.close()
         await self.log.close()
 
     async def _tell_log_what_lives(self) -> None:
@@ -759,7 +799,7 @@ class Broker:
 
     def _owners_changed(self, bundles: frozenset[BundleName]) -> None:
         self.hand_over.owners_changed(bundles)
-        self.non_persistent.owners_changed(bundles)
+        self.non_persistent.owners_changed(bundles, self.hand_over.moved_to)
 
     def on_segment_progress(self, name: TopicName) -> None:
         """A subscription has reached the end of this sealed topic, or moved back: its controller checks again."""
@@ -785,7 +825,7 @@ class Broker:
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 if not topic.log_is_empty:
-                    await self._guarded(topic, topic.maintain)
+                    await self._guarded(topic, topic.maintain_by_and_by)
         await self.disk_share.give_back()
 
     async def _guarded(self, topic: Topic, work: Callable[[], Work]) -> None:
@@ -807,6 +847,7 @@ class Broker:
 
     async def _update_rates(self) -> None:
         self.publish_times.turn()
+        self.loop_share.turn()
         async for topics in self.open_topics.in_turns():
             for topic in topics:
                 try:
@@ -899,5 +940,7 @@ class Broker:
             unload_topic=self.unload_topic,
             terminate_topic=self.terminate_topic,
             skip_damage=self.skip_damage,
+            probe=self.log_probe.look,
+            loop_share=lambda: self.loop_share.last,
             metrics=lambda: metrics.render(self),
         )

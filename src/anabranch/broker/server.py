@@ -166,6 +166,8 @@ async def serving(
             stack.callback(Acceptor(sock, broker.new_session, descriptors_end, certificates).close)
         if certificates is not None:
             broker.background.every(max(1, config.tls_cert_refresh_check_duration_sec), certificates.look)
+        # First of all that is done at the end: other brokers still reach this one meanwhile.
+        stack.push_async_callback(_draining(broker, place))
         log.info(
             "serving %s from %s",
             told.service_url,
@@ -173,6 +175,14 @@ async def serving(
             extra={"service_url": told.service_url, "data_dir": config.data_dir},
         )
         yield broker
+
+
+def _draining(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:
+    async def drain() -> None:
+        if place is not None and not place.all_stop.is_set():
+            await broker.drain()
+
+    return drain
 
 
 def _closing(broker: Broker, place: ClusterPlace | None) -> Callable[[], Awaitable[None]]:

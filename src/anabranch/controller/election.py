@@ -29,8 +29,8 @@ async def stand(metadata: MetadataStore, topic: TopicName, service_url: str) -> 
     return "" if found.value == service_url.encode() else found.value.decode()
 
 
-async def leader_of(metadata: MetadataStore, topic: TopicName) -> str:
-    found = await metadata.get(controller_path(topic))
+async def leader_of(metadata: MetadataStore, topic: TopicName, *, fresh: bool = False) -> str:
+    found = await metadata.get(controller_path(topic), fresh=fresh)
     return "" if found is None else found.value.decode()
 
 

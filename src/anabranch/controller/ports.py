@@ -120,3 +120,25 @@ class AssignmentLink(Protocol):
     def send_assignment(self, topic: TopicName, consumer_id: int, assignment: Assignment) -> None:
         """Push an update. It is lost if the connection is gone; the consumer gets it when it comes back."""
         ...
+
+
+class Candidates(Protocol):
+    """Which broker should lead a topic. Only an economy, as leadership itself: any broker may lead any topic."""
+
+    def is_elsewhere(self, topic: TopicName) -> bool:
+        """Whether another broker is known that should lead the topic."""
+        ...
+
+    async def urge(self, topic: TopicName) -> None:
+        """Asks that broker to lead the topic. Returns once it has tried to, or if it does not answer; raises
+        nothing."""
+        ...
+
+
+class OnlyCandidate:
+    """A broker that has no others beside it, or treats them as equals."""
+
+    def is_elsewhere(self, topic: TopicName) -> bool:
+        return False
+
+    async def urge(self, topic: TopicName) -> None: ...

@@ -24,7 +24,14 @@ from anabranch.controller.core.errors import (
     TopicMissing,
 )
 from anabranch.controller.feed import TopicFeed
-from anabranch.controller.ports import Assignment, AssignmentLink, Segments, SegmentStatus
+from anabranch.controller.ports import (
+    Assignment,
+    AssignmentLink,
+    Candidates,
+    OnlyCandidate,
+    Segments,
+    SegmentStatus,
+)
 from anabranch.controller.records import Records, new_topic_id
 from anabranch.controller.settings import SEGMENTS_MAX, Classic, ControllerSettings, NoClassic
 from anabranch.controller.topic_controller import ControllerParts, TopicController
@@ -49,6 +56,8 @@ log = logging.getLogger(__name__)
 # How long a caller waits for a topic between two leaders.
 LEADERLESS_MAX_S = 5.0
 LEADERLESS_RETRY_S = 0.05
+# How long a caller waits for another broker to finish a stored plan.
+PLAN_MAX_S = 20.0
 CREATED_AT_ONCE = 64
 
 
@@ -104,6 +113,7 @@ class ScalableTopics:
         service_url: str,
         settings: ControllerSettings | None = None,
         classic: Classic | None = None,
+        candidates: Candidates | None = None,
     ) -> None:
         self.metadata = metadata
         self.segments = segments
@@ -112,9 +122,18 @@ class ScalableTopics:
         self.records = Records(metadata)
         self.feed = TopicFeed(metadata)
         self._classic = classic or NoClassic()
+        self._candidates = candidates or OnlyCandidate()
         self._parts = ControllerParts(
-            metadata, self.records, self.feed, segments, self.settings, service_url, self.view
+            metadata,
+            self.records,
+            self.feed,
+            segments,
+            self.settings,
+            service_url,
+            self.view,
+            self._candidates,
         )
+        self._handing_over: asyncio.Task[None] | None = None
         self._controllers: dict[TopicName, TopicController] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_watching_session: Callable[[], None] = lambda: None
@@ -143,11 +162,12 @@ class ScalableTopics:
         self._controllers.clear()
         await self.feed.close()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         # The task is held in `_tasks` and cancelled by `close`.
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
 
     async def _take_up_unfinished(self) -> None:
         while True:
@@ -159,7 +179,7 @@ class ScalableTopics:
                 await asyncio.sleep(self.settings.retry_max_s)
         # One after the other: there may be thousands, and clients come first.
         for topic in topics:
-            await _quietly(self._controller(topic).lead())
+            await _quietly(self._controller(topic).lead)
 
     def _session_changed(self, state: SessionState) -> None:
         # While the session is in doubt this broker keeps serving: the store refuses stale writes. A lost session ends
@@ -170,7 +190,40 @@ class ScalableTopics:
         elif state is SessionState.CONNECTED:
             for controller in list(self._controllers.values()):
                 if not controller.is_leader:
-                    self._spawn(_quietly(controller.lead()))
+                    self._spawn(_quietly(controller.lead))
+
+    # -- which broker leads
+
+    async def urged(self, topic: TopicName) -> None:
+        """Another broker has a use for the topic's leader, which should be this one."""
+        topic = scalable_name(topic)
+        if not self._is_closed and not self._candidates.is_elsewhere(topic):
+            await _quietly(self._controller(topic).lead)
+
+    def candidates_changed(self) -> None:
+        """Other brokers may be the ones that should lead topics led here. Does not wait."""
+        if self._handing_over is None and not self._is_closed and self._misplaced():
+            self._handing_over = self._spawn(self._hand_over())
+            self._handing_over.add_done_callback(self._handed_over)
+
+    def _handed_over(self, task: asyncio.Task[None]) -> None:
+        self._handing_over = None
+
+    async def _hand_over(self) -> None:
+        """Leaves topics to the brokers that should lead them, each when its operation is done."""
+        while misplaced := self._misplaced():
+            for controller in misplaced:
+                if not controller.is_busy:
+                    await _quietly(controller.step_down)
+            await asyncio.sleep(self.settings.retry_max_s)
+
+    def _misplaced(self) -> list[TopicController]:
+        """The controllers that lead topics which other brokers should lead."""
+        return [
+            controller
+            for controller in self._controllers.values()
+            if controller.is_leader and self._candidates.is_elsewhere(controller.topic)
+        ]
 
     # -- any broker
 
@@ -239,7 +292,7 @@ class ScalableTopics:
         """The topic is in use here: make sure that it has a controller. Does not wait."""
         topic = scalable_name(topic)
         if not self._is_closed and topic not in self._controllers:
-            self._spawn(_quietly(self._controller(topic).lead()))
+            self._spawn(_quietly(self._controller(topic).lead))
 
     def _controller(self, topic: TopicName) -> TopicController:
         controller = self._controllers.get(topic)
@@ -275,7 +328,7 @@ class ScalableTopics:
         """The topic was deleted."""
         if self._controllers.get(controller.topic) is controller:
             del self._controllers[controller.topic]
-        self._spawn(_quietly(controller.close(resign=True)))
+        self._spawn(_quietly(lambda: controller.close(resign=True)))
 
     # -- the leader
 
@@ -364,6 +417,8 @@ class ScalableTopics:
                     raise OperationRefused(
                         f"{name} has {attached} producers and consumers connected; close them or use force"
                     )
+        # Before anything is stored: a caller that is sent to the leader begins there again.
+        await self.leading(topic)
         names, now_ms = [str(t) for t in classic], await self.metadata.now_ms()
         # The topic keeps its id: checkpoints of the classic topic stay valid for the scalable one.
         topic_id = await self._classic.topic_id(topic) or new_topic_id()
@@ -382,9 +437,24 @@ class ScalableTopics:
             await self.records.store_subscription(topic, record)
         await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
         # The plan is stored, so it will be finished. What remains is to wait: a repair takes its turn after it.
-        controller = await self.leading(topic)
-        await controller.read_record()
-        await controller.request(e.RepairRequested)
+        try:
+            controller = await self.leading(topic)
+            await controller.read_record()
+            await controller.request(e.RepairRequested)
+        except NotLeader:
+            # The leader has changed since. The next one finishes what is stored.
+            await self._until_planless(topic)
+
+    async def _until_planless(self, topic: TopicName) -> None:
+        """Waits until the leader has finished the plan of that topic; TooBusy if that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PLAN_MAX_S
+        while loop.time() < deadline:
+            record = await self.get(topic)
+            if record is None or record.plan is None:
+                return
+            await asyncio.sleep(LEADERLESS_RETRY_S)
+        raise TooBusy(f"{topic} is still being changed; what was asked for is stored and will be finished")
 
     async def stats(self, topic: TopicName) -> TopicStats:
         topic = scalable_name(topic)
@@ -494,6 +564,7 @@ class ScalableTopics:
     async def _collect_always(self) -> None:
         while True:
             await asyncio.sleep(self.settings.collect_every_s)
+            self.candidates_changed()
             for controller in list(self._controllers.values()):
                 if not controller.has_sealed:
                     continue
@@ -510,10 +581,11 @@ class ScalableTopics:
                     log.exception("%s: checking sealed segments failed, retrying later", controller.topic)
 
 
-async def _quietly(work: Awaitable[object]) -> None:
-    """Awaits work without a waiting caller: a refusal is ignored."""
+async def _quietly(work: Callable[[], Awaitable[object]]) -> None:
+    """Does work without a waiting caller: a refusal is ignored. Work that is cancelled before it begins is not even
+    made."""
     try:
-        await work
+        await work()
     except (ControllerError, NotLeader) as error:
         log.debug("%s", error)
     except AnabranchError as error:

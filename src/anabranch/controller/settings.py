@@ -30,6 +30,9 @@ class ControllerSettings:
     drain_poll_max_s: float = 5.0
     retry_first_s: float = 0.02
     retry_max_s: float = 2.0
+    # How long a broker leaves an election to the one that should lead, and how often it looks for the outcome.
+    defer_s: float = 2.0
+    defer_look_s: float = 0.1
 
 
 class Classic(Protocol):

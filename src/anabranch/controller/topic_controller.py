@@ -24,7 +24,7 @@ from anabranch.controller.core.errors import NotLeader, OperationRefused, Segmen
 from anabranch.controller.core.operations import ControlledTopic, Seeking
 from anabranch.controller.core.step import resume, step
 from anabranch.controller.feed import StalePart, TopicFeed
-from anabranch.controller.ports import Assignment, AssignmentLink, Segments
+from anabranch.controller.ports import Assignment, AssignmentLink, Candidates, Segments
 from anabranch.controller.records import Records
 from anabranch.controller.settings import ControllerSettings
 from anabranch.errors import AnabranchError
@@ -57,6 +57,7 @@ class ControllerParts:
     service_url: str
     # The topic's record, or the synthetic record of a classic topic. TopicMissing if there is neither.
     view: Callable[[TopicName], Awaitable[ScalableTopic]]
+    candidates: Candidates
 
 
 class ControllerListener(Protocol):
@@ -89,6 +90,7 @@ class TopicController:
         self._metadata = parts.metadata
         self._service_url = parts.service_url
         self._view = parts.view
+        self._candidates = parts.candidates
         self._listener = listener
         self._collection = Collection(
             topic, parts.segments, parts.records, parts.settings, parts.metadata.now_ms
@@ -185,6 +187,8 @@ class TopicController:
             # Its leader resigns just before the record is removed. Only if that does not happen is the work ours.
             await asyncio.sleep(self.settings.retry_max_s)
             await self._view(self.topic)
+        if self._candidates.is_elsewhere(self.topic):
+            await self._defer()
         self.leader = await election.stand(self._metadata, self.topic, self._service_url)
         if self.leader != self._service_url:
             raise NotLeader(self.topic, self.leader)
@@ -197,6 +201,30 @@ class TopicController:
             # A broker has to lead, and this one cannot.
             await election.resign(self._metadata, self.topic)
             raise
+
+    async def _defer(self) -> None:
+        """Leaves the election to the broker that should lead. NotLeader once one leads; returns if none does in time:
+        rather the wrong broker leads than none."""
+        deadline = self._loop.time() + self.settings.defer_s
+        is_urged = False
+        while self._candidates.is_elsewhere(self.topic) and self._loop.time() < deadline:
+            leader = await election.leader_of(self._metadata, self.topic, fresh=True)
+            if leader:
+                if leader == self._service_url:
+                    return
+                self.leader = leader
+                raise NotLeader(self.topic, leader)
+            if is_urged:
+                await asyncio.sleep(self.settings.defer_look_s)
+            else:
+                is_urged = True
+                await self._candidates.urge(self.topic)
+
+    async def step_down(self) -> None:
+        """Leaves the leadership to the broker that should have it."""
+        if self.is_leader:
+            self.depose("another broker should lead it")
+            await election.resign(self._metadata, self.topic)
 
     async def _take_up(self) -> None:
         # The record is read again: the previous leader may have changed it before the election.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from anabranch.controller.core.errors import SegmentGone, SegmentRefused, SegmentUnavailable
-from anabranch.controller.ports import Assignment, CursorStatus, SegmentStatus
+from anabranch.controller.ports import Assignment, Candidates, CursorStatus, SegmentStatus
 from anabranch.controller.records import Records
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import Classic, ControllerSettings
@@ -164,7 +164,9 @@ class Rig:
         self.services: list[ScalableTopics] = []
         self.owners: Owners
 
-    async def broker(self, classic: Classic | None = None, **changed: Any) -> ScalableTopics:
+    async def broker(
+        self, classic: Classic | None = None, candidates: Candidates | None = None, **changed: Any
+    ) -> ScalableTopics:
         """One more broker."""
         store = await self.metadata.connect()
         if not self.stores:
@@ -176,6 +178,7 @@ class Rig:
             service_url=f"pulsar://broker-{len(self.services)}:6650",
             settings=replace(self.settings, **changed),
             classic=classic,
+            candidates=candidates,
         )
         await service.start()
         self.stores.append(store)

@@ -70,6 +70,8 @@ class Disk:
         self.synced_names: dict[Path, Inode] = {}
         self.folders: set[Path] = {Path("/")}
         self.locks: dict[Path, list[bool]] = {}
+        # (file, byte) -> the handles that hold it, and whether they share it.
+        self.bytes_locked: dict[tuple[Path, int], dict[tuple[int, int], bool]] = {}
 
     def boot(self) -> FaultyFiles:
         return FaultyFiles(self)
@@ -88,6 +90,7 @@ class Disk:
             for inode in {id(one): one for one in self.names.values()}.values():
                 inode.cut(self.chance)
             self.locks.clear()
+            self.bytes_locked.clear()
 
     def forget_clean_pages(self) -> None:
         """Memory runs short: what is not dirty is read from the disk the next time, whatever it looked like."""
@@ -172,6 +175,8 @@ class FaultyFiles:
             path, inode = self._open.pop(fd)
             if inode is None and not self.is_off:
                 self.disk.locks[path].pop()
+                for held in self.disk.bytes_locked.values():
+                    held.pop((id(self), fd), None)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         with self.disk.mutex:
@@ -291,6 +296,20 @@ class FaultyFiles:
                 return None
             held.append(is_shared)
             return self._handle(path, None)
+
+    def lock_byte(self, fd: int, at: int, *, is_shared: bool) -> bool:
+        with self.disk.mutex:
+            self._check()
+            held = self.disk.bytes_locked.setdefault((self._open[fd][0], at), {})
+            own = (id(self), fd)
+            if any(not (is_shared and shares) for one, shares in held.items() if one != own):
+                return False
+            held[own] = is_shared
+            return True
+
+    def unlock_byte(self, fd: int, at: int) -> None:
+        with self.disk.mutex:
+            self.disk.bytes_locked.get((self._open[fd][0], at), {}).pop((id(self), fd), None)
 
     def refuse_network(self, path: Path) -> None:
         """Memory is local."""

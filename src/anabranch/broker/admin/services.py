@@ -93,6 +93,10 @@ class AdminServices:
     unload_topic: Callable[[TopicName], Awaitable[None]]
     terminate_topic: Callable[[TopicName], Awaitable[Position]]
     skip_damage: Callable[[TopicName], Awaitable[int]]
+    # ProbeFailed unless an entry can be stored and read.
+    probe: Callable[[], Awaitable[None]]
+    # The share of one core that the event loop uses.
+    loop_share: Callable[[], float]
     # The page that Prometheus reads, in pieces.
     metrics: Callable[[], AsyncIterator[bytes]]
 

@@ -167,7 +167,7 @@ class HashedOwners:
     async def _learn(self, namespace: NamespaceName) -> None:
         """Reads a namespace of which the watch has not told yet."""
         try:
-            found = await self._metadata.get(f"{NAMESPACES}/{namespace}")
+            found = await self._metadata.get(f"{NAMESPACES}/{namespace}", fresh=True)
         except MetadataError as error:
             raise NotReadyError(f"{namespace}: its bundles cannot be read: {error}") from error
         if found is None or not found.value:

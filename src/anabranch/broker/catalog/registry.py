@@ -245,7 +245,7 @@ class BrokerRegistry:
         if (known := self._living.get(broker_id(service_url))) is not None:
             return known.address
         # It may have registered a moment ago.
-        found = await self._metadata.get(broker_path(service_url))
+        found = await self._metadata.get(broker_path(service_url), fresh=True)
         return None if found is None else BrokerRegistration.decode(found.value).address
 
     async def web_url(self, service_url: str) -> str:

@@ -327,8 +327,8 @@ class Resources:
 
         Ask this once a new topic is stored. A deletion stores its mark before it lists the topics that are left, so
         either it finds the new topic, or the broker that made the topic finds the mark."""
-        policies = await self._read_policies(namespace)
-        return policies is None or policies.deleted
+        found = await self._metadata.get(_namespace_path(namespace), fresh=True)
+        return found is None or not found.value or NamespacePolicies.decode(found.value).deleted
 
     async def take_back(self, topic: TopicName) -> None:
         """Removes the record of a topic that was created a moment ago and never opened."""

@@ -272,6 +272,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_spelled, f
     # that seeks back a moment, or subscribes a moment late, still finds them. A full disk ends this at once.
     log_linger_seconds: int = 60
     log_linger_bytes: int = 64 * MIB
+    # Several brokers: entries that nothing keeps any more are trimmed once they are so many bytes, or after so many
+    # seconds, since each trim changes a record that all brokers follow. One broker trims at each check.
+    log_trim_bytes: int = 64 * MIB
+    log_trim_seconds: int = 600
     # Entries that only the default retention keeps are trimmed, the oldest of all topics first, while messages take
     # more than this share of the log's capacity: of logDiskBytesMax, or of what the log takes and what is free.
     log_retained_disk_share: float = 0.5

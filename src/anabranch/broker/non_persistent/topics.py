@@ -10,6 +10,7 @@ from typing import Final
 from anabranch.broker.catalog.owners import Owners, check_mine
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.config.listeners import Addresses
 from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.policy.namespace import NamespacePolicies
@@ -114,12 +115,15 @@ class NonPersistentTopics:
             if namespace is None or name.namespace == namespace:
                 topic.close()
 
-    def owners_changed(self, bundles: frozenset[BundleName]) -> None:
+    def owners_changed(
+        self,
+        bundles: frozenset[BundleName],
+        moved_to: Callable[[TopicName], Addresses | None] = lambda name: None,
+    ) -> None:
         spaces = {bundle.namespace for bundle in bundles}
         for name, topic in list(self._topics.items()):
             if name.namespace in spaces and not self._owners.is_mine(name):
-                owner = self._owners.owner(name)
-                topic.close(None if owner is None else owner.for_clients)
+                topic.close(moved_to(name))
 
     def update_rates(self, seconds: float) -> None:
         now = self._now_ms()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
-from anabranch.broker.catalog.registry import BROKERS
+from anabranch.broker.catalog.registry import BROKERS, BadRegistration, BrokerRegistration
 from anabranch.broker.peers.handshake import PeerIdentity
 from anabranch.metadata.port import MetadataStore
 
@@ -27,12 +25,6 @@ class PeerDirectory(Protocol):
         ...
 
 
-class _Registration(msgspec.Struct):
-    pulsarServiceUrl: str
-    pulsarServiceUrlTls: str | None = None
-    runId: str = ""
-
-
 class RegisteredPeers:
     """Implements `PeerDirectory` over the registrations in the metadata store."""
 
@@ -40,16 +32,16 @@ class RegisteredPeers:
         self._metadata = metadata
 
     async def find(self, peer: str) -> RegisteredPeer | None:
-        found = await self._metadata.get(f"{BROKERS}/{peer}")
+        # Afresh: a broker that calls may have registered a moment ago, and one that has gone must not be believed.
+        found = await self._metadata.get(f"{BROKERS}/{peer}", fresh=True)
         if found is None:
             return None
         try:
-            value = msgspec.json.decode(found.value, type=_Registration)
-        except msgspec.MsgspecError:
+            told = BrokerRegistration.decode(found.value)
+        except BadRegistration:
             return None
-        return RegisteredPeer(
-            PeerIdentity(peer, value.runId), value.pulsarServiceUrl, value.pulsarServiceUrlTls or ""
-        )
+        address = told.address
+        return RegisteredPeer(PeerIdentity(peer, told.run_id), address.service_url, address.service_url_tls)
 
 
 def peer_id(service_url: str) -> str:

@@ -23,7 +23,7 @@ class BadSecret(AnabranchError):
 async def cluster_secret(metadata: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
     """The secret of this cluster; made if there is none yet."""
     while True:
-        found = await metadata.get(PATH)
+        found = await metadata.get(PATH, fresh=True)
         if found is not None:
             if len(found.value) < SECRET_BYTES:
                 raise BadSecret(

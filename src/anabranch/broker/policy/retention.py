@@ -29,6 +29,24 @@ class Keep:
 NOTHING = Keep(0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class TrimPace:
+    """How much must come together before a log is trimmed. Each trim changes the topic's record.
+
+    A record that every broker follows is not changed every few seconds for each active topic: where several brokers
+    share the metadata, a trim waits until it gives up a whole ledger, this many bytes, or has waited for this long.
+    """
+
+    bytes: int
+    seconds: float
+
+    def is_due(self, trimmed_bytes: int, waited_s: float, *, gives_up_ledger: bool) -> bool:
+        return gives_up_ledger or trimmed_bytes >= self.bytes or waited_s >= self.seconds
+
+
+AT_ONCE = TrimPace(0, 0)
+
+
 def keep_of(minutes: int, megabytes: int, linger: Keep) -> Keep:
     """Pulsar's retention policy (-1 for ever, 0 nothing) as bounds; zero means the lingering time."""
     if minutes == 0 or megabytes == 0:

@@ -12,7 +12,7 @@ from anabranch.broker.errors import TopicNotFoundError
 from anabranch.broker.policy.effective import effective
 from anabranch.broker.scalable.ports import ServedTopics
 from anabranch.controller.feed import StalePart
-from anabranch.controller.ports import Segments
+from anabranch.controller.ports import Candidates, Segments
 from anabranch.controller.service import ScalableTopics
 from anabranch.controller.settings import ControllerSettings
 from anabranch.metadata.port import MetadataStore
@@ -105,9 +105,17 @@ def scalable_topics(
     service_url: str,
     settings: ControllerSettings,
     classic: ClassicTopics,
+    candidates: Candidates | None = None,
 ) -> ScalableTopics:
     """The scalable topics of the broker with that URL, not yet started."""
-    topics = ScalableTopics(metadata, segments, service_url=service_url, settings=settings, classic=classic)
+    topics = ScalableTopics(
+        metadata,
+        segments,
+        service_url=service_url,
+        settings=settings,
+        classic=classic,
+        candidates=candidates,
+    )
     # If a classic topic gets more partitions, they show as segments at once.
     topics.feed.follow(PARTITIONED, _partitioned_topic, StalePart.PARTITIONS)
     return topics

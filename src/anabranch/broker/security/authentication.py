@@ -29,7 +29,7 @@ class AuthenticationFailed(BrokerError):
 
 
 class TooManyTries(AuthenticationFailed):
-    """The credentials were not looked at: they may be correct, and clients try them again."""
+    """The credentials were not verified: they may be correct, and clients send them again."""
 
     code = pb.TooManyRequests
 

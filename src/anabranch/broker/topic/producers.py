@@ -47,15 +47,17 @@ class TopicProducers:
         if producer.replaces(old):
             self._drop(old)
             return
-        busy = ProducerBusyError(
-            f"ProducerBusy: Producer with name '{producer.name}' is already connected to topic '{self._topic.name}'"
-        )
         if old.link is producer.link or await old.link.is_alive():
-            raise busy
+            raise self._busy(producer)
         if self.producers.get(producer.name) is old:
             self._drop(old)
         elif producer.name in self.producers:
-            raise busy
+            raise self._busy(producer)
+
+    def _busy(self, producer: AttachedProducer) -> ProducerBusyError:
+        return ProducerBusyError(
+            f"ProducerBusy: Producer with name '{producer.name}' is already connected to topic '{self._topic.name}'"
+        )
 
     def _drop(self, producer: AttachedProducer) -> None:
         producer.is_closed = True
@@ -63,6 +65,10 @@ class TopicProducers:
 
     def add(self, producer: AttachedProducer, request_id: int) -> None:
         """Admits the producer, lets it wait, or raises the reason for a refusal."""
+        present = self.producers.get(producer.name)
+        if present is not None and present is not producer and not present.is_closed:
+            # It came while this one waited. With deduplication, two of one name would drop each other's messages.
+            raise self._busy(producer)
         others = [p for p in self.producers.values() if p is not producer]
         verdict = self._admission.judge(producer, others)
         # The error texts contain the errors' names: some clients search for these and drop the code.

@@ -11,6 +11,7 @@ from anabranch.broker.catalog.topic_policies import TopicPolicyStore
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.hidden_writes.records import WriteRecords
 from anabranch.broker.policy.effective import LatestEffective
+from anabranch.broker.policy.retention import AT_ONCE, TrimPace
 from anabranch.broker.runtime.background import Background
 from anabranch.broker.security.rights import Rights
 from anabranch.metadata.port import MetadataStore
@@ -63,3 +64,5 @@ class TopicServices:
     part_of: Callable[[TopicName, TopicRecord], Awaitable[str]]
     # Asks the former owner of a topic to release it. A single broker has none to ask.
     last_word: LastWord = no_last_word
+    # How the log is trimmed where nothing calls for it at once.
+    trim_pace: TrimPace = AT_ONCE

@@ -546,6 +546,10 @@ class Topic:
     async def maintain(self) -> None:
         await self.upkeep.maintain()
 
+    async def maintain_by_and_by(self) -> None:
+        """As `maintain`, but small trims wait until enough has come together."""
+        await self.upkeep.maintain(at_once=False)
+
     def update_rates(self, seconds: float) -> None:
         self._rates.update(seconds)
 

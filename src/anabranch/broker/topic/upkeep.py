@@ -6,7 +6,7 @@ import logging
 
 from anabranch.broker.compaction.topic_compaction import TopicCompaction
 from anabranch.broker.hidden_writes.topic import HiddenWrites
-from anabranch.broker.policy.retention import NOTHING, Keep, Oldest, keep_of, trim_target
+from anabranch.broker.policy.retention import AT_ONCE, NOTHING, Keep, Oldest, keep_of, trim_target
 from anabranch.broker.subscription import reader_loss
 from anabranch.broker.topic.in_force import PoliciesInForce
 from anabranch.broker.topic.phase import TopicLife
@@ -19,6 +19,9 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
+# How often a topic whose trim waits is looked at until its time has come.
+SEARCHES = 10
+
 
 class TopicUpkeep:
     __slots__ = (
@@ -30,9 +33,11 @@ class TopicUpkeep:
         "_log",
         "_name",
         "_own_keep",
+        "_search_at",
         "_sequence_ids",
         "_services",
         "_subscribing",
+        "_trimmed_at",
         "oldest",
     )
 
@@ -61,6 +66,7 @@ class TopicUpkeep:
         self._compaction = compaction
         self._own_keep = own_keep
         self._bare_at = -1
+        self._trimmed_at = self._search_at = services.loop.time()
         self.oldest = Oldest()
 
     @property
@@ -75,8 +81,9 @@ class TopicUpkeep:
         """Starts a compaction if its policy calls for one by now."""
         self._compaction.check(self._in_force.effective.compaction_threshold)
 
-    async def maintain(self) -> None:
-        """Expires messages that are too old to be consumed, and trims entries that nothing keeps any more."""
+    async def maintain(self, *, at_once: bool = True) -> None:
+        """Expires messages that are too old to be consumed, and trims entries that nothing keeps any more: at once, or
+        when enough of them have come together."""
         topic_log = self._log
         if self._life.is_closed:
             return
@@ -96,7 +103,14 @@ class TopicUpkeep:
                 if subscription.is_durable and not subscription.is_closed:
                     await subscription.skip_below(least)
         if self.consumed > topic_log.kept_first:
-            await self._trim(self._keep())
+            await self._trim(
+                self._keep(),
+                at_once=at_once
+                or self._services.trim_pace == AT_ONCE
+                or not self._services.log_store.is_accepting
+                # Others wait for a sealed segment to be empty, and it is trimmed for the last time.
+                or self._life.is_sealed,
+            )
 
     @property
     def consumed(self) -> Position:
@@ -128,15 +142,31 @@ class TopicUpkeep:
             return 0
         had = topic_log.size_bytes
         now_ms = self._services.now_ms()
-        await self._trim(Keep(max(0.0, (now_ms - before_ms) / 1000), None))
+        await self._trim(Keep(max(0.0, (now_ms - before_ms) / 1000), None), at_once=True)
         return had - topic_log.size_bytes
 
-    async def _trim(self, keep: Keep) -> None:
+    async def _trim(self, keep: Keep, *, at_once: bool) -> None:
         topic_log = self._log
+        if not at_once and self._services.loop.time() < self._search_at:
+            return
         target = await trim_target(topic_log, self.consumed, keep, self._services.now_ms(), self.oldest)
         if target <= topic_log.kept_first:
             return
-        await self._give_up_below(target)
+        if at_once or self._is_due(target):
+            await self._give_up_below(target)
+        else:
+            # The search reads the log, and finds little more a few seconds later.
+            self._search_at = self._services.loop.time() + self._services.trim_pace.seconds / SEARCHES
+
+    def _is_due(self, target: Position) -> bool:
+        """Whether what lies below that position is worth a change of the topic's record."""
+        topic_log = self._log
+        first = topic_log.kept_first
+        share = topic_log.count(first, target) / max(1, topic_log.entries)
+        waited_s = self._services.loop.time() - self._trimmed_at
+        return self._services.trim_pace.is_due(
+            int(topic_log.size_bytes * share), waited_s, gives_up_ledger=target[0] != first[0]
+        )
 
     @property
     def _subscription_minutes(self) -> int:
@@ -168,6 +198,7 @@ class TopicUpkeep:
 
     async def _give_up_below(self, target: Position) -> None:
         await self._sequence_ids.keep_below(target)
+        self._trimmed_at = self._services.loop.time()
         late = reader_loss.behind(self._subscribing.all.values(), target)
         await self._log.trim(target)
         self._hidden.trimmed(self._log.topic_record.trimmed)

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 # How many topics move at once: each wave waits for the one before it.
 WAVE_TOPICS: Final = 64
+# How many topics the new owner opens at once for others. A topic is closed at its former owner only when the new one
+# opens it, and its clients wait for those that are opened at the same time.
+OPENED_AT_ONCE: Final = 8
 # How long a broker waits for its view of the owners to become the other one's.
 AGREE_MAX_S: Final = 1.0
 # How long the new owner may take to open a wave of topics.
@@ -56,6 +59,7 @@ class HandOver:
         background: Background,
         tell_open: TellOpen = tell_none,
         *,
+        names_owners: bool = True,
         agree_max_s: float = AGREE_MAX_S,
         open_max_s: float = OPEN_MAX_S,
     ) -> None:
@@ -64,9 +68,13 @@ class HandOver:
         self._log = log_store
         self._background = background
         self._tell_open = tell_open
+        # Whether clients can reach other brokers at their own addresses.
+        self._names_owners = names_owners
         self._agree_max_s = agree_max_s
         self._open_max_s = open_max_s
-        self._moving: set[Topic] = set()
+        self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
+        # The topics that are being moved, each with the end of its move.
+        self._moving: dict[Topic, asyncio.Future[None]] = {}
 
     # -- for other brokers
 
@@ -80,7 +88,7 @@ class HandOver:
             raise NotReadyError(f"{name} is served by another broker: look it up again")
         topic = await self._open_topics.settled(name)
         if topic is not None and topic.log.ledger == ledger:
-            await topic.close(self._moved_to(name))
+            await topic.close(self.moved_to(name))
         try:
             return (await self._log.release([ledger])).get(ledger)
         except LogError as error:
@@ -94,7 +102,8 @@ class HandOver:
     async def _open(self, name: TopicName) -> None:
         try:
             if await self._agree(lambda: self._owners.is_mine(name)):
-                await self._open_topics.topic(name)
+                async with self._opening:
+                    await self._open_topics.topic(name)
         except AnabranchError as error:
             log.info("%s: not opened before its clients ask for it: %s", name, error)
 
@@ -127,16 +136,17 @@ class HandOver:
     async def give_away(self) -> None:
         """Moves all topics: this broker is about to end, and the owners say so."""
         await self._agree(lambda: len(self._lost()) == len(self._open_topics.all()))
-        await self._move(self._lost())
-        # Others may be on their way already.
-        await asyncio.gather(*(topic.wait_closed() for topic in list(self._moving)))
+        # Some may be on their way already.
+        under_way = [asyncio.shield(done) for done in set(self._moving.values())]
+        await asyncio.gather(self._move(self._lost()), *under_way)
 
     def _lost(self) -> list[Topic]:
         return [topic for topic in self._open_topics.all().values() if not self._owners.is_mine(topic.name)]
 
     async def _move(self, topics: Sequence[Topic]) -> None:
         moved = [topic for topic in topics if topic not in self._moving]
-        self._moving.update(moved)
+        done = asyncio.get_running_loop().create_future()
+        self._moving |= dict.fromkeys(moved, done)
         try:
             used: dict[BrokerAddress, list[Topic]] = {}
             idle: list[Topic] = []
@@ -150,7 +160,9 @@ class HandOver:
             for wave in _waves(idle):
                 await self._close(wave)
         finally:
-            self._moving.difference_update(moved)
+            for topic in moved:
+                del self._moving[topic]
+            done.set_result(None)
 
     async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
         for wave in _waves(topics):
@@ -166,7 +178,7 @@ class HandOver:
 
     async def _close(self, topics: Sequence[Topic]) -> None:
         lost = [topic for topic in topics if self._is_lost(topic)]
-        closings = [topic.close(self._moved_to(topic.name)) for topic in lost]
+        closings = [topic.close(self.moved_to(topic.name)) for topic in lost]
         for topic, done in zip(lost, await asyncio.gather(*closings, return_exceptions=True), strict=True):
             if isinstance(done, Exception):
                 log.error("%s: closing it failed", topic.name, exc_info=done)
@@ -175,8 +187,11 @@ class HandOver:
         """Not one that has come back meanwhile."""
         return not topic.is_closed and not self._owners.is_mine(topic.name)
 
-    def _moved_to(self, name: TopicName) -> Addresses | None:
-        owner = None if self._owners.is_mine(name) else self._owners.owner(name)
+    def moved_to(self, name: TopicName) -> Addresses | None:
+        """Where the clients of a topic that is closed here go, if that is known."""
+        if not self._names_owners or self._owners.is_mine(name):
+            return None
+        owner = self._owners.owner(name)
         return None if owner is None else owner.for_clients
 
 

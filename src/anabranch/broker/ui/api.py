@@ -44,6 +44,8 @@ TYPES: Final = {
     "svg": "image/svg+xml",
 }
 SINCE_MAX: Final = 2**53
+# More than any file of the page has, and less than a system accepts.
+PATH_CHARS_MAX: Final = 100
 
 Since = Annotated[int, msgspec.Meta(ge=0, le=SINCE_MAX)]
 _DATA_HEADERS: Final = HEADERS | {"Cache-Control": "no-store"}
@@ -145,6 +147,8 @@ def _shown(value: dict[str, Any]) -> HttpAnswer:
 @lru_cache(maxsize=64)
 def static_file(path: str) -> tuple[bytes, str] | None:
     """The bytes and their tag; None if there is none. Only plain names below the folder of files are accepted."""
+    if len(path) > PATH_CHARS_MAX:
+        return None
     parts = path.split("/")
     suffix = path.rpartition(".")[2]
     if suffix not in TYPES or not all(p.replace("_", "").replace(".", "", 1).isalnum() for p in parts):

@@ -38,6 +38,7 @@ CONFIG: Final = BrokerConfig(
     # A run of minutes would see no effect of a week's retention.
     default_retention_time_in_minutes=0,
     retention_check_interval_in_seconds=7,
+    log_trim_seconds=20,
     broker_delete_inactive_topics_frequency_seconds=1,
     connection_write_buffer_bytes=64 * 1024,
     max_message_size=16 * 1024,

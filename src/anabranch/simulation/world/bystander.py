@@ -6,9 +6,9 @@ from __future__ import annotations
 from anabranch.broker.catalog.resources import MANAGED_LEDGERS
 from anabranch.model.position import Incarnation
 from anabranch.simulation.cluster.cluster import Cluster
+from anabranch.storage.core.topic_record import namespace_of
 from anabranch.storage.port import LogError
 from anabranch.storage.topic.ledger_ids import LedgerIds
-from anabranch.storage.topic.living import namespace_of
 from anabranch.storage.topic.stored_record import TopicGoneError
 from anabranch.storage.topic.topic_log import TopicLog
 

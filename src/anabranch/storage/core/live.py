@@ -80,6 +80,16 @@ class Liveness:
             self._dead.discard(one.ledger)
             self._wanted[one.ledger] = self._range(one, self._wanted.get(one.ledger), is_known=True)
 
+    def hear(self, one: LiveLedger) -> bool:
+        """A record named the ledger a moment ago; what was trimmed or deleted here since then stays so. True if that
+        changes which entries live."""
+        if one.ledger in self._dead:
+            return False
+        old = self._wanted.get(one.ledger)
+        new = self._range(one, old, is_known=old is not None and old.is_known)
+        self._wanted[one.ledger] = new
+        return old is None or (old.first, old.end) != (new.first, new.end)
+
     def retain(self, live: Iterable[LiveLedger]) -> None:
         # Ledgers taken before the records were read count only if a record names them. Ledgers trimmed or deleted
         # meanwhile stay so: the records may have been read before that. Topics opened meanwhile were read later.

@@ -14,6 +14,11 @@ from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.port import LedgerState, LiveLedger, LogError
 
 
+def namespace_of(path: str) -> str:
+    """The namespace of the topic whose record is at that path: `/managed-ledgers/tenant/namespace/…`."""
+    return "/".join(path.split("/")[2:4])
+
+
 class LedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ledger of the topic. `end` is None while its writer may still be writing."""
 

@@ -3,7 +3,9 @@
     root/lock                                   one process at a time (or several that say so)
     root/wal/<incarnation>/NNNNNNNN.wal         what this or another incarnation wrote
                           /fences, /taken       who may no longer write, and what was found then
+                          /names-NNNN           the records that name its ledgers, in a shared log
     root/ledgers/<namespace>/*.led              what is still wanted of files that were mostly dead
+    root/turn, root/plans                       locks of processes that share the log
 
 Nothing here blocks the event loop: files are touched by the sync thread, a helper thread and a few reader threads.
 """
@@ -14,8 +16,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,11 +29,13 @@ from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.cache import EntryCache
 from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.files import Files, OsFiles
+from anabranch.storage.on_disk.holds import PlanHolds
 from anabranch.storage.on_disk.indexing import Indexed, index_incarnation, wal_numbers
+from anabranch.storage.on_disk.names import LedgerName, NameWriter
 from anabranch.storage.on_disk.reader import FileReader
-from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, load_rewritten
-from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob
+from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, Rewriter, load_rewritten
 from anabranch.storage.on_disk.rewrite_worker import rewrite_in_process
+from anabranch.storage.on_disk.sharing import ASK_MS, GRACE_MS, LOOK_SECONDS, Sharing
 from anabranch.storage.on_disk.space import SpacePolicy
 from anabranch.storage.on_disk.wal import WriteAheadLog
 from anabranch.storage.port import (
@@ -54,6 +59,13 @@ T = TypeVar("T")
 
 READER_THREADS = 4
 
+# How often the files of a shared log are counted.
+_COUNT_SECONDS = 5.0
+# How long a caller of `reclaim` waits for its turn in a shared log.
+_TURN_SECONDS = 30.0
+# How often a plan is made again because files were exchanged meanwhile.
+_PLAN_TRIES = 20
+
 
 def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
     """A name that sorts by time and is never used again."""
@@ -61,7 +73,9 @@ def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
 
 
 class FileLogStore:
-    """`is_shared` lets several processes write logs under one root; each takes only what it fences."""
+    """`is_shared` lets several processes write logs under one root; each takes only what it fences.
+
+    The bounds of disk space are for all of them together, those of memory for each."""
 
     def __init__(
         self,
@@ -82,7 +96,9 @@ class FileLogStore:
         plan_ms: int = 60_000,
         idle_seconds: float = 0.05,
         reclaim_seconds: float = 1.0,
-        rewriter: Callable[[RewriteJob], Awaitable[RewriteDone]] = rewrite_in_process,
+        ask_ms: int = ASK_MS,
+        grace_ms: int = GRACE_MS,
+        rewriter: Rewriter = rewrite_in_process,
     ) -> None:
         self._root = root
         self._clock_ms = clock_ms
@@ -119,6 +135,9 @@ class FileLogStore:
         self._reclaiming = asyncio.Lock()
         self._loading_rewritten: asyncio.Task[None] | None = None
         self._are_others_loaded = False
+        self._holds = PlanHolds(self._files, root) if is_shared else None
+        self._names = NameWriter(self._files, self._folder, self._helper) if is_shared else None
+        self._rewriter = rewriter
         self._reclaimer = Reclaimer(
             root,
             self._incarnation,
@@ -129,7 +148,8 @@ class FileLogStore:
             rewriter,
             clock_ms,
             ReclaimPolicy(file_bytes, wal_bytes_max, stretch_bytes_min),
-            is_exclusive=not is_shared,
+            holds=self._holds,
+            name_of=self._name_of,
         )
         self._accepting_callbacks: list[Callable[[bool], None]] = []
         self._end_callbacks: list[Callable[[], None]] = []
@@ -148,6 +168,28 @@ class FileLogStore:
             on_file=self._file_changed,
             on_end=self._tell_end,
         )
+        # None unless other processes use the root.
+        self._sharing: Sharing | None = None
+        self._looked_at = 0.0
+        # The bytes of the whole log, and when they were counted.
+        self._shared_bytes = 0
+        self._counted_at = float("-inf")
+        if self._holds is not None:
+            self._sharing = Sharing(
+                root,
+                self._incarnation,
+                self._files,
+                self._readers,
+                self._catalog,
+                self._live,
+                self._reclaimer,
+                self._holds,
+                self,
+                self._wal.writers,
+                clock_ms,
+                ask_ms=ask_ms,
+                grace_ms=grace_ms,
+            )
 
     @property
     def incarnation(self) -> Incarnation:
@@ -211,6 +253,9 @@ class FileLogStore:
         except OSError as error:
             raise LogInUseError(f"cannot use {self._root} for the log: {error}") from error
         self._lock(self._folder / takeover.LOCK, is_shared=False)
+        if self._holds is not None and self._sharing is not None:
+            self._locks.append(self._holds.open())
+            self._sharing.start()
 
     def _lock(self, path: Path, *, is_shared: bool) -> None:
         lock = self._files.lock(path, is_shared=is_shared)
@@ -248,6 +293,8 @@ class FileLogStore:
         fences.store_taken(self._files, self._folder, answer, found.results)
 
     def _release(self) -> None:
+        if self._names is not None:
+            self._names.close()
         self._helper.shutdown()
         self._readers.shutdown()
         self._catalog.clear()
@@ -277,7 +324,7 @@ class FileLogStore:
             self._files_changed.clear()
             try:
                 await self._check_space()
-                if self._live.is_retained and (self._is_reclaim_wanted or not self.is_accepting):
+                if self._live.is_retained and (self._is_reclaim_wanted or self._is_look_due()):
                     self._is_reclaim_wanted = False
                     await self._reclaim(is_thorough=not self.is_accepting)
                     await self._check_space()
@@ -289,7 +336,19 @@ class FileLogStore:
                 # A bug of ours. Without this task the free space would be neither watched nor reclaimed.
                 log.exception("reclaiming disk failed, trying again")
 
+    def _is_look_due(self) -> bool:
+        """Whether disk may be given back although nothing has changed here."""
+        if not self.is_accepting:
+            return True
+        return self._sharing is not None and self._loop_time() - self._looked_at >= LOOK_SECONDS
+
+    def _loop_time(self) -> float:
+        return asyncio.get_running_loop().time()
+
     async def _check_space(self) -> None:
+        if self._sharing is not None and self._loop_time() - self._counted_at >= _COUNT_SECONDS:
+            self._shared_bytes = await self._in_reader(self._sharing.disk_bytes)
+            self._counted_at = self._loop_time()
         free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
         self._is_space_known = True
         was = self.is_accepting
@@ -315,18 +374,25 @@ class FileLogStore:
             self._wal.begin_file()
 
     def _disk_bytes(self) -> int:
+        if self._sharing is not None:
+            return self._shared_bytes
         known = sum(file.disk_bytes for file in self._catalog.files.values())
         return known + self._spare_bytes + self._reclaimer.doomed_bytes
 
     async def _load_rewritten(self) -> None:
-        for file in await self._in_reader(load_rewritten, self._files, self._root):
+        # Half-written files of a shared log may be another process's, which is at work on them.
+        load = partial(load_rewritten, may_remove=self._sharing is None)
+        found = await self._in_reader(load, self._files, self._root)
+        for file in found:
             self._catalog.add_indexed(file)
+        if self._sharing is not None:
+            self._sharing.loaded(found)
 
     async def _load_others(self) -> None:
         """Indexes everything under the root, once: only then is it known what is dead."""
         assert self._loading_rewritten is not None
         await self._loading_rewritten
-        if self._are_others_loaded or self._is_shared:
+        if self._are_others_loaded:
             return
         for name in sorted(await self._in_reader(self._files.list, self._root / "wal")):
             if name != self._incarnation:
@@ -334,12 +400,56 @@ class FileLogStore:
                 await self._index(Incarnation(name))
         self._are_others_loaded = True
 
-    async def _reclaim(self, *, is_thorough: bool) -> None:
+    async def _reclaim(self, *, is_thorough: bool, wait_s: float = 0.0) -> None:
         async with self._reclaiming:
+            if self._sharing is not None:
+                await self._reclaim_shared(self._sharing, is_thorough=is_thorough, wait_s=wait_s)
+                return
             await self._load_others()
             await self._reclaimer.run(is_thorough=is_thorough)
-            if not self._is_shared:
-                await self._remove_empty_folders()
+            await self._remove_empty_folders()
+
+    async def _reclaim_shared(self, sharing: Sharing, *, is_thorough: bool, wait_s: float) -> None:
+        """Gives back what is dead of our own log, and in our turn what has no writer."""
+        assert self._loading_rewritten is not None
+        await self._loading_rewritten
+        self._looked_at = self._loop_time()
+        if self._holds is not None:
+            await self._in_reader(self._holds.drop_expired, self._clock_ms())
+        async with sharing.turn(wait_s) as lock:
+            await sharing.learn(has_turn=lock is not None, is_thorough=is_thorough)
+            if lock is None:
+                await sharing.refresh()
+                await self._reclaimer.run(is_thorough=is_thorough, scope=sharing.is_own, may_rewrite=False)
+            else:
+                await self._reclaimer.run(
+                    is_thorough=is_thorough, scope=sharing.is_ours, rewriter=self._rewriter_with(lock)
+                )
+                for incarnation in await sharing.remove_folders():
+                    self._indexed.pop(incarnation, None)
+                    self._taken.pop(incarnation, None)
+        self._is_reclaim_wanted = self._is_reclaim_wanted or sharing.has_doubts
+        own = self._live.of(self._incarnation)
+        if self._names is not None and self._names.wants_rewriting(len(own)):
+            self._names.rewrite(
+                (ledger, LedgerName(one.incarnation, one.record, one.is_named)) for ledger, one in own
+            )
+
+    def _rewriter_with(self, lock: int) -> Rewriter:
+        """The rewriting process keeps the turn until it ends, also if this one is killed."""
+        return (
+            partial(rewrite_in_process, lock=lock) if self._rewriter is rewrite_in_process else self._rewriter
+        )
+
+    def _name_of(self, ledger: int) -> LedgerName | None:
+        if self._sharing is not None:
+            return self._sharing.name_of(ledger)
+        wanted = self._live.find(ledger)
+        return (
+            LedgerName(wanted.incarnation, wanted.record, wanted.is_named)
+            if wanted and wanted.record
+            else None
+        )
 
     async def _remove_empty_folders(self) -> None:
         """Removes folders of incarnations without files. None of their writers can be alive: it would hold the root's
@@ -366,6 +476,8 @@ class FileLogStore:
     ) -> LedgerWriter:
         writer = self._wal.open_ledger(ledger, listener, namespace)
         self._live.open(ledger, namespace, record, is_named=is_named)
+        if self._names is not None and record:
+            self._names.add(ledger, LedgerName(self._incarnation, record, is_named))
         return writer
 
     # -- taking over
@@ -437,6 +549,13 @@ class FileLogStore:
             raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
         self._taken[incarnation] = known
         return known
+
+    async def take_whole(self, incarnation: Incarnation) -> fences.FinalStates:
+        """What a dead incarnation has left; nothing of it is wanted for that."""
+        return await self._take(incarnation, None)
+
+    async def index(self, incarnation: Incarnation) -> None:
+        await self._index(incarnation)
 
     def _has_log(self, folder: Path) -> bool:
         try:
@@ -518,7 +637,14 @@ class FileLogStore:
         bytes_max: int,
     ) -> list[Entry]:
         end = await self._readable_end(ledger, incarnation, first, end)
-        return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+        try:
+            return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+        except LogMissingError:
+            if self._sharing is None:
+                raise
+            # Another process may have rewritten the file.
+            await self._sharing.refresh()
+            return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
 
     async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
         if self._live.is_gone(ledger, first):
@@ -537,12 +663,25 @@ class FileLogStore:
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
         end = await self._readable_end(ledger, incarnation, first, end)
-        while True:
-            runs = await self._in_reader(self._reader.runs, ledger, first, end)
+        for _ in range(_PLAN_TRIES):
+            expires_at_ms = self._clock_ms() + self._plan_ms
+            try:
+                runs = await self._in_reader(self._reader.runs, ledger, first, end)
+            except LogMissingError:
+                if self._sharing is None or _ == _PLAN_TRIES - 1:
+                    raise
+                await self._sharing.refresh()
+                continue
+            if self._holds is not None and self._sharing is not None:
+                paths = {file.path for file, _ in runs}
+                if not await self._in_reader(self._holds.hold, paths, expires_at_ms):
+                    await self._sharing.refresh()
+                    continue
             # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
             if all(file.id in self._catalog.files for file, _ in runs):
                 break
-        expires_at_ms = self._clock_ms() + self._plan_ms
+        else:
+            raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")
         self._reclaimer.planned((file for file, _ in runs), expires_at_ms)
         return ReadPlan(ledger, first, end, tuple(run for _, run in runs), expires_at_ms)
 
@@ -563,10 +702,17 @@ class FileLogStore:
         self._is_reclaim_wanted = True
 
     def know(self, live: Iterable[LiveLedger]) -> None:
+        live = list(live)
+        for one in live if self._names is not None else ():
+            was = self._live.find(one.ledger)
+            if was is not None and not was.is_named and self._names is not None:
+                self._names.add(one.ledger, LedgerName(one.incarnation, one.record))
         self._live.know(live)
 
     def ask(self, living: Living) -> None:
-        """Not needed where one broker does all the trimming."""
+        """Needed in a shared log only: elsewhere one broker does all the trimming."""
+        if self._sharing is not None:
+            self._sharing.ask(living)
 
     def retain(self, live: Iterable[LiveLedger]) -> None:
         self._live.retain(live)
@@ -577,7 +723,7 @@ class FileLogStore:
         if self._live.is_retained:
             # Full files whose footers are just being written count too: that thread does one after the other.
             await self._in_helper(lambda: None)
-            await self._reclaim(is_thorough=True)
+            await self._reclaim(is_thorough=True, wait_s=_TURN_SECONDS)
         await self._check_space()
 
     def stats(self) -> Mapping[str, float]:

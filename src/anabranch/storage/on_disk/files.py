@@ -14,6 +14,7 @@ import fcntl
 import logging
 import mmap
 import os
+import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,10 @@ _system.mmap.restype = ctypes.c_void_p
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
 _system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+# Locks of open files: type, whence, start, length, and a process that must be 0. Linux only.
+_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", 37)
+_LOCK = struct.Struct("hhqqi4x")
 
 # How long a call waits for a free file descriptor, and how often it tries.
 DESCRIPTOR_MAX_S = 30.0
@@ -134,6 +139,13 @@ class Files(Protocol):
 
     def lock(self, path: Path, *, is_shared: bool) -> int | None:
         """Locks a file (created if absent) until the returned handle is closed; None if another process holds it."""
+
+    def lock_byte(self, fd: int, at: int, *, is_shared: bool) -> bool:
+        """Locks one byte of a file that `lock` opened; False if another handle's lock forbids it.
+
+        The lock is the handle's: it goes with it, and replaces what the handle had on that byte."""
+
+    def unlock_byte(self, fd: int, at: int) -> None: ...
 
     def refuse_network(self, path: Path) -> None:
         """Raises LogInUseError if `path` lies on a network file system."""
@@ -322,6 +334,20 @@ class OsFiles:
             os.close(fd)
             return None
         return fd
+
+    def lock_byte(self, fd: int, at: int, *, is_shared: bool) -> bool:
+        try:
+            self._set_lock(fd, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, at)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def unlock_byte(self, fd: int, at: int) -> None:
+        self._set_lock(fd, fcntl.F_UNLCK, at)
+
+    def _set_lock(self, fd: int, kind: int, at: int) -> None:
+        """A lock of the open file, not of the process: two stores in one process must see each other's."""
+        fcntl.fcntl(fd, _OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, at, 1, 0))
 
     def refuse_network(self, path: Path) -> None:
         kind = mount_type(path)

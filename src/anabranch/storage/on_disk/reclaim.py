@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from operator import add, ne
@@ -20,14 +20,19 @@ from typing import TypeVar
 
 from anabranch.model.position import Incarnation
 from anabranch.storage.core.live import Liveness, LiveRow
+from anabranch.storage.core.topic_record import namespace_of
 from anabranch.storage.on_disk.catalog import Catalog, FooterIndex, LogFile, OpenIndex
 from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.holds import PlanHolds
 from anabranch.storage.on_disk.indexing import load_file
+from anabranch.storage.on_disk.names import LedgerName
 from anabranch.storage.on_disk.rewrite import SUFFIX, Piece, RewriteDone, RewriteJob, plan_outputs
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Rewriter = Callable[[RewriteJob], Awaitable[RewriteDone]]
 
 # Sources of one job: this bounds how much of the reserve it needs, and how much a crash can waste.
 _SOURCES_MAX = 8
@@ -147,11 +152,12 @@ class Reclaimer:
         executor: Executor,
         catalog: Catalog,
         live: Liveness,
-        rewriter: Callable[[RewriteJob], Awaitable[RewriteDone]],
+        rewriter: Rewriter,
         clock_ms: Callable[[], int],
         policy: ReclaimPolicy,
         *,
-        is_exclusive: bool,
+        holds: PlanHolds | None = None,
+        name_of: Callable[[int], LedgerName | None] = lambda _: None,
     ) -> None:
         # When each file was first seen full.
         self._seen: dict[int, int] = {}
@@ -164,8 +170,9 @@ class Reclaimer:
         self._rewriter = rewriter
         self._clock_ms = clock_ms
         self._policy = policy
-        # No other process uses this root: files of other incarnations may be reclaimed too. Else only our own log is.
-        self._is_exclusive = is_exclusive
+        # Plans of other processes that share this root; None if there are none.
+        self._holds = holds
+        self._name_of = name_of
         self._facts: dict[int, tuple[FileFacts, list[LiveRow]]] = {}
         # Facts are gathered on a thread. Files whose facts the loop changes meanwhile are listed here, and their facts
         # not stored.
@@ -207,6 +214,10 @@ class Reclaimer:
         return sum(file.disk_bytes for file, _ in self._doomed)
 
     @property
+    def doomed_paths(self) -> set[Path]:
+        return {file.path for file, _ in list(self._doomed)}
+
+    @property
     def doomed_incarnations(self) -> set[Incarnation | None]:
         return {file.incarnation for file, _ in self._doomed}
 
@@ -220,22 +231,27 @@ class Reclaimer:
 
     # -- one pass
 
-    async def run(self, *, is_thorough: bool) -> None:
-        """Removes and rewrites until there is nothing left to do."""
+    async def run(
+        self,
+        *,
+        is_thorough: bool,
+        scope: Callable[[LogFile], bool] = lambda _: True,
+        rewriter: Rewriter | None = None,
+        may_rewrite: bool = True,
+    ) -> None:
+        """Removes and rewrites until there is nothing left to do, those files that `scope` includes."""
         await self._in_thread(self._unlink_doomed)
         while True:
-            verdict = await self._in_thread(self._judge, is_thorough)
+            verdict = await self._in_thread(self._judge, is_thorough, scope)
             gone = [self._catalog.files[one] for one in verdict.remove if one in self._catalog.files]
             await self._remove(gone)
-            if not verdict.rewrite or not await self._rewrite(verdict.rewrite[:_SOURCES_MAX]):
+            if not verdict.rewrite or not may_rewrite:
+                return
+            if not await self._rewrite(verdict.rewrite[:_SOURCES_MAX], rewriter or self._rewriter):
                 return
 
-    def _judge(self, is_thorough: bool) -> ReclaimVerdict:
-        finished = [
-            file
-            for file in list(self._catalog.files.values())
-            if file.is_finished and (self._is_exclusive or file.incarnation == self._own)
-        ]
+    def _judge(self, is_thorough: bool, scope: Callable[[LogFile], bool]) -> ReclaimVerdict:
+        finished = [file for file in list(self._catalog.files.values()) if file.is_finished and scope(file)]
         own = [file.number for file in finished if file.incarnation == self._own]
         now = self._clock_ms()
         # Kept only for files that still exist.
@@ -288,13 +304,13 @@ class Reclaimer:
             first += covered
         return bool(newer)
 
-    async def _rewrite(self, ids: Sequence[int]) -> bool:
+    async def _rewrite(self, ids: Sequence[int], rewriter: Rewriter) -> bool:
         """True if this achieved something, so that another round makes sense."""
         sources, job = await self._in_thread(self._plan, ids)
         if not job.outputs:
             return False
         try:
-            done = await self._rewriter(job)
+            done = await rewriter(job)
             loaded = await self._in_thread(self._load_outputs, done.paths)
         except OSError as error:
             log.warning("rewriting %d files failed, they stay: %s", len(sources), error)
@@ -305,8 +321,11 @@ class Reclaimer:
                 log.error("%s has a damaged record and is not rewritten", sources[one].path)
                 self._damaged.add(sources[one].id)
             return True
+        known = {file.path for file in self._catalog.files.values() if file.is_rewritten}
         for file in loaded:
-            self._catalog.add_indexed(file)
+            # In a shared log a look at the folder may have found it first.
+            if file.path not in known:
+                self._catalog.add_indexed(file)
             self.rewritten_bytes += file.disk_bytes
             await asyncio.sleep(0)
         await self._remove([file for file in sources if file.id in self._catalog.files])
@@ -317,15 +336,26 @@ class Reclaimer:
         known = [(self._catalog.files.get(one), self._facts.get(one)) for one in ids]
         found = [(file, facts[1]) for file, facts in known if file is not None and facts is not None]
         pieces = [
-            (self._live.namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
+            (self._namespace(row.ledger), Piece(i, row.ledger, row.first, row.end, row.size))
             for i, (_, rows) in enumerate(found)
             for row in rows
         ]
         generations = [file.generation for file in list(self._catalog.files.values())]
         self._generation = 1 + max([self._generation, *generations])
-        outputs = plan_outputs(pieces, self._generation, self._root, file_bytes=self._policy.file_bytes)
+        outputs = plan_outputs(
+            pieces,
+            self._generation,
+            self._root,
+            file_bytes=self._policy.file_bytes,
+            name_of=self._name_of,
+        )
         sources = [(str(file.path), file.number, file.is_rewritten) for file, _ in found]
         return [file for file, _ in found], RewriteJob(sources, outputs)
+
+    def _namespace(self, ledger: int) -> str:
+        if (namespace := self._live.namespace(ledger)) or (name := self._name_of(ledger)) is None:
+            return namespace
+        return namespace_of(name.record)
 
     def _unlink_outputs(self, job: RewriteJob) -> None:
         """Removes the outputs of a job that failed half-way: they are in no catalog, and their sources stay."""
@@ -357,10 +387,17 @@ class Reclaimer:
         now = self._clock_ms()
         due = [one for one in self._doomed if one[1] <= now]
         self._doomed = [one for one in self._doomed if one[1] > now]
-        for file, _ in due:
-            for path in (file.path, file.path.with_suffix(".idx")):
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.unlink(path)
+        for file, until_ms in due:
+            index = file.path.with_suffix(".idx")
+            if self._holds is not None:
+                if not self._holds.try_unlink(file.path, [index]):
+                    # A plan of another process names it.
+                    self._doomed.append((file, until_ms))
+                    continue
+            else:
+                for path in (file.path, index):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.unlink(path)
             # A mapped footer would keep the file's blocks allocated although its name is gone.
             file.index = OpenIndex()
 
@@ -368,8 +405,10 @@ class Reclaimer:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
 
 
-def load_rewritten(files: Files, root: Path) -> list[LogFile]:
-    """All rewritten files. Removes those that a crash left half written. Blocking."""
+def load_rewritten(
+    files: Files, root: Path, *, except_for: Collection[Path] = (), may_remove: bool = True
+) -> list[LogFile]:
+    """All rewritten files but those. Removes files that a crash left half written, if it may. Blocking."""
     found: list[LogFile] = []
     folders = [root / "ledgers"]
     while folders:
@@ -382,7 +421,10 @@ def load_rewritten(files: Files, root: Path) -> list[LogFile]:
             if not name.endswith(SUFFIX):
                 folders.append(folder / name)
             elif name.startswith("."):
-                files.unlink(folder / name)
+                if may_remove:
+                    files.unlink(folder / name)
+            elif folder / name in except_for:
+                continue
             elif (loaded := load_file(files, folder / name, 0, is_rewritten=True)) is not None:
                 found.append(loaded)
             else:

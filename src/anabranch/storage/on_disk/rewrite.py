@@ -10,7 +10,7 @@ copied as they are, and checked on the way: a source with a damaged record is no
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from anabranch.storage.core import format as fmt
 from anabranch.storage.on_disk.catalog import LogFile
 from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.indexing import load_file
+from anabranch.storage.on_disk.names import LedgerName, Names, encode_names
 from anabranch.storage.on_disk.reader import check_entry, span_end
 
 SUFFIX = ".led"
@@ -39,6 +40,8 @@ class Output(msgspec.Struct, frozen=True):
     folder: str
     name: str
     pieces: list[Piece]
+    # The records that name the ledgers, as far as known.
+    names: dict[int, LedgerName] = {}
 
 
 class RewriteJob(msgspec.Struct, frozen=True):
@@ -66,7 +69,12 @@ def namespace_folder(root: Path, namespace: str) -> Path:
 
 
 def plan_outputs(
-    pieces: Iterable[tuple[str, Piece]], generation: int, root: Path, *, file_bytes: int
+    pieces: Iterable[tuple[str, Piece]],
+    generation: int,
+    root: Path,
+    *,
+    file_bytes: int,
+    name_of: Callable[[int], LedgerName | None] = lambda _: None,
 ) -> list[Output]:
     """Groups (namespace, piece) into files: sorted by ledger, each namespace separate, each large ledger separate."""
     by_namespace: dict[str, dict[int, list[Piece]]] = {}
@@ -76,7 +84,9 @@ def plan_outputs(
 
     def add(namespace: str, group: Sequence[Piece]) -> None:
         name = f"{generation:012d}-{len(outputs):04d}-{secrets.token_hex(4)}{SUFFIX}"
-        outputs.append(Output(str(namespace_folder(root, namespace)), name, list(group)))
+        names = {piece.ledger: name_of(piece.ledger) for piece in group}
+        known = {ledger: one for ledger, one in names.items() if one is not None}
+        outputs.append(Output(str(namespace_folder(root, namespace)), name, list(group), known))
 
     for namespace, ledgers in sorted(by_namespace.items()):
         shared: list[Piece] = []
@@ -135,7 +145,7 @@ def _write_output(files: Files, sources: Sequence[LogFile], output: Output) -> P
     part, final = folder / f".{output.name}", folder / output.name
     fd = files.create(part, 0)
     try:
-        _copy(files, fd, sources, output.pieces)
+        _copy(files, fd, sources, output.pieces, output.names)
         files.sync(fd)
     except BaseException:
         files.unlink(part)
@@ -148,7 +158,7 @@ def _write_output(files: Files, sources: Sequence[LogFile], output: Output) -> P
     return final
 
 
-def _copy(files: Files, fd: int, sources: Sequence[LogFile], pieces: Sequence[Piece]) -> None:
+def _copy(files: Files, fd: int, sources: Sequence[LogFile], pieces: Sequence[Piece], names: Names) -> None:
     nonce = secrets.randbits(64)
     files.write(fd, [fmt.encode_file_header(fmt.REWRITTEN_MAGIC, nonce, 0)], 0)
     at = fmt.FILE_BYTES
@@ -169,7 +179,10 @@ def _copy(files: Files, fd: int, sources: Sequence[LogFile], pieces: Sequence[Pi
             )
         else:
             rows.append(fmt.FooterRow(piece.ledger, piece.first, offsets, lengths))
-    start = -(-at // 8) * 8
+    block = encode_names(names)
+    if block:
+        files.write(fd, [block], at)
+    start = -(-(at + len(block)) // 8) * 8
     files.write(fd, [fmt.encode_footer(nonce, 0, rows, at, 0, start)], start)
 
 

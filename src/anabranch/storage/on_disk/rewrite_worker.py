@@ -21,14 +21,16 @@ _PATH = os.pathsep.join(
 )
 
 
-async def rewrite_in_process(job: RewriteJob) -> RewriteDone:
-    """Runs the job in a process of its own and waits for it."""
+async def rewrite_in_process(job: RewriteJob, *, lock: int | None = None) -> RewriteDone:
+    """Runs the job in a process of its own and waits for it. `lock` is a lock that the process holds as well: it stays
+    locked until the process ends, also if the broker is killed."""
     worker = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "anabranch.storage.on_disk.rewrite_worker",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        pass_fds=() if lock is None else (lock,),
         env={**os.environ, "PYTHONPATH": _PATH},
     )
     try:

@@ -10,18 +10,13 @@ import msgspec
 
 from anabranch.errors import AnabranchError
 from anabranch.metadata.port import MetadataStore
-from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.core.topic_record import TopicRecord, namespace_of
 from anabranch.storage.port import LiveLedger, Living
 
 log = logging.getLogger(__name__)
 
 # Records that are read at the same time.
 _READS_MAX = 64
-
-
-def namespace_of(path: str) -> str:
-    """The namespace of the topic whose record is at that path: `/managed-ledgers/tenant/namespace/…`."""
-    return "/".join(path.split("/")[2:4])
 
 
 def living_in(metadata: MetadataStore) -> Living:
@@ -38,7 +33,7 @@ def living_in(metadata: MetadataStore) -> Living:
     async def read(path: str) -> Sequence[LiveLedger] | None:
         """None if the record cannot be read: then nothing is known of its ledgers."""
         try:
-            stored = await metadata.get(path)
+            stored = await metadata.get(path, fresh=True)
             if stored is None:
                 return ()
             if not stored.value:

@@ -65,9 +65,6 @@ async def take_over(
             taken = await store.take(incarnation, [id_])
             states |= {int(number): state for number, state in taken.items()}
     record = record.with_ends(states)
-    if (compacted := record.compacted) is not None and compacted.incarnation != store.incarnation:
-        # Written in full and closed; the store learns that the ledger is wanted.
-        await store.take(Incarnation(compacted.incarnation), [LedgerId(compacted.id)])
     for ledger in reversed(record.ledgers):
         found = states.get(ledger.id)
         if found is None:

@@ -271,7 +271,9 @@ async def test_brokers_with_different_secrets_do_not_link(peers: PeerLab) -> Non
         await (await other.store.connect()).put(PATH, b"x" * 32)
         stranger = await other.node("one")
         # It registers where `two` looks, but does not know the secret.
-        await two.metadata.put(f"{BROKERS}/{stranger.id}", b'{"pulsarServiceUrl":"x","runId":"one"}')
+        await two.metadata.put(
+            f"{BROKERS}/{stranger.id}", b'{"pulsarServiceUrl":"x","webServiceUrl":"y","runId":"one"}'
+        )
         await peers.register(two, "two")
         value = await two.metadata.get(f"{BROKERS}/{two.id}")
         assert value is not None

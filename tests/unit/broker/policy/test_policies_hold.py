@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.state.dedup import Deduplication
 from anabranch.broker.topic.topic import Topic
 from anabranch.client.errors import ConnectionLost, RequestRefused
 from anabranch.metadata.errors import StoreUnavailable
@@ -221,3 +222,28 @@ async def test_upkeep_of_a_topic_that_is_being_deleted_is_quiet(
         store.set_accepting(True)
         assert not await rest.broker.resources.topic_exists(NAME)
     assert [record.message for record in caplog.records if "upkeep" in record.message] == []
+
+
+# -- deduplication
+
+
+async def test_two_producers_of_one_name_that_wait_for_the_log_are_not_both_attached(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.call("POST", f"{NS}/deduplication", 204, json=True)
+    opened = await topic(rest)
+    confirmed = asyncio.Event()
+    monkeypatch.setattr(opened.publishing, "dedup", dedup := Deduplication())
+    monkeypatch.setattr(dedup, "pushed", {"p": 5})
+
+    async def wait(_: object) -> None:
+        await confirmed.wait()
+
+    monkeypatch.setattr(type(opened.confirmations), "wait", wait)
+    coming = [asyncio.create_task(rest.client.producer("t", "p")) for _ in range(2)]
+    await turns(TURNS)
+    confirmed.set()
+    found = await asyncio.gather(*coming, return_exceptions=True)
+    refused = [one for one in found if isinstance(one, RequestRefused)]
+    assert [one.error for one in refused] == [pb.ProducerBusy]
+    assert len(opened.producers) == 1

@@ -57,7 +57,18 @@ async def test_a_file_that_the_browser_has_is_not_sent_again(rest: Rest) -> None
 
 @pytest.mark.parametrize(
     "path",
-    ["../api.py", "%2e%2e/api.py", "..%2fapi.py", "nothing.js", "api.py", "river", ".hidden", "api/nothing"],
+    [
+        "../api.py",
+        "%2e%2e/api.py",
+        "..%2fapi.py",
+        "nothing.js",
+        "api.py",
+        "river",
+        ".hidden",
+        "api/nothing",
+        "a" * 300 + ".js",
+        "a/" * 3000 + "b.js",
+    ],
 )
 async def test_nothing_but_the_files_of_the_page_is_served(rest: Rest, path: str) -> None:
     await rest.refused("GET", f"/ui/{path}", 404)

@@ -26,6 +26,8 @@ async def from_others(elsewhere: Elsewhere, request: InnerRequest) -> Sequence[I
     for broker, answer in await heard_from_others(elsewhere, request):
         if answer is None:
             silent.append(broker.service_url)
+        elif answer.status == 307:
+            raise NotReadyError(f"{broker.service_url} has just lost what it was asked about: ask again")
         elif not answer.is_success:
             raise RestError(answer.status, answer.reason)
         else:

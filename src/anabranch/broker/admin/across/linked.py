@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from anabranch.broker.admin.elsewhere import ANSWER_MAX_S, BrokerSilent, InnerAnswer, InnerRequest
+from anabranch.broker.admin.http.answer import JSON
 from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.registry import BrokerRegistry
 from anabranch.broker.peers.errors import PeerUnavailable
 from anabranch.broker.peers.remote_rest import RemoteRest, RestCall, RestReply, original_of
+from anabranch.errors import AnabranchError
 
 
 class LinkedBrokers:
@@ -39,6 +43,9 @@ class LinkedBrokers:
             reply = await self._remote.ask(broker.service_url, call, answer_max_s=answer_max_s)
         except PeerUnavailable as error:
             raise BrokerSilent(str(error)) from error
+        except AnabranchError as error:
+            # The broker did not understand the request, or its answer is too large.
+            return InnerAnswer(500, msgspec.json.encode({"reason": str(error)}), JSON)
         return InnerAnswer(reply.status, reply.body, reply.media_type)
 
     def serve(self, answer: Callable[[InnerRequest], Awaitable[InnerAnswer]]) -> None:

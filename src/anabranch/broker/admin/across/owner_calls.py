@@ -45,6 +45,8 @@ MEDIA: Final = "application/msgpack"
 TOPICS_PER_REQUEST: Final = 100
 REQUESTS_MAX: Final = 64
 CALL_BYTES_MAX: Final = 16 << 20
+# An answer that has this size gets no more results: the rest is asked for again.
+ANSWER_BYTES: Final = 4 << 20
 # Pauses before owners are looked up again: two brokers may hear of a change at different times.
 PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5)
 
@@ -97,9 +99,9 @@ class CarriedCall(msgspec.Struct, frozen=True):
 
 class CallOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a call for one topic. `unbegun`: a call before it was refused. `moved`: the broker does not own
-    the topic."""
+    the topic. `later`: not done, because the answer is large already."""
 
-    kind: Literal["done", "missing", "moved", "unbegun", "refused"]
+    kind: Literal["done", "missing", "moved", "unbegun", "later", "refused"]
     value: Any = None
     status: int = 0
     text: str = ""
@@ -108,6 +110,7 @@ class CallOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 _MOVED: Final = CallOutcome("moved")
 _UNBEGUN: Final = CallOutcome("unbegun")
 _MISSING: Final = CallOutcome("missing")
+_LATER: Final = CallOutcome("later")
 
 
 # -- the broker that asks
@@ -166,8 +169,13 @@ async def _round(
     room = asyncio.Semaphore(REQUESTS_MAX)
 
     async def asked(owner: BrokerAddress, some: Sequence[TopicName]) -> dict[TopicName, CallOutcome]:
-        async with room:
-            return await _ask(services, owner, some, call, arguments)
+        outcomes: dict[TopicName, CallOutcome] = {}
+        while some:
+            async with room:
+                outcomes |= await _ask(services, owner, some, call, arguments)
+            # At least the first one was done.
+            some = [name for name in some if outcomes[name].kind == "later"]
+        return outcomes
 
     found = await asyncio.gather(
         _all_here(services, mine, call, arguments),
@@ -237,14 +245,26 @@ async def called(services: AdminServices, request: HttpRequest, call: str) -> Ht
         raise RestError(404, f"This broker does not know the call {call}: is it of another release?")
     carried = msgspec.msgpack.decode(await request.read(CALL_BYTES_MAX), type=CarriedCall)
     names = [TopicName.parse(text) for text in carried.topics]
-    outcomes = await _performed(services, names, found, found.read_arguments(carried.arguments))
+    arguments = found.read_arguments(carried.arguments)
+    outcomes: list[CallOutcome] = []
+    size = 0
+    for name in names:
+        if size >= ANSWER_BYTES:
+            outcomes.append(_LATER)
+            continue
+        if outcomes and outcomes[-1].kind in ("refused", "unbegun"):
+            outcomes.append(_UNBEGUN)
+            continue
+        outcomes.append(await _outcome(services, name, found, arguments))
+        size += len(msgspec.msgpack.encode(outcomes[-1]))
+        await asyncio.sleep(0)
     return HttpAnswer(msgspec.msgpack.encode(outcomes), MEDIA)
 
 
 async def _performed(
     services: AdminServices, names: Sequence[TopicName], call: OwnerCall[Any, Any], arguments: Sequence[Any]
 ) -> list[CallOutcome]:
-    """The outcomes at this broker, in order; after a refusal nothing more is begun."""
+    """The outcomes of topics of this broker, in order; after a refusal nothing more is begun."""
     outcomes: list[CallOutcome] = []
     refusal: CallOutcome | None = None
     async for name in in_turns(names, TOPICS_PER_REQUEST):

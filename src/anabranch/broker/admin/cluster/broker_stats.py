@@ -74,7 +74,7 @@ async def load_report(services: AdminServices) -> dict[str, Any]:
         "protocols": {},
         "startTimestamp": services.started_ms,
         "lastUpdate": services.now_ms(),
-        **_usage(),
+        **_usage(services.loop_share()),
         "msgRateIn": sum(rate[0] for rate in rates_in),
         "msgThroughputIn": sum(rate[1] for rate in rates_in),
         "msgRateOut": sum(consumer.rates[0] for consumer in consumers),
@@ -87,13 +87,13 @@ async def load_report(services: AdminServices) -> dict[str, Any]:
     }
 
 
-def _usage() -> dict[str, Any]:
-    """CPU in percent and memory in megabytes, each with its limit."""
+def _usage(loop_share: float) -> dict[str, Any]:
+    """CPU in percent and memory in megabytes, each with its limit. A broker can use one core, whatever the machine has
+    besides."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    cores = os.cpu_count() or 1
     return {
-        "cpu": {"usage": os.getloadavg()[0] * 100, "limit": cores * 100.0},
+        "cpu": {"usage": loop_share * 100, "limit": 100.0},
         "memory": {"usage": resident / 2**20, "limit": pages / 2**20},
         "directMemory": {"usage": 0.0, "limit": 0.0},
     }

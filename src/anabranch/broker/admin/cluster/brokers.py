@@ -18,13 +18,14 @@ from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import open_bundles
 from anabranch.broker.admin.services import AdminServices
 from anabranch.broker.catalog.dynamic_config import DYNAMIC
+from anabranch.broker.observe.log_probe import ProbeFailed
 
 routes = Routes("/admin/v2/brokers", tag="brokers")
 
 
 @routes.get("/health", is_text=True)
 async def health(services: AdminServices, brokerId: str = "") -> str:
-    """`ok` once clients can connect: this port opens after the binary one. 503 while publishing is impossible.
+    """`ok` if an entry was stored and read back just now. 503 while publishing is impossible.
     `brokerId` asks for another broker's health."""
     if brokerId:
         _check_this(services, brokerId)
@@ -34,6 +35,10 @@ async def health(services: AdminServices, brokerId: str = "") -> str:
         raise RestError(503, _ended(services))
     if not services.log.is_accepting:
         raise RestError(503, _stopped(services))
+    try:
+        await services.probe()
+    except ProbeFailed as error:
+        raise RestError(503, f"publishing does not work: {error}") from None
     return "ok"
 
 

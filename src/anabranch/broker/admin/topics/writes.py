@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from anabranch.broker.admin.across.all_brokers import from_others, same_request
 from anabranch.broker.admin.http.answer import JSON, NO_CONTENT, HttpAnswer
 from anabranch.broker.admin.http.errors import RestError
 from anabranch.broker.admin.http.large import in_turns
@@ -101,8 +102,8 @@ BatchInPath = Annotated[WriteBatch, From(_in_path)]
 
 
 @routes.get("/writes", needs=Needs.ROUTE)
-async def open_writes(services: AdminServices, role: Role) -> list[dict[str, Any]]:
-    """The undecided batches, by topic, of the topics that this broker has open and the role may produce to.
+async def open_writes(services: AdminServices, role: Role, request: HttpRequest) -> list[dict[str, Any]]:
+    """The undecided batches, by topic, of the topics that brokers have open and the role may produce to.
 
     Those that delay readers come first, the longest delay before all."""
     found: list[tuple[str, OpenWrite]] = []
@@ -110,7 +111,7 @@ async def open_writes(services: AdminServices, role: Role) -> list[dict[str, Any
         if topic.hidden.has_attempts and await services.rights.may_produce(role, topic.name):
             found += [(str(topic.name), one) for one in topic.hidden.open_writes()]
     found.sort(key=lambda one: (-one[1].held_s, one[0], one[1].batch))
-    return [
+    mine = [
         {
             "topic": topic,
             "write": one.batch.write,
@@ -122,6 +123,13 @@ async def open_writes(services: AdminServices, role: Role) -> list[dict[str, Any
         }
         for topic, one in found
     ]
+    answers = await from_others(services.elsewhere, same_request(request))
+    theirs = [one for answer in answers for one in msgspec.json.decode(answer.body)]
+    if not theirs:
+        return mine
+    return sorted(
+        mine + theirs, key=lambda one: (-one["heldSeconds"], one["topic"], one["write"], one["batch"])
+    )
 
 
 @routes.get("/writes/{write}/{number}", needs=Needs.ROUTE)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from anabranch.autoscale.load import IDLE, Load
@@ -39,6 +39,7 @@ from anabranch.controller.records import Records
 from anabranch.errors import AnabranchError
 from anabranch.metadata.errors import AlreadyExists, MetadataError, NotEmpty, VersionConflict
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import Domain, NamespaceName, TopicName
 from anabranch.model.scalable import (
     TOPICS,
@@ -46,6 +47,7 @@ from anabranch.model.scalable import (
     ScalableTopic,
     load_path,
     loads_path,
+    namespace_path,
     segment_of_load_path,
     topic_of_path,
     topic_path,
@@ -135,6 +137,7 @@ class LoadReporter:
         self._looked = self._clock()
         self._looked_ms = self._before_ms = now_ms()  # The times of this round, and of the one before.
         self._rounds = 0
+        self._moved: set[NamespaceName] = set()  # Those with bundles that have another owner.
         # Topics whose policy has changed, so that a load may now be worth writing: some topics, or all of them.
         self._woken: set[TopicName] = set()
         self._are_all_woken = False
@@ -359,9 +362,26 @@ class LoadReporter:
 
     # -- loads left by an earlier run
 
-    async def adopt(self) -> None:
+    def owners_changed(self, bundles: Iterable[BundleName]) -> bool:
+        """Notes that segments of these bundles have another owner. Whether `adopt_moved` is to be called."""
+        is_noted = bool(self._moved)
+        self._moved.update(bundle.namespace for bundle in bundles)
+        return not is_noted and bool(self._moved)
+
+    async def adopt_moved(self) -> None:
+        """As `adopt`, for the namespaces of bundles that have moved since: no move reads every topic of the store."""
+        while self._moved:
+            namespace = min(self._moved)
+            self._moved.discard(namespace)
+            try:
+                await self.adopt(namespace_path(namespace))
+            except BaseException:
+                self._moved.add(namespace)
+                raise
+
+    async def adopt(self, below: str = TOPICS) -> None:
         """Follows the segments that this broker owns, does not have open, and whose last record has a load."""
-        stored = dict(await self._metadata.scan(TOPICS))
+        stored = dict(await self._metadata.scan(below))
         # The last topic: records of its segments are adjacent, and decoding a large topic takes a while.
         known: TopicName | None = None
         segments: Mapping[SegmentId, Segment] = {}

@@ -5,7 +5,7 @@ the history of both that it publishes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from anabranch.autoscale.policy import problems
 from anabranch.broker.catalog.owners import Owners
@@ -23,6 +23,7 @@ from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.autoscaler import AutoScaler
 from anabranch.controller.service import ScalableTopics
 from anabranch.metadata.port import MetadataStore
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -100,11 +101,15 @@ class BrokerScaling:
         self.reporter.start()
         self.scaler.start()
         background.until_done(self.reporter.adopt)
-        self._owners.on_change(lambda _: background.until_done(self.reporter.adopt))
+        self._owners.on_change(self._owners_changed)
         background.every(self.reporter.interval_s, self.reporter.sample)
         if self.history is not None:
             background.every(config.load_history_heartbeat_interval, self.beat)
             background.every(FLUSH_S, self.history.flush)
+
+    def _owners_changed(self, bundles: Iterable[BundleName]) -> None:
+        if self.reporter.owners_changed(bundles):
+            self._background.until_done(self.reporter.adopt_moved)
 
     async def beat(self) -> None:
         """Reports to the history what this broker follows and leads."""

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from anabranch.broker.admin.across import owner_calls
 from anabranch.model.names import TopicName
+from harness.simple_client import Hidden
 from unit.broker.admin.across.several import Member, several
 
 TOPIC = "/admin/v2/persistent/public/default/rides"
@@ -156,3 +158,34 @@ async def test_one_request_to_a_broker_is_for_all_its_partitions(brokers: list[M
     one.elsewhere.asked.clear()
     assert len((await one.get(f"{TOPIC}/partitioned-stats"))["partitions"]) == 30
     assert sorted(number for number, _ in one.elsewhere.asked) == [1, 2]
+
+
+async def test_results_that_do_not_fit_into_one_answer_are_asked_for_again(
+    brokers: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_calls, "ANSWER_BYTES", 1)
+    one = brokers[0]
+    one.elsewhere.asked.clear()
+    await one.call("POST", f"{TOPIC}/partitions", json=9)
+    assert len((await one.get(f"{TOPIC}/partitioned-stats"))["partitions"]) == 9
+    stats = [number for number, request in one.elsewhere.asked if request.path.endswith("part_stats")]
+    assert sorted(stats) == [1, 1, 1, 2, 2, 2]
+
+
+async def test_undecided_hidden_writes_of_all_brokers_are_listed(brokers: list[Member]) -> None:
+    producer = await brokers[1].client.producer(f"{NAME}-partition-1", hidden=Hidden("job", 1, "a" * 32))
+    await (await producer.send(b"x"))
+    for asked in brokers:
+        found = await asked.get("/admin/v2/anabranch/writes")
+        assert [(one["topic"], one["write"]) for one in found] == [(f"{NAME}-partition-1", "job")]
+
+
+async def test_a_load_report_tells_of_one_core(brokers: list[Member]) -> None:
+    cpu = (await brokers[0].get("/admin/v2/broker-stats/load-report"))["cpu"]
+    assert cpu["limit"] == 100.0
+    assert 0.0 <= cpu["usage"] <= 100.0
+
+
+async def test_health_is_shown_by_an_entry_that_was_stored_and_read(brokers: list[Member]) -> None:
+    for asked in brokers:
+        assert (await asked.call("GET", "/admin/v2/brokers/health")).text == "ok"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ from anabranch.broker.admin.http.needs import Needs
 from anabranch.broker.admin.http.path_tree import PathTree
 from anabranch.broker.admin.http.route_table import RouteTable
 from anabranch.broker.admin.http.routes import Route
-from anabranch.broker.rest import create_app
+from anabranch.broker.rest import TABLES, create_app
 from unit.broker.admin.conftest import Rest
 
 WORDS = ("a", "b", "stats")
@@ -103,3 +105,22 @@ async def test_a_method_that_is_not_possible_is_answered_with_those_that_are(res
     answer = await rest.http.patch("/admin/v2/clusters/standalone")
     assert answer.status_code == 405
     assert answer.headers["allow"] == "DELETE, GET, POST, PUT"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/v2/scalable/a/b" + "/subscriptions" * 2000,
+        "/admin/v2/segments/a/b" + "/x/subscription" * 2000,
+        "/admin/v2/segments/a/b" + "/subscription" * 2000 + "/seek",
+    ],
+    ids=lambda path: path[:30],
+)
+def test_a_path_of_many_words_that_routes_look_for_is_found_at_once(path: str) -> None:
+    table = RouteTable(route for routes in TABLES for route in routes)
+    table.find("GET", "/admin/v2/scalable/a/b/c")  # Compiles expressions.
+    began = time.process_time()
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        table.find(method, path)
+    table.methods(path)
+    assert time.process_time() - began < 0.5  # It took many seconds.

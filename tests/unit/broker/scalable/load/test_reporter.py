@@ -15,6 +15,7 @@ from anabranch.broker.scalable.load.auto_policy import broker_policy
 from anabranch.broker.scalable.load.reporter import LoadReporter
 from anabranch.broker.scalable.load.scale_policies import ScalePolicies
 from anabranch.metadata.port import Versioned
+from anabranch.model.bundles import BundleName
 from anabranch.model.names import TopicName
 from anabranch.model.scalable import load_path, loads_path, topic_path
 from anabranch.model.segments import Segment
@@ -336,6 +337,29 @@ async def test_a_load_that_an_earlier_run_left_behind_comes_down_though_nobody_o
     await observer.look(7)
     assert await load(cluster, segment) == Load()
     assert cluster.first.broker.opened(name_of(segment)) is None
+
+
+async def test_a_broker_that_gains_a_bundle_looks_for_loads_in_its_namespace_only(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (segment,) = await cluster.topic()
+    await cluster.metadata.put(load_path(TOPIC, segment.id), Load(12.0).encode())
+    observer = Observer(cluster)
+    scanned: list[str] = []
+    metadata = cluster.first.broker.metadata
+    scan = metadata.scan
+
+    async def noted(prefix: str) -> object:
+        scanned.append(prefix)
+        return await scan(prefix)
+
+    monkeypatch.setattr(metadata, "scan", noted)
+    moved = [BundleName.parse(f"public/{name}/0x00000000_0xffffffff") for name in ("default", "other")]
+    assert observer.reporter.owners_changed(moved)
+    assert not observer.reporter.owners_changed(moved), "one run serves all that comes meanwhile"
+    await observer.reporter.adopt_moved()
+    assert scanned == ["/topics/public/default", "/topics/public/other"]
+    assert observer.reporter.followed == {name_of(segment)}
 
 
 async def test_what_an_earlier_run_left_of_very_many_segments_is_found_in_a_moment(cluster: Cluster) -> None:
