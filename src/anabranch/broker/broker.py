@@ -388,7 +388,7 @@ class Broker:
 
     def _build_commands(self, authentication: Authentication | None, one_port: Addresses | None) -> None:
         """The commands of clients, their sign-in, and the revocation of their rights."""
-        has_one_port = one_port is not None
+        self.has_one_port = has_one_port = one_port is not None
         config, rights, scalable = self.config, self.rights, self.scalable
         self.sign_in = SignIn(
             authentication,
@@ -907,6 +907,7 @@ class Broker:
             registry=self.registry,
             owners=self.owners,
             shared=self.shared,
+            has_one_port=self.has_one_port,
             elsewhere=self.elsewhere,
             sign_in=self.sign_in,
             rights=self.rights,
