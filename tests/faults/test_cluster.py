@@ -4,6 +4,7 @@ was acknowledged is lost, and nothing outlives the supervisor."""
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import secrets
 import signal
@@ -44,6 +45,13 @@ def stored(url: str, *texts: str) -> bool:
                 for text in texts:
                     assert stream.receive(60).value == f"{text} to {topic}".encode()
     return True
+
+
+def http_status(port: int, method: str, path: str, body: bytes | None = None) -> int:
+    """The status of one answer, without following a redirect."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        return connection.getresponse().status
 
 
 def refused(started: BrokerProcess) -> str:
@@ -213,6 +221,12 @@ def test_with_one_port_clients_reach_every_broker_through_it(tmp_path: Path) -> 
             producer.send(f"through one port to {topic}".encode())
         assert connected_ports() == {cluster.port}
         assert stored(cluster.url, "through one port")
+        # Requests for other brokers are answered too, not redirected to ports that cannot be reached.
+        for topic in TOPICS:
+            path = "/admin/v2/" + topic.replace("://", "/")
+            assert http_status(cluster.http_port, "GET", f"{path}/stats") == 200
+            assert http_status(cluster.http_port, "PUT", f"{path}/subscription/billing", b'"latest"') == 204
+            assert "billing" in cluster.stats(topic)["subscriptions"]
         cluster.await_again(broker(0), cluster.kill_one(broker(0)))
         assert stored(cluster.url, "through one port")
 

@@ -11,6 +11,7 @@ from soak.link import Kind, Link, ProducerClosed, Refused, send_frame
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.files import OsFiles
+from anabranch.storage.on_disk.takeover import LOCK
 from anabranch.storage.port import LedgerState
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages
@@ -24,7 +25,7 @@ class NoRootLock(OsFiles):
     """Goes past the lock of the folder, as a broker on another machine would; the fence is what must protect."""
 
     def lock(self, path: Path, *, is_shared: bool) -> int | None:
-        if path.parent.name == "log":
+        if path.parent.name == "log" and path.name == LOCK:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
         return super().lock(path, is_shared=is_shared)
 
@@ -47,9 +48,9 @@ def receipts_until_quiet(link: Link) -> list[pb.CommandSendReceipt]:
 
 
 async def take(store: FileLogStore, victim: Incarnation) -> tuple[LedgerId, LedgerState, list[bytes]]:
-    """Fences the victim whole; its only ledger, what it holds, and the payloads of its entries."""
+    """Fences the victim whole; the ledger of its only topic, what it holds, and the payloads of its entries."""
     states = await store.take(victim, None)
-    ((ledger, state),) = ((one, state) for one, state in states.items() if state.entries_end)
+    ((ledger, state),) = ((one, state) for one, state in states.items() if state.snapshot)
     entries: list[bytes] = []
     while len(entries) < state.entries_end:
         read = await store.read(ledger, victim, len(entries), state.entries_end, 1000, 1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import http
 import http.client
 import json
 import os
@@ -14,12 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from soak.ports import free_port
 
 # It takes a third of a second on an idle machine.
 START_MAX_S = 60.0
-STOP_MAX_S = 40.0
+STOP_MAX_S = 60.0
+REDIRECTS_MAX = 5
 
 
 class RestFailed(AssertionError):
@@ -225,6 +228,15 @@ class BrokerProcess:
     def post(self, path: str, body: object = None) -> Any:
         return self.rest("POST", path, body)
 
+    def port_for(self, topic: str) -> int:
+        """The binary port at which a classic topic is served; all of them are at the same one but for `BROKERS=3`."""
+        if self.brokers == 1:
+            return self.port
+        found = rest_call(
+            self.http_port, "GET", f"lookup/v2/topic/{rest_path(topic)}", root="/", token=self.token
+        )
+        return urlsplit(found["brokerUrl"]).port or 0
+
     def stats(self, topic: str) -> Any:
         """The stats of a topic, named as clients name it."""
         return self.get(f"{rest_path(topic)}/stats")
@@ -236,20 +248,34 @@ def rest_path(topic: str) -> str:
     return "persistent/" + (name if "/" in name else f"public/default/{name}")
 
 
-def rest_call(port: int, method: str, path: str, body: object = None, *, token: str | None = None) -> Any:
-    """The JSON answer (or text) of a path below /admin/v2/."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
-    try:
-        text = None if body is None else json.dumps(body)
-        headers = {"Content-Type": "application/json"}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        connection.request(method, f"/admin/v2/{path}", text, headers)
-        answer = connection.getresponse()
-        content = answer.read().decode()
-    finally:
-        connection.close()
-    if answer.status >= 400:
+def rest_call(
+    port: int,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    token: str | None = None,
+    root: str = "/admin/v2/",
+) -> Any:
+    """The JSON answer (or text) of a path below `root`, at whichever broker the first one redirects to."""
+    text = None if body is None else json.dumps(body)
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    host, target = f"127.0.0.1:{port}", f"{root}{path}"
+    for _ in range(REDIRECTS_MAX):
+        connection = http.client.HTTPConnection(host, timeout=15)
+        try:
+            connection.request(method, target, text, headers)
+            answer = connection.getresponse()
+            content = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status != http.HTTPStatus.TEMPORARY_REDIRECT:
+            break
+        there = urlsplit(answer.headers["Location"])
+        host, target = there.netloc, there._replace(scheme="", netloc="").geturl()
+    if answer.status >= 300:
         raise RestFailed(answer.status, content)
     try:
         return json.loads(content) if content else None

@@ -171,7 +171,7 @@ def test_a_chunked_message_cut_off_by_a_kill_is_stored_whole(mortal: BrokerProce
     until(lambda: len(results) == 3, within_s=30)
     assert results == [pulsar.Result.Ok] * 3
     # Chunks stored before the kill may be there twice, which this client's consumer cannot put together.
-    with Peer(mortal.port) as peer:
+    with Peer(mortal.port_for("t")) as peer:
         peer.connect()
         peer.subscribe_to("t", "s", initialPosition=pb.CommandSubscribe.Earliest)
         peer.flow(1000)

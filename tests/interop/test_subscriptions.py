@@ -453,7 +453,7 @@ def test_a_consumer_without_a_queue_gets_one_message_at_a_time(client: pulsar.Cl
 
 
 def test_priority_goes_first_among_shared_consumers(broker: BrokerProcess, topic: str) -> None:
-    with Peer(broker.port) as peer:
+    with Peer(broker.port_for(topic)) as peer:
         peer.connect()
         for consumer_id, priority in ((1, 0), (2, 1)):
             answer = peer.subscribe_to(

@@ -33,7 +33,7 @@ WAL_BYTES_MAX: Final = 32 << 30
 # The least that a broker works with, however many share the settings.
 SHARE_BYTES_MIN: Final = 1 << 20
 # A folder whose processes were killed a moment ago is free once the last of them is gone.
-LOCK_WAIT_S: Final = 1.0
+LOCK_WAIT_S: Final = 2.0
 # Metadata and brokers start at the same time, and the metadata may have much to recover.
 METADATA_WAIT_S: Final = 50.0
 

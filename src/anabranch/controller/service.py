@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 # How long a caller waits for a topic between two leaders.
 LEADERLESS_MAX_S = 5.0
 LEADERLESS_RETRY_S = 0.05
+# How long a caller waits for another broker to finish a stored plan.
+PLAN_MAX_S = 20.0
 CREATED_AT_ONCE = 64
 
 
@@ -415,6 +417,8 @@ class ScalableTopics:
                     raise OperationRefused(
                         f"{name} has {attached} producers and consumers connected; close them or use force"
                     )
+        # Before anything is stored: a caller that is sent to the leader begins there again.
+        await self.leading(topic)
         names, now_ms = [str(t) for t in classic], await self.metadata.now_ms()
         # The topic keeps its id: checkpoints of the classic topic stay valid for the scalable one.
         topic_id = await self._classic.topic_id(topic) or new_topic_id()
@@ -433,9 +437,24 @@ class ScalableTopics:
             await self.records.store_subscription(topic, record)
         await self.records.create_topic(topic, ScalableTopic(before, generation, plan=plan))
         # The plan is stored, so it will be finished. What remains is to wait: a repair takes its turn after it.
-        controller = await self.leading(topic)
-        await controller.read_record()
-        await controller.request(e.RepairRequested)
+        try:
+            controller = await self.leading(topic)
+            await controller.read_record()
+            await controller.request(e.RepairRequested)
+        except NotLeader:
+            # The leader has changed since. The next one finishes what is stored.
+            await self._until_planless(topic)
+
+    async def _until_planless(self, topic: TopicName) -> None:
+        """Waits until the leader has finished the plan of that topic; TooBusy if that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PLAN_MAX_S
+        while loop.time() < deadline:
+            record = await self.get(topic)
+            if record is None or record.plan is None:
+                return
+            await asyncio.sleep(LEADERLESS_RETRY_S)
+        raise TooBusy(f"{topic} is still being changed; what was asked for is stored and will be finished")
 
     async def stats(self, topic: TopicName) -> TopicStats:
         topic = scalable_name(topic)

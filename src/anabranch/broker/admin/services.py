@@ -54,6 +54,8 @@ class AdminServices:
     shared: HashedOwners | None  # The same, where several brokers share the topics.
     # The other brokers' REST.
     elsewhere: Elsewhere
+    # Whether callers can reach the other brokers only through this one: it asks them instead of redirecting.
+    has_one_port: bool
     sign_in: SignIn
     rights: Rights
     schemas: Schemas

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
+from anabranch.broker.admin.namespaces.bundles import split, unload
+from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.owners import broker_id
+from anabranch.errors import AnabranchError
+from anabranch.model.names import PUBLIC_DEFAULT
 from anabranch.simulation.cluster.cluster import SESSION_TIMEOUT_S
 from anabranch.simulation.cluster.node import Node
 from anabranch.simulation.machine.loop import context_of
@@ -12,6 +18,12 @@ from anabranch.simulation.machine.network import CALM, Weather
 from anabranch.simulation.machine.store import StoreWeather
 from anabranch.simulation.world.kinds import TroubleKind
 from anabranch.simulation.world.world import World
+
+# How much of what an operator does to bundles are splits, and how many bundles are enough.
+SPLIT_SHARE: Final = 0.2
+BUNDLES_MANY: Final = 24
+# How long an operator waits for an answer.
+ASK_MAX_S: Final = 5.0
 
 
 class Faults:
@@ -38,6 +50,8 @@ class Faults:
         }
         if TroubleKind.LOG_ENDS in world.kinds:
             weights[self._end_log] = 3
+        if TroubleKind.MOVES in world.kinds:
+            weights[self._move] = 8
         while not world.is_calm:
             await asyncio.sleep(chance.expovariate(1 / world.fault_every_s))
             if world.is_calm:
@@ -89,6 +103,31 @@ class Faults:
             await asyncio.sleep(self._world.chance.uniform(0.02, 1.0))
             self._world.cluster.kill(node)
             await self._come_back(node)
+
+    async def _move(self) -> None:
+        """An operator asks one broker to move a bundle to another, or to split it."""
+        world, asked, target = self._world, self._victim(), self._victim()
+        shared = None if asked is None else asked.broker.shared
+        if asked is None or target is None or shared is None:
+            return
+        owned = [one for node in world.cluster.nodes for one in shared.owned_by(broker_id(node.url))]
+        bundles = [one for one in owned if one.namespace == PUBLIC_DEFAULT]  # All topics of a load are there.
+        if not bundles:
+            return
+        bundle = world.chance.choice(sorted(bundles))
+        is_split = world.chance.random() < SPLIT_SHARE and len(bundles) < BUNDLES_MANY
+        world.note(f"{asked} is asked to {'split' if is_split else f'move to {target}'} {bundle}")
+
+        async def change(broker: Broker) -> None:
+            if is_split:
+                await split(broker.admin_services(), bundle.namespace, bundle.range)
+            else:
+                await unload(broker.admin_services(), bundle.namespace, bundle.range, broker_id(target.url))
+
+        try:
+            await world.cluster.ask(asked, change, ASK_MAX_S)
+        except (AnabranchError, TimeoutError) as error:
+            world.note(f"{asked} refuses: {error}")
 
     async def _pause(self) -> None:
         await self._away(self._world.cluster.pause)

@@ -17,6 +17,7 @@ class TroubleKind(Enum):
     LOG_ENDS = "a broker's log ends under load"
     SPOILT = "a topic whose state cannot be encoded, and subscriptions that raise when they are told"
     BEHIND = "brokers read metadata from servers that are up to half a second behind"
+    MOVES = "an operator moves bundles of topics from broker to broker, and splits them"
 
 
 # The percentage of runs in which a kind takes part.

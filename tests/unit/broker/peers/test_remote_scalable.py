@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.controller.core.errors import OperationRefused, TooBusy
+from anabranch.controller.core.errors import NotLeader, OperationRefused, TooBusy
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.scalable import ScalableTopic, SubscriptionKind
 from unit.broker.scalable.brokers import topics_of
 from unit.broker.scalable.cluster import TOPIC, Cluster, running
 
@@ -104,3 +104,36 @@ async def test_a_topic_is_not_migrated_while_an_owner_cannot_be_asked(cluster: C
         await topics.migrate(TOPIC, force=force)
     assert getattr(raised.value, "retryable", False)
     assert await topics.get(TOPIC) is None
+
+
+async def test_a_broker_that_does_not_lead_a_topic_migrates_nothing_of_it(cluster: Cluster) -> None:
+    """Else the caller, sent to the leader, would be told that there is such a scalable topic already."""
+    await partitioned(cluster)
+    near, far = (topics_of(node.broker) for node in cluster.nodes)
+    cluster.move(TOPIC, 1)
+    await far.leading(TOPIC)
+    with pytest.raises(NotLeader) as raised:
+        await near.migrate(TOPIC)
+    assert raised.value.leader == cluster.nodes[1].broker.service_url
+    assert await near.get(TOPIC) is None
+    await far.migrate(TOPIC)
+    assert (await cluster.record()).plan is None
+
+
+async def test_a_migration_whose_leader_changes_is_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await partitioned(cluster)
+    near, far = (topics_of(node.broker) for node in cluster.nodes)
+    create = near.records.create_topic
+
+    async def create_and_lose(topic: TopicName, record: ScalableTopic) -> None:
+        await create(topic, record)
+        await near.release(topic)
+        cluster.move(TOPIC, 1)
+        await far.leading(topic)
+
+    monkeypatch.setattr(near.records, "create_topic", create_and_lose)
+    await near.migrate(TOPIC)
+    assert (await cluster.record()).plan is None
+    assert await near.leader(TOPIC) == cluster.nodes[1].broker.service_url

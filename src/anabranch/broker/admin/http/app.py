@@ -15,7 +15,13 @@ from anabranch.broker.admin.http.caller import Caller
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError, status_of, text_of
 from anabranch.broker.admin.http.names import PathNames
 from anabranch.broker.admin.http.parameters import bound
-from anabranch.broker.admin.http.request import CallerGone, HttpRequest, Receive, inner_request
+from anabranch.broker.admin.http.request import (
+    BODY_BYTES_MAX,
+    CallerGone,
+    HttpRequest,
+    Receive,
+    inner_request,
+)
 from anabranch.broker.admin.http.route_table import FoundRoute, RouteTable
 from anabranch.broker.admin.http.routes import Route
 from anabranch.broker.admin.services import AdminServices
@@ -81,10 +87,29 @@ class RestApp:
     async def _refusal(self, request: HttpRequest, error: Exception) -> HttpAnswer | None:
         """The answer for that error; None if it is a fault of ours."""
         if isinstance(error, NotLeader):
-            return await self._at_leader(request, error)
+            error = await self._at_leader(error)
+        if isinstance(error, ServedElsewhere) and request.names_topic(error.topic):
+            error = AskElsewhere(error.owner, "Ask the topic's owner")
+        if isinstance(error, AskElsewhere) and self._services.has_one_port and not request.is_inner:
+            try:
+                return await self._passed_on(request, error)
+            except AnabranchError as refused:
+                error = refused
+            except CallerGone:
+                error = RestError(400, "The request is incomplete")
         if isinstance(error, AnabranchError | InvalidValue):
             return _refused(request, error)
         return None
+
+    async def _passed_on(self, request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
+        """The other broker's answer, for a caller that cannot reach it."""
+        query = request.scope["query_string"].decode("latin-1")
+        data = await request.read(BODY_BYTES_MAX)
+        asked = InnerRequest(request.method, request.path, query, data, request.role)
+        answer = await self._services.elsewhere.ask(error.broker, asked)
+        if answer.status == error.status:
+            raise RestError(503, f"{error}; try again in a moment", {"Retry-After": "1"})  # It has moved.
+        return HttpAnswer(answer.body, answer.media_type, answer.status)
 
     async def _answer(self, request: HttpRequest) -> HttpAnswer:
         self._caller.check(request)
@@ -111,13 +136,12 @@ class RestApp:
             return text_answer(value)
         return HttpAnswer(b"", JSON, route.status) if value is None else json_answer(value, route.status)
 
-    async def _at_leader(self, request: HttpRequest, error: NotLeader) -> HttpAnswer:
-        """Redirects to the leader, if it is known. Never redirects to this broker, or the request would go in
-        circles."""
+    async def _at_leader(self, error: NotLeader) -> RestError:
+        """Leads to the leader, if it is known. Never leads to this broker, or the request would go in circles."""
         is_elsewhere = error.leader not in ("", self._services.service_url)
         if is_elsewhere and (leader := await self._services.registry.find(error.leader)) is not None:
-            return _refused(request, AskElsewhere(leader))
-        return refusal(503, f"{error}; try again in a moment", {"Retry-After": "1"})
+            return AskElsewhere(leader)
+        return RestError(503, f"{error}; try again in a moment", {"Retry-After": "1"})
 
 
 def _elsewhere(request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
@@ -134,8 +158,6 @@ def _elsewhere(request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
 
 
 def _refused(request: HttpRequest, error: Exception) -> HttpAnswer:
-    if isinstance(error, ServedElsewhere) and request.names_topic(error.topic):
-        error = AskElsewhere(error.owner, "Ask the topic's owner")
     if isinstance(error, AskElsewhere):
         return _elsewhere(request, error)
     status = status_of(error)

@@ -53,6 +53,7 @@ class HttpRequest:
         path = _SLASHES.sub(b"/", raw.partition(b"?")[0])
         self.path = (path.rstrip(b"/") or b"/").decode("latin-1")
         self._receive = receive
+        self._body: bytes | None = None
 
     @cached_property
     def query(self) -> dict[str, list[str]]:
@@ -88,6 +89,12 @@ class HttpRequest:
         return f"{web_url.rstrip('/')}{path}{'?' if query else ''}{query}"
 
     async def read(self, bytes_max: int) -> bytes:
+        """The body, each time it is asked for."""
+        if self._body is None:
+            self._body = await self._read(bytes_max)
+        return self._body
+
+    async def _read(self, bytes_max: int) -> bytes:
         data = bytearray()
         while True:
             message = await self._receive()

@@ -95,6 +95,7 @@ async def test_scalable_topics_that_other_brokers_lead_are_deleted_with_their_na
     brokers: list[Member],
 ) -> None:
     for number, member in enumerate(brokers):
+        member.owners.places.moved[TopicName.parse(f"topic://public/taxis/river{number}")] = number
         await member.call("PUT", f"/admin/v2/scalable/public/taxis/river{number}")
         await member.get(f"/admin/v2/scalable/public/taxis/river{number}/stats")
     await brokers[2].call("DELETE", NAMESPACE, params={"force": "true"})

@@ -678,18 +678,21 @@ async def test_topics_are_listed_for_whom_the_namespace_allows_it() -> None:
 
 
 class OneOwner:
-    """Every topic belongs to one broker, once it is known."""
+    """Every topic belongs to the first broker, once it is known, except those of `at_second`."""
 
-    def __init__(self, is_mine: bool) -> None:
-        self._is_mine = is_mine
+    def __init__(self, is_first: bool, at_second: set[TopicName] | None = None) -> None:
+        self._is_first = is_first
+        self.at_second = set() if at_second is None else at_second
         self.first: Broker | None = None
+        self.second: Broker | None = None
 
     def owner(self, topic: TopicName) -> BrokerAddress:
-        assert self.first is not None
-        return BrokerAddress(self.first.service_url, self.first.http_url)
+        found = self.second if topic in self.at_second else self.first
+        assert found is not None
+        return BrokerAddress(found.service_url, found.http_url)
 
     def is_mine(self, topic: TopicName) -> bool:
-        return self._is_mine
+        return self._is_first != (topic in self.at_second)
 
     async def resolve(self, topic: TopicName) -> BrokerAddress:
         return self.owner(topic)
@@ -706,13 +709,22 @@ class OneOwner:
 async def two() -> AsyncIterator[tuple[Rest, Rest]]:
     """Two brokers on one store; the first owns all segments."""
     store = MemoryMetadata(lambda: NOW_MS)
-    one, other = OneOwner(True), OneOwner(False)
+    at_second: set[TopicName] = set()
+    one, other = OneOwner(True, at_second), OneOwner(False, at_second)
     async with (
         serving(store, http_url="http://one:8080", owners=one) as first,
         serving(store, http_url="http://other:8080", owners=other, remote_segments=other.segments) as second,
     ):
         one.first = other.first = first.broker
+        one.second = other.second = second.broker
         yield first, second
+
+
+def give(two: tuple[Rest, Rest], topic: str) -> None:
+    """The second broker owns that topic from now on, and so leads it; its segments stay where they are."""
+    owners = two[0].broker.owners
+    assert isinstance(owners, OneOwner)
+    owners.at_second.add(TopicName.parse(topic))
 
 
 @contextlib.asynccontextmanager
@@ -745,6 +757,7 @@ async def test_what_the_leader_must_do_is_redirected_to_it_word_for_word(two: tu
 
 async def test_calls_at_any_broker_succeed_for_whoever_follows(two: tuple[Rest, Rest]) -> None:
     first, second = two
+    give(two, TOPIC)
     await made(second, 1)
     await second.call("POST", f"{T}/split/0", 204)
     async with following(first, second) as http:
@@ -760,6 +773,7 @@ async def test_a_namespace_is_deleted_wherever_its_topics_are_led(two: tuple[Res
     first, second = two
     namespace, folder = "/admin/v2/namespaces/public/gone", "/admin/v2/scalable/public/gone"
     await first.call("PUT", namespace, 204)
+    give(two, "topic://public/gone/b")
     for leader, name in ((first, "a"), (second, "b"), (first, "c")):
         await made(leader, 2, f"{folder}/{name}")
         await leader.call("POST", f"{folder}/{name}/split/0", 204)
@@ -777,11 +791,14 @@ async def test_reads_are_answered_by_any_broker(two: tuple[Rest, Rest]) -> None:
     assert await second.get(NS) == [TOPIC]
 
 
-async def test_a_leader_that_is_gone_is_succeeded_by_the_broker_that_is_asked(two: tuple[Rest, Rest]) -> None:
+async def test_a_leader_that_is_gone_is_succeeded_by_the_broker_that_owns_the_topic(
+    two: tuple[Rest, Rest],
+) -> None:
     first, second = two
     await made(first, 1)
     await first.call("POST", f"{T}/split/0", 204)
     assert first.broker.scalable is not None
+    give(two, TOPIC)
     await first.broker.scalable.release(TopicName.parse(TOPIC))
     await second.call("POST", f"{T}/split/1", 204)
     assert len(await active(first)) == 3

@@ -1,0 +1,89 @@
+"""The REST and the page of three broker processes: every one of them answers for all, also after one was killed."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch import blocking
+from harness.broker_process import until
+from harness.cluster_process import ClusterProcess, broker
+
+RIDES = "persistent://public/default/rides"
+TOPIC = "/admin/v2/persistent/public/default/rides"
+PARTITIONS = 12
+MESSAGES = 50
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path, {"scalableTopicLoadReportInterval": "1s"}, brokers=3) as made:
+        yield made
+
+
+def ask(port: int, path: str, method: str = "GET", body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found = answer.read()
+    return json.loads(found) if found[:1] in (b"{", b"[") else found.decode()
+
+
+def web_ports(cluster: ClusterProcess) -> list[int]:
+    return [int(one.rpartition(":")[2]) for one in ask(cluster.http_port, "/admin/v2/brokers")]
+
+
+def fill(cluster: ClusterProcess) -> None:
+    ask(cluster.http_port, f"{TOPIC}/partitions", "PUT", PARTITIONS)
+    ask(cluster.http_port, f"{TOPIC}/subscription/s", "PUT", "earliest")
+    with blocking.connect(cluster.url) as client, client.producer(RIDES) as producer:
+        for number in range(MESSAGES):
+            producer.send(b"x", key=str(number))
+
+
+def test_every_broker_answers_for_the_partitions_and_namespaces_of_all(cluster: ClusterProcess) -> None:
+    fill(cluster)
+    ports = web_ports(cluster)
+    assert len(ports) == 3
+    loads = [ask(port, "/admin/v2/broker-stats/load-report") for port in ports]
+    assert sum(load["numTopics"] > 0 for load in loads) > 1, "the partitions are at several brokers"
+    for port in ports:
+        found = ask(port, f"{TOPIC}/partitioned-stats")
+        assert (len(found["partitions"]), found["msgInCounter"]) == (PARTITIONS, MESSAGES)
+        assert found["subscriptions"]["s"]["msgBacklog"] == MESSAGES
+        assert ask(port, "/admin/v2/brokers/health") == "ok"
+        shown = ask(port, "/ui/api/overview")
+        assert [one["isSilent"] for one in shown["brokers"]] == [False] * 3
+    ask(ports[1], "/admin/v2/namespaces/public/default/clearBacklog", "POST")
+    assert ask(ports[2], f"{TOPIC}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == 0
+    ask(ports[2], "/admin/v2/namespaces/public/default/unload", "PUT")
+    # Nobody is connected, so nothing opens them again.
+    assert [ask(port, "/admin/v2/broker-stats/load-report")["numTopics"] for port in ports] == [0, 0, 0]
+    ask(ports[0], f"{TOPIC}/partitions", "DELETE")
+    assert ask(ports[1], "/admin/v2/persistent/public/default") == []
+
+
+def test_partitions_of_a_killed_broker_are_answered_for_again(cluster: ClusterProcess) -> None:
+    fill(cluster)
+    former = cluster.kill_one(broker(1))
+
+    def whole() -> bool:
+        try:
+            found = ask(cluster.http_port, f"{TOPIC}/partitioned-stats")
+        except (urllib.error.URLError, ConnectionError):
+            return False  # Refused for the moment: never a smaller sum.
+        assert found["subscriptions"]["s"]["msgBacklog"] == MESSAGES
+        return len(found["partitions"]) == PARTITIONS
+
+    until(whole)
+    cluster.await_again(broker(1), former)
+    until(lambda: len(web_ports(cluster)) == 3)
+    for port in web_ports(cluster):
+        assert ask(port, f"{TOPIC}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == MESSAGES
