@@ -65,6 +65,8 @@ _COUNT_SECONDS = 5.0
 _TURN_SECONDS = 30.0
 # How often a plan is made again because files were exchanged meanwhile.
 _PLAN_TRIES = 20
+# How often an entry is looked for whose file another process may be rewriting.
+_READ_TRIES = 4
 
 
 def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
@@ -637,14 +639,15 @@ class FileLogStore:
         bytes_max: int,
     ) -> list[Entry]:
         end = await self._readable_end(ledger, incarnation, first, end)
-        try:
-            return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
-        except LogMissingError:
-            if self._sharing is None:
-                raise
-            # Another process may have rewritten the file.
-            await self._sharing.refresh()
-            return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+        for tries_left in reversed(range(_READ_TRIES)):
+            try:
+                return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+            except LogMissingError:
+                if self._sharing is None or not tries_left:
+                    raise
+                # Another process may have rewritten the file, also while this one looked for it.
+                await self._sharing.refresh()
+        raise AssertionError("the last try returns or raises")
 
     async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
         if self._live.is_gone(ledger, first):

@@ -354,8 +354,6 @@ class Sharing:
     def _look(
         self, mine: Collection[LogFile], known: Collection[Path], has_turn: bool
     ) -> tuple[list[LogFile], list[LogFile]]:
-        # Rewritten files first: a file that is gone was copied before that.
-        new = load_rewritten(self._files, self._root, except_for=known, may_remove=has_turn)
         names: dict[Path, frozenset[str]] = {}
 
         def is_there(file: LogFile) -> bool:
@@ -369,6 +367,9 @@ class Sharing:
             return file.path.name in names[folder] and not is_going
 
         gone = [file for file in mine if file.incarnation != self._own and not is_there(file)]
+        # Behind that: what is gone was copied before it went, so its copy is there now.
+        names.clear()
+        new = load_rewritten(self._files, self._root, except_for=known, may_remove=has_turn)
         return gone, [file for file in new if is_there(file)]
 
     def disk_bytes(self) -> int:

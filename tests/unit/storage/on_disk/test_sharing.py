@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from anabranch.storage.on_disk.names import LedgerName, NameWriter, decode_names
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
 from anabranch.storage.on_disk.sharing import TURN
 from anabranch.storage.port import LedgerWriter, LiveLedger, LogError, LogMissingError
-from unit.storage.faulty_files import Disk
+from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
 
 KB = 1 << 10
@@ -330,6 +330,50 @@ async def test_mostly_dead_files_of_dead_brokers_are_rewritten_and_read_by_all(m
     third = await machine.boot()
     await machine.settle(third)
     assert ROOT / "wal" / dead.incarnation not in machine.disk.folders
+
+
+class Unlucky(FaultyFiles):
+    """Does not find a file, and then something happens right after it has looked at the rewritten ones."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.missed = 0
+        self.meanwhile: Callable[[], None] | None = None
+
+    def open(self, path: Path) -> int:
+        if self.missed and path.name.endswith(".wal"):
+            self.missed -= 1
+            raise FileNotFoundError(str(path))
+        return super().open(path)
+
+    def list(self, path: Path) -> list[str]:
+        found = super().list(path)
+        if self.meanwhile is not None and path == ROOT / "ledgers":
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return found
+
+
+async def test_a_file_that_is_rewritten_while_its_copy_is_looked_for_is_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, first = await machine.boot(), await machine.boot()
+    files = Unlucky(machine.disk)
+    monkeypatch.setattr(machine.disk, "boot", lambda: files)
+    second = await machine.boot()
+    monkeypatch.undo()
+    await machine.write(dead, [1, 2, 3], 100)
+    await machine.die(dead)
+    for ledger in (1, 2, 3):
+        await machine.move(ledger, second)
+        await check(second, ledger, dead.incarnation, 0, 100)
+        machine.name(ledger, dead, first=90, end=100)
+    loop = asyncio.get_running_loop()
+    files.missed = 3
+    files.meanwhile = lambda: asyncio.run_coroutine_threadsafe(machine.settle(first), loop).result(30)
+    await check(second, 1, dead.incarnation, 90, 100)
+    assert files.meanwhile is None
+    assert machine.files(of=dead) == []
 
 
 async def test_only_the_broker_that_has_the_turn_rewrites(machine: Machine) -> None:
