@@ -577,7 +577,9 @@ class FileLogStore:
             old = self._indexed.get(incarnation)
             try:
                 found = await self._in_reader(index_incarnation, self._files, folder, incarnation, old)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if await self._in_reader(self._has_log, folder):
+                    raise LogError(f"the log of {incarnation} changes while it is read: {error}") from error
                 found = Indexed([], fences.FinalStates(is_final=True))
             # New files first: readers look entries up meanwhile, and a file listed twice does no harm.
             before = dict.fromkeys(old.files) if old is not None else {}

@@ -173,7 +173,7 @@ def scanned_files(
     for number, index in scanned.indexes.items():
         file = LogFile(wal_path(folder, number), number, incarnation)
         file.index = index
-        file.disk_bytes = files.disk_bytes(file.path) if number not in known else 0
+        file.disk_bytes = _bytes_left(files, file.path) if number not in known else 0
         file.damage = [one.offset for one in scanned.damage if one.file == number]
         if number not in known or next(iter(index.rows()), None) is not None or file.damage:
             found.append(file)
@@ -183,6 +183,14 @@ def scanned_files(
 def _empty_file(files: Files, folder: Path, incarnation: Incarnation, number: int) -> LogFile:
     """A file that its writer prepared ahead and never wrote to."""
     file = LogFile(wal_path(folder, number), number, incarnation)
-    file.disk_bytes = files.disk_bytes(file.path)
+    file.disk_bytes = _bytes_left(files, file.path)
     file.is_finished = True
     return file
+
+
+def _bytes_left(files: Files, path: Path) -> int:
+    """A writer that ends removes the file that it has prepared and never needed."""
+    try:
+        return files.disk_bytes(path)
+    except FileNotFoundError:
+        return 0

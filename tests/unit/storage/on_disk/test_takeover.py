@@ -194,3 +194,30 @@ async def test_an_index_of_a_growing_log_reads_only_what_is_new() -> None:
     assert len(await new.read(LedgerId(1), OLD, 0, 10, 100, 1 << 20)) == 10
     await new.close()
     await old.close()
+
+
+class Late(FaultyFiles):
+    """Meets the spare file of another log at the moment in which its writer removes it."""
+
+    is_late = False
+
+    def disk_bytes(self, path: Path) -> int:
+        if self.is_late and path.name == "00000002.wal" and path.parent.name == OLD:
+            self.disk.names.pop(path, None)
+        return super().disk_bytes(path)
+
+
+async def test_a_file_that_its_writer_removes_at_its_end_hides_no_other() -> None:
+    disk = Disk(1)
+    files = Late(disk)
+    old, new = await started(disk.boot(), OLD), await started(files, "new")
+    files.is_late = True
+    writer = old.open_ledger(LedgerId(1), Owner(), "public/default")
+    for _ in range(5):
+        writer.append(b"x", 1)
+    writer.close()
+    assert (await old.release([LedgerId(1)]))[LedgerId(1)].entries_end == 5
+    assert len(await new.read(LedgerId(1), OLD, 0, 5, 10, KB)) == 5
+    await old.close()
+    assert len(await new.read(LedgerId(1), OLD, 0, 5, 10, KB)) == 5
+    await new.close()
