@@ -17,7 +17,7 @@ from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
 
 # The worker must import this very package, however the broker found it.
 _PATH = os.pathsep.join(
-    filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
+    filter(None, (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")))
 )
 
 
