@@ -48,9 +48,9 @@ def receipts_until_quiet(link: Link) -> list[pb.CommandSendReceipt]:
 
 
 async def take(store: FileLogStore, victim: Incarnation) -> tuple[LedgerId, LedgerState, list[bytes]]:
-    """Fences the victim whole; its only ledger, what it holds, and the payloads of its entries."""
+    """Fences the victim whole; the ledger of its only topic, what it holds, and the payloads of its entries."""
     states = await store.take(victim, None)
-    ((ledger, state),) = ((one, state) for one, state in states.items() if state.entries_end)
+    ((ledger, state),) = ((one, state) for one, state in states.items() if state.snapshot)
     entries: list[bytes] = []
     while len(entries) < state.entries_end:
         read = await store.read(ledger, victim, len(entries), state.entries_end, 1000, 1 << 20)

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pulsar
 
 _READ_S = 60.0
+REDIRECTS_MAX = 5
 _EARLIEST = pulsar.InitialPosition.Earliest
 # Headers that Pulsar's admin clients read.
 _HEADERS = re.compile(r"x-pulsar-.*|location")
@@ -90,25 +92,38 @@ def read(path: Path) -> Iterator[Step | Act]:
 
 @dataclass(slots=True)
 class Side:
-    """One of the two brokers. `last` is the last message id it answered with."""
+    """One of the two brokers, or several behind one port: then redirects are followed. `last` is the last message id it
+    answered with."""
 
     url: str
     http_port: int
+    broker_id: str = ""
+    is_following: bool = False
     last: dict[str, Any] = field(default_factory=lambda: {"ledgerId": 0, "entryId": 0})
     _client: pulsar.Client | None = None
     _open: list[Any] = field(default_factory=list)
 
     def ask(self, step: Step) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=_READ_S)
+        answer, location = self._ask(step, self.http_port)
+        for _ in range(REDIRECTS_MAX):
+            if answer.status == 307 and self.is_following and location is not None:
+                answer, location = self._ask(step, location)
+        if answer.status == 200 and isinstance(answer.value, dict) and "ledgerId" in answer.value:
+            self.last = answer.value
+        return answer
+
+    def _ask(self, step: Step, port: int) -> tuple[Answer, int | None]:
+        """The answer, and the port of another broker that it redirects to."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_READ_S)
         path = step.path.replace("$ledger", str(self.last["ledgerId"]))
         body = None if step.body is None else step.body.replace("$last", json.dumps(self.last))
         headers = {"Content-Type": "application/json"} if step.method in ("PUT", "POST") else {}
         try:
-            connection.request(
-                step.method, path.replace("$broker", f"127.0.0.1:{self.http_port}"), body, headers
-            )
+            broker_id = self.broker_id or f"127.0.0.1:{self.http_port}"
+            connection.request(step.method, path.replace("$broker", broker_id), body, headers)
             response = connection.getresponse()
             found = {name.lower() for name, _ in response.getheaders()}
+            location = urlsplit(response.getheader("location") or "").port
             answer = Answer(
                 response.status,
                 (response.getheader("content-type") or "").partition(";")[0],
@@ -116,12 +131,10 @@ class Side:
                 response.read(),
             )
         except TimeoutError:
-            raise AssertionError(f"port {self.http_port} does not answer {step} within {_READ_S} s") from None
+            raise AssertionError(f"port {port} does not answer {step} within {_READ_S} s") from None
         finally:
             connection.close()
-        if answer.status == 200 and isinstance(answer.value, dict) and "ledgerId" in answer.value:
-            self.last = answer.value
-        return answer
+        return answer, location
 
     def act(self, act: Act) -> None:
         if self._client is None:

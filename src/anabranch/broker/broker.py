@@ -508,6 +508,8 @@ class Broker:
         await self.registry.start()
         if self.is_one_of_several:
             await self.peers.start()
+            self.registry.on_change(self._registrations_changed)
+            self._registrations_changed()
         if self.shared is not None:
             await self.shared.start()
             self.background.every(DROP_STALE_S, self.shared.drop_stale)
@@ -547,6 +549,9 @@ class Broker:
         self.background.every(SWEEP_S, self.write_upkeep.sweep)
         self.background.every(self.config.scalable_topic_load_report_interval, self.recorder.sample)
         self.background.begin(self._measure_lag())
+
+    def _registrations_changed(self) -> None:
+        self.peers.living({name: found.run_id for name, found in self.registry.living().items()})
 
     @property
     def autoscaler(self) -> AutoScaler:

@@ -162,6 +162,9 @@ class LiveLedger(NamedTuple):
     record: str = ""
 
 
+# The path of a record that there never is. A ledger opened with it and `is_named=False` lives as long as its process.
+NO_RECORD = "/no-record"
+
 # What the records at those paths name at this moment. A record that does not exist names nothing: an empty list. A
 # record that could not be read is left out of the answer.
 Living = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[LiveLedger]]]]

@@ -12,7 +12,7 @@ from typing import Final
 
 from anabranch.errors import AnabranchError
 from anabranch.model.names import SYSTEM_NAMESPACE
-from anabranch.storage.port import LedgerWriter, LogError, LogStore
+from anabranch.storage.port import NO_RECORD, LedgerWriter, LogError, LogStore
 from anabranch.storage.topic.ledger_ids import LedgerIds
 
 # A disk that takes longer than this to store one entry does not serve publishers.
@@ -73,7 +73,9 @@ class LogProbe:
     async def _write_and_read(self) -> None:
         if self._writer is None:
             ledger = await self._ids.next(0)
-            self._writer = self._store.open_ledger(ledger, self, str(SYSTEM_NAMESPACE), is_named=False)
+            self._writer = self._store.open_ledger(
+                ledger, self, str(SYSTEM_NAMESPACE), NO_RECORD, is_named=False
+            )
         writer = self._writer
         number = writer.append(b"health %d" % writer.next_entry, 1)
         while writer.entries_end <= number:

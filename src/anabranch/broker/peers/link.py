@@ -97,6 +97,8 @@ class PeerLink:
         self._tls = tls
         self._random_bytes = random_bytes
         self._opening: asyncio.Task[ClientConnection] | None = None
+        # The run of the other broker that the link is with.
+        self._run = ""
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._is_closed = False
 
@@ -131,6 +133,14 @@ class PeerLink:
             raise PeerCallFailed(
                 f"broker {self.peer} answers {method.name} with what cannot be read: {error}"
             ) from None
+
+    def gone(self, run: str) -> None:
+        """That run of the other broker is not registered any more. A link to it is dropped: its calls would wait for an
+        answer that may never come, as that of a stopped process."""
+        opening = self._opening
+        if opening is not None and _is_usable(opening) and run == self._run:
+            log.info("broker %s is gone, dropping the link to it", self.peer, extra={"peer": self.peer})
+            opening.result().abort()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -180,6 +190,7 @@ class PeerLink:
         if not handshake.is_proven:
             connection.abort()
             raise PeerUnavailable(f"broker {self.peer} did not prove that it is a broker of this cluster")
+        self._run = found.identity.run
         log.info("linked with broker %s", self.peer, extra={"peer": self.peer})
         return connection
 

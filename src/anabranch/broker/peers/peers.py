@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -43,6 +43,7 @@ class Peers:
         self._random_bytes = random_bytes
         self._tls = tls
         self._links: dict[str, PeerLink] = {}
+        self._runs: dict[str, str] = {}  # Of the living brokers, as last heard.
         self._found_secret: bytes | None = None
         self.acceptor = PeerAcceptor(
             me,
@@ -58,6 +59,15 @@ class Peers:
     async def start(self) -> None:
         """From here on this broker can call others, and be called. A broker that has no others never starts this."""
         self._found_secret = await cluster_secret(self._metadata, self._random_bytes)
+
+    def living(self, runs: Mapping[str, str]) -> None:
+        """To be called when registrations have changed, with the run ids of all living brokers by their ids: calls to
+        others end."""
+        before, self._runs = self._runs, dict(runs)
+        # A broker that was never seen here has registered a moment ago: it is not gone.
+        for link in self._links.values():
+            if link.peer in before and before[link.peer] != runs.get(link.peer):
+                link.gone(before[link.peer])
 
     async def close(self) -> None:
         await self.acceptor.close()

@@ -26,6 +26,7 @@ class Sabotage(Enum):
     FORGET_CURSORS = "children are made without the subscriptions' cursors"
     HAND_OUT_EARLY = "owners report every sealed segment as drained"
     LEAVE_UNFENCED = "a broker that takes a topic over does not fence the one that had it"
+    RELEASE_OPEN = "a broker says that it has released a topic, and goes on serving it"
     BELIEVE_OLD_READS = "brokers ask for fresh reads and get old ones"
     KNOW_LAST_OWNER = "a log does not learn of the ledgers that owners before a topic's last one wrote"
     SHOW_LOSERS = "owners show every attempt of a batch that is decided"
@@ -82,6 +83,13 @@ class UnfencedLog(SlowLog):
         return taken
 
 
+class HastyLog(SlowLog):
+    """A log that gives the last word on ledgers that are still written."""
+
+    async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
+        return self._wal.states(ledgers)
+
+
 class OldReads(Store):
     """A store whose fresh reads are as old as any."""
 
@@ -98,12 +106,20 @@ class ForgetfulLog(SlowLog):
 
 BAD_LOGS: Final[Mapping[Sabotage, type[SlowLog]]] = {
     Sabotage.LEAVE_UNFENCED: UnfencedLog,
+    Sabotage.RELEASE_OPEN: HastyLog,
     Sabotage.KNOW_LAST_OWNER: ForgetfulLog,
 }
 
 
 def corrupt(broker: Broker, sabotage: frozenset[Sabotage]) -> None:
     """Replaces the broker's segment owner with a lying one, also for parts that hold it already."""
+    if Sabotage.RELEASE_OPEN in sabotage:
+
+        async def release(name: TopicName, ledger: LedgerId) -> LedgerState | None:
+            return (await broker.log.release([ledger])).get(ledger)
+
+        setattr(broker.hand_over, "release", release)  # noqa: B010
+        setattr(broker.hand_over, "owners_changed", lambda bundles: None)  # noqa: B010
     if Sabotage.SHOW_LOSERS in sabotage:
         generous = GenerousRecords(broker.metadata, broker.config.hidden_writes_lease_ms)
         setattr(broker.write_records, "get", generous.get)  # noqa: B010

@@ -7,11 +7,17 @@ compare-and-set. Cursors and deduplication are not here: they change with every 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from anabranch.model.position import Incarnation, LedgerId, Position
+from anabranch.storage.core.packed_ledgers import LedgerRow, pack, unpack
 from anabranch.storage.port import LedgerState, LiveLedger, LogError
+
+# A record with more ledgers than this has only the last few of them as plain JSON.
+_PLAIN_MAX: Final = 300
+_PLAIN_MIN: Final = 50
 
 
 def namespace_of(path: str) -> str:
@@ -73,13 +79,24 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     # releases.
     topic_id: str = ""
     compacted: CompactedLedger | None = None
+    # As stored: the first ledgers of a record that has very many, in few bytes. Always "" in memory.
+    packed: str = ""
 
     def encode(self) -> bytes:
-        return msgspec.json.encode(self)
+        if len(self.ledgers) <= _PLAIN_MAX:
+            return msgspec.json.encode(self)
+        old = [LedgerRow(*msgspec.structs.astuple(one)) for one in self.ledgers[:-_PLAIN_MIN]]
+        return msgspec.json.encode(
+            msgspec.structs.replace(self, ledgers=self.ledgers[-_PLAIN_MIN:], packed=pack(old))
+        )
 
     @staticmethod
     def decode(data: bytes) -> TopicRecord:
-        return msgspec.json.decode(data, type=TopicRecord)
+        record = msgspec.json.decode(data, type=TopicRecord)
+        if not record.packed:
+            return record
+        old = tuple([LedgerRecord(*row) for row in unpack(record.packed)])
+        return msgspec.structs.replace(record, ledgers=old + record.ledgers, packed="")
 
     def live(self, path: str, namespace: str) -> list[LiveLedger]:
         """Every ledger that the record names, as the log is told of it. `path` is the record's own."""

@@ -96,6 +96,8 @@ class NameWriter:
         self._is_closed = False
 
     def add(self, ledger: int, name: LedgerName) -> None:
+        if self._is_closed:
+            return
         self._lines += 1
         self._helper.submit(self._try, self._append, [_line(ledger, name)])
 

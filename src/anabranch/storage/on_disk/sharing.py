@@ -128,7 +128,8 @@ class Sharing:
             yield lock
         finally:
             if lock is not None:
-                await self._in_thread(self._files.close, lock)
+                # At once, not on a thread: a caller that is cancelled here would keep the turn.
+                self._files.close(lock)
 
     async def _begin_turn(self) -> int | None:
         trying = asyncio.get_running_loop().run_in_executor(self._executor, self._try_turn)

@@ -161,6 +161,28 @@ async def test_a_lost_connection_ends_calls_and_the_next_call_opens_another(peer
     await ended.wait()  # What was begun for a caller that is gone is finished.
 
 
+@pytest.mark.parametrize("run", [None, "later"], ids=["gone", "started again"])
+async def test_calls_to_a_run_that_is_gone_end_at_once(peers: PeerLab, run: str | None) -> None:
+    """A stopped process keeps its connections: its callers hear of its end from its registration."""
+    one, two = await peers.pair()
+    began = asyncio.Event()
+
+    async def silent(peer: str, asked: Asked) -> Told:
+        began.set()
+        await asyncio.Event().wait()
+        return Told()
+
+    two.peers.handlers.add(ECHO, silent)
+    waiting = asyncio.create_task(one.peers.call(two.id, ECHO, Asked(), answer_max_s=3600))
+    await began.wait()
+    one.peers.living({one.id: "one", two.id: "two"})
+    assert one.peers.is_linked(two.id)
+    one.peers.living({one.id: "one"} if run is None else {two.id: run})
+    with pytest.raises(PeerUnavailable):
+        await waiting
+    assert (await one.peers.call(two.id, HELLO, Nothing())).version == "lab"
+
+
 async def test_a_cancelled_call_leaves_the_link_to_the_others(peers: PeerLab) -> None:
     one, two = await peers.pair()
     began = asyncio.Event()

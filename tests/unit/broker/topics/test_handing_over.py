@@ -177,6 +177,19 @@ def test_clients_are_not_sent_to_one_of_several_listeners() -> None:
     assert two.for_clients is None
 
 
+async def test_no_address_is_told_where_clients_cannot_reach_it() -> None:
+    async with two_brokers() as (cluster, _):
+        former = cluster.first.broker
+        believe(cluster, 1)
+        parts = (former.open_topics, former.owners, former.log, former.background)
+        assert HandOver(*parts, names_owners=False).moved_to(NAME) is None
+        told = HandOver(*parts).moved_to(NAME)
+        assert told is not None
+        assert told.service_url == cluster.nodes[1].broker.service_url
+        believe(cluster, 0)
+        assert HandOver(*parts).moved_to(NAME) is None
+
+
 async def test_an_unload_tells_no_address() -> None:
     async with two_brokers() as (cluster, _):
         await open_with_messages(cluster, b"one")

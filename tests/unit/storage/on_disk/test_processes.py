@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,14 @@ import pytest
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk.file_store import FileLogStore
 from anabranch.storage.on_disk.files import OsFiles, mount_type
-from anabranch.storage.port import LedgerState, LogInUseError
+from anabranch.storage.port import LedgerState, LiveLedger, LogInUseError
 
 SCRIPT = str(Path(__file__).with_name("writer_process.py"))
 SOURCE = str(Path(__file__).resolve().parents[4] / "src")
+
+
+def path_of(ledger: int) -> str:
+    return f"/managed-ledgers/public/default/persistent/t{ledger}"
 
 
 class Writer:
@@ -143,3 +148,60 @@ def test_the_type_of_a_mount_is_that_of_the_innermost_one(tmp_path: Path) -> Non
     assert mount_type(Path("/data/local disk/topics"), mounts) == "xfs"
     assert mount_type(Path("/data"), mounts) == "nfs4"
     assert mount_type(Path("/anywhere"), tmp_path / "absent") == ""
+
+
+async def test_the_log_of_a_killed_process_is_rewritten_and_removed_by_others(tmp_path: Path) -> None:
+    now_ms = 1_000
+    named: dict[str, list[LiveLedger]] = {}
+
+    async def living(paths: Sequence[str]) -> Mapping[str, Sequence[LiveLedger]]:
+        return {path: named.get(path, []) for path in paths}
+
+    def store() -> FileLogStore:
+        return FileLogStore(
+            tmp_path,
+            clock_ms=lambda: now_ms,
+            is_shared=True,
+            file_bytes=1 << 20,
+            plan_ms=500,
+            grace_ms=0,
+            reclaim_seconds=100.0,
+        )
+
+    writer = await Writer.start(tmp_path, "victim", 1)
+    await writer.listen(until=1_000)
+    reader, sweeper = store(), store()
+    for one in (reader, sweeper):
+        await one.start()
+        one.ask(living)
+        one.retain([])
+    await sweeper.reclaim()
+    await writer.kill()
+    victim = Incarnation("victim")
+    end = (await reader.take(victim, [LedgerId(1)]))[LedgerId(1)].entries_end
+    assert end >= 1_000
+
+    def name(first: int) -> None:
+        path = path_of(1)
+        named[path] = [LiveLedger(LedgerId(1), victim, first, end, "public/default", path)]
+        reader.know(named[path])
+
+    name(0)
+    plan = await reader.plan(LedgerId(1), victim, 0, end)
+    await sweeper.reclaim()
+    # Two of three ledgers are dead: what is left was rewritten, and read where it is now.
+    assert list((tmp_path / "ledgers").rglob("*.led"))
+    kept = set(map(str, (tmp_path / "wal" / "victim").iterdir()))
+    assert all(run.path in kept for run in plan.runs)
+    await check(reader, "victim", {LedgerId(1): LedgerState(end, None, (), 0)})
+    now_ms += 501
+    await reader.reclaim()
+    await sweeper.reclaim()
+    assert not list((tmp_path / "wal" / "victim").glob("*.wal*"))
+    await check(reader, "victim", {LedgerId(1): LedgerState(end, None, (), 0)})
+    del named[path_of(1)]
+    await sweeper.reclaim()
+    assert not list((tmp_path / "ledgers").rglob("*.led"))
+    assert not (tmp_path / "wal" / "victim").exists()
+    await reader.close()
+    await sweeper.close()

@@ -41,7 +41,11 @@ async def main(root: Path, incarnation: str, seed: int) -> None:
     )
     await store.start()
     tellers = [Teller(one) for one in LEDGERS]
-    writers = [store.open_ledger(LedgerId(one.ledger), one, "public/default") for one in tellers]
+    record = "/managed-ledgers/public/default/persistent/t"
+    writers = [
+        store.open_ledger(LedgerId(one.ledger), one, "public/default", f"{record}{one.ledger}")
+        for one in tellers
+    ]
     while not all(one.is_lost for one in tellers):
         for writer, teller in zip(writers, tellers, strict=True):
             if teller.is_lost:

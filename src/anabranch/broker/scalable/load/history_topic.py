@@ -226,7 +226,8 @@ class HistoryTopic:
             await asyncio.sleep(0)
 
     async def _send_all(self, elsewhere: HistoryOwner) -> None:
-        while self._waiting:
+        # This broker may become the owner meanwhile: it must not send its records to itself, for ever.
+        while self._waiting and not self._owners.is_mine(HISTORY_TOPIC):
             owner = self._owners.owner(HISTORY_TOPIC)
             if owner is None:
                 return  # Until the next flush.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.observe.metrics import render
 from anabranch.broker.scalable.load.history_records import (
@@ -17,11 +18,11 @@ from anabranch.broker.scalable.load.history_records import (
     HistoryRecord,
     OrderedConsumers,
 )
-from anabranch.broker.scalable.load.history_topic import HistoryTopic
+from anabranch.broker.scalable.load.history_topic import BATCH_RECORDS, HistoryTopic
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.entry import parse_metadata
 from unit.broker.scalable.brokers import C, Peer, broker_lab, topics_of
-from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
+from unit.broker.scalable.cluster import TOPIC, Assigned, Cluster, name_of, running
 
 NEVER = 86_400.0
 QUIET: dict[str, Any] = {
@@ -176,6 +177,47 @@ async def test_the_topic_stays_within_its_bounds_whoever_subscribes(bound: dict[
 
 
 # -- when something is wrong
+
+
+class Passed:
+    """The broker that owns the topic, until it passes the topic to the sender."""
+
+    def __init__(self, owners: Assigned) -> None:
+        self._owners = owners
+        self.sent = 0
+
+    async def send(
+        self, owner: BrokerAddress, run: int, first: int, records: Sequence[HistoryRecord]
+    ) -> None:
+        assert not self._owners.is_mine(HISTORY_TOPIC), "a broker sends to itself, and takes it, for ever"
+        self.sent += len(records)
+        self._owners.moved[HISTORY_TOPIC] = 1
+
+
+async def test_a_broker_that_becomes_the_owner_while_it_sends_does_not_send_to_itself(
+    cluster: Cluster,
+) -> None:
+    broker = cluster.first.broker
+    addresses = [BrokerAddress(f"pulsar://b{n}:6650", f"http://b{n}:8080") for n in range(2)]
+    owners = Assigned(addresses, mine=1)
+    former = Passed(owners)
+    history = HistoryTopic(
+        broker.config,
+        broker,
+        broker.new_topics,
+        broker.schemas,
+        owners,
+        broker.now_ms,
+        broker="b1:6650",
+        elsewhere=former,
+    )
+    count = 2 * BATCH_RECORDS
+    for number in range(count):
+        history.consumers_changed(TOPIC, {"s": number})
+    await history.flush()
+    assert (former.sent, len(history)) == (BATCH_RECORDS, BATCH_RECORDS)
+    await history.flush()
+    assert len(history) == 0, "its own from now on"
 
 
 async def test_too_many_records_push_out_the_oldest_and_are_counted(cluster: Cluster) -> None:
