@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from anabranch.client import Routing
-from soak import kill, neighbours, recovery, scalable
+from soak import cluster, kill, neighbours, recovery, scalable
 from soak.client import run as client
 from soak.client.conductor import Pace
 from soak.client.relay import Address
@@ -32,6 +32,14 @@ def main() -> int:
         one.add_argument("--seed", type=int, default=None, help="repeats the moments and choices of a run")
         one.add_argument("--seconds", type=float, default=4.0, help="the longest life between two kills")
         one.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
+    several = commands.add_parser(
+        "cluster", help="kills, pauses and stops of single processes of several brokers, and moves"
+    )
+    several.add_argument("--brokers", type=int, default=3, help="how many brokers")
+    several.add_argument("--seconds", type=float, default=300.0, help="how long there are faults")
+    several.add_argument("--every", type=float, default=4.0, help="seconds between two faults, on average")
+    several.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    several.add_argument("--sabotage", action="store_true", help="lose data on purpose: the run must fail")
     recovering = commands.add_parser(
         "recovery", help="time to serve again after kill -9, against the log's size"
     )
@@ -91,6 +99,10 @@ def main() -> int:
                 has_sink=not args.no_sink,
                 patience_s=args.patience,
             )
+        )
+    elif args.command == "cluster":
+        code = cluster.run(
+            cluster.Options(args.seconds, args.every, seed, folder, args.brokers, sabotage=args.sabotage)
         )
     elif args.command == "scalable":
         code = scalable.run(scalable.Options(args.operations, seed, folder, sabotage=args.sabotage))

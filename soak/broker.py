@@ -35,6 +35,7 @@ class BrokerProcess:
         self.log = data.parent / f"{data.name}.log"
         # The settings go through the environment, as an operator's would.
         self.settings = {f"ANABRANCH_{name}": str(value) for name, value in (settings or {}).items()}
+        self.arguments: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,7 +57,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 [
                     *(command(), "standalone", "--data-dir", str(self.data)),
-                    *("--port", str(self.port), "--http-port", str(self.http_port)),
+                    *("--port", str(self.port), "--http-port", str(self.http_port), *self.arguments),
                 ],
                 env={**os.environ, **self.settings},
                 stdin=subprocess.DEVNULL,

@@ -4,7 +4,8 @@ The order of the lines of a file is the order in which its process saw things; f
 Nothing in a history comes from the broker's own statistics.
 
     s producer index                     handed to the client
-    r producer index  P L E B            receipt, with partition, ledger, entry and batch index (-1: not in a batch)
+    r producer index  P L E B  T         receipt, with partition, ledger, entry and batch index (-1: not in a batch);
+                                         T is the machine's monotonic time in ms, which hidden writes leave out
     l producer index                     on opening the broker said that this producer is stored up to this index
     x producer index  why                the client gave it up; it may be stored or not
     o consumer                           a new connection of this consumer

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,10 +125,10 @@ def prepare(broker: BrokerProcess, workload: Workload) -> None:
 class Worker:
     """A client process, which reports on standard output and ends when its input does."""
 
-    def __init__(self, module: str, broker: BrokerProcess, options: Options, *more: str) -> None:
-        with (options.folder / f"{module}.err").open("ab") as errors:
+    def __init__(self, module: str, url: str, folder: Path, seed: int, *more: str) -> None:
+        with (folder / f"{module}.err").open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, broker.url, str(options.folder), str(options.seed), *more],
+                [sys.executable, "-m", module, url, str(folder), str(seed), *more],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -167,48 +168,78 @@ class Worker:
                 self._process.kill()
 
 
-def run(options: Options) -> int:
-    """Returns the exit code: 0 if nothing was violated."""
-    workload = mixed()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    broker = BrokerProcess(options.folder / "data", BROKER_SETTINGS)
-    judge = Judge(workload, options.folder)
-    workers: list[Worker] = []
-    print(f"soak: {options.rounds} kills, seed {options.seed}, histories in {options.folder}", flush=True)
-    try:
-        broker.start()
-        prepare(broker, workload)
-        consumers = Worker("soak.consume", broker, options)
-        workers.append(consumers)
-        consumers.expect("ready")
-        producers = Worker("soak.produce", broker, options)
-        workers.append(producers)
-        writers = Worker("soak.hidden", broker, options, f"http://127.0.0.1:{broker.http_port}")
-        workers.append(writers)
-        waiting = Waiting(broker, options.seed)
-        waiting.start()
-        slowest = _rounds(broker, judge, options)
-        waiting.end()
-        waiting.judge(judge.violations)
-        for line in writers.finish():
+class Load:
+    """The mixed load on a broker, from its first client to the judgement of what all of them saw."""
+
+    def __init__(self, broker: BrokerProcess, folder: Path, seed: int) -> None:
+        self.workload = mixed()
+        self.judge = Judge(self.workload, folder)
+        self._broker = broker
+        self._folder = folder
+        self._seed = seed
+        self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """The broker must be serving."""
+        prepare(self._broker, self.workload)
+        self._consumers = self._worker("soak.consume")
+        self._consumers.expect("ready")
+        self._producers = self._worker("soak.produce")
+        self._writers = self._worker("soak.hidden", f"http://127.0.0.1:{self._broker.http_port}")
+        self._waiting = Waiting(self._broker, self._seed)
+        self._waiting.start()
+
+    def _worker(self, module: str, *more: str) -> Worker:
+        made = Worker(module, self._broker.url, self._folder, self._seed, *more)
+        self._workers.append(made)
+        return made
+
+    def finish(self) -> None:
+        """Ends the load, waits until everything has come, and judges. The broker must be serving."""
+        broker, judge = self._broker, self.judge
+        self._waiting.end()
+        self._waiting.judge(judge.violations)
+        for line in self._writers.finish():
             judge.violations.add(line)
-        _settle(broker, judge, producers, consumers)
-        said = consumers.finish()
+        _settle(broker, judge, self._producers, self._consumers)
+        said = self._consumers.finish()
         judge.read()
         for plan, history in judge.subscriptions:
             if plan.is_chunked:
                 _read_left_chunks(broker, plan, history)
         judge.finish()
-        for topic in workload.topics:
+        for topic in self.workload.topics:
             if topic.is_kept:
                 _audit(broker, topic, judge)
-        for topic in workload.brief_topics:
+        for topic in self.workload.brief_topics:
             _audit(broker, topic, judge)
         print(*said, sep="\n", end="\n" if said else "")
-        return _summary(judge, options, slowest)
-    finally:
-        for worker in workers:
+
+    def end(self) -> None:
+        for worker in self._workers:
             worker.end()
+
+
+def run(options: Options) -> int:
+    """Returns the exit code: 0 if nothing was violated."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    broker = BrokerProcess(options.folder / "data", BROKER_SETTINGS)
+    load = Load(broker, options.folder, options.seed)
+    print(f"soak: {options.rounds} kills, seed {options.seed}, histories in {options.folder}", flush=True)
+    try:
+        broker.start()
+        load.start()
+        slowest = _rounds(broker, load.judge, options)
+        load.finish()
+        judge = load.judge
+        failures = sum(one.failures for one in judge.producers.values())
+        print(f"\n{options.rounds} kills, seed {options.seed}: {judge.figures()}")
+        print(
+            f"slowest restart {slowest:.2f} s; {failures:,} sends given up by closing clients and sent again"
+        )
+        return summary(judge, options.seed, options.folder)
+    finally:
+        load.end()
         if broker.is_running:
             broker.kill()
 
@@ -253,7 +284,12 @@ def _unload(broker: BrokerProcess, workload: Workload, chance: random.Random, af
 
 def cut_log(data: Path) -> None:
     """Removes the last written bytes, like a disk that lied about a sync."""
-    newest = max((data / "log" / "wal").glob("*/*.wal"), key=lambda path: path.stat().st_mtime_ns)
+    cut_tail((data / "log" / "wal").glob("*/*.wal"))
+
+
+def cut_tail(files: Iterable[Path]) -> None:
+    """The same, in the newest of these files."""
+    newest = max(files, key=lambda path: path.stat().st_mtime_ns)
     size = newest.stat().st_size
     written = len(newest.read_bytes().rstrip(b"\0"))
     with newest.open("r+b") as file:
@@ -338,10 +374,8 @@ def _read_log(client: Any, name: str, partition: int, stored: SubscriptionHistor
             stored.feed(("m", "audit", producer, str(index), key, *map(str, where)))
 
 
-def _summary(judge: Judge, options: Options, slowest: float) -> int:
-    failures = sum(one.failures for one in judge.producers.values())
-    print(f"\n{options.rounds} kills, seed {options.seed}: {judge.figures()}")
-    print(f"slowest restart {slowest:.2f} s; {failures:,} sends given up by closing clients and sent again")
+def summary(judge: Judge, seed: int, folder: Path) -> int:
+    """Prints what each subscription saw and all violations; returns the exit code."""
     for plan, history in judge.subscriptions:
         wanted = sum(len(one.receipts) for one in judge.of(plan.topic))
         lost = sum(1 for _ in history.missing(judge.of(plan.topic)))
@@ -352,7 +386,7 @@ def _summary(judge: Judge, options: Options, slowest: float) -> int:
     for violation in judge.violations.found:
         print(f"VIOLATION {violation}")
     if judge.violations.count:
-        print(f"FAILED with seed {options.seed}: {judge.violations.count} violations; see {options.folder}")
+        print(f"FAILED with seed {seed}: {judge.violations.count} violations; see {folder}")
         return 1
     print("nothing acked was lost, reordered, doubled or skipped")
     return 0

@@ -18,6 +18,7 @@ from anabranch.wire.batch import build_batch, encode_send
 
 Kind = pb.BaseCommand
 _RECEIVE_BYTES = 1 << 20
+REDIRECTS_MAX = 10
 
 
 class Refused(Exception):
@@ -214,6 +215,25 @@ class Link:
 
     def messages(self, count: int) -> list[Frame]:
         return [self.wait(lambda got: got.type == Kind.MESSAGE) for _ in range(count)]
+
+
+def owner_port(port: int, topic: str, *, timeout: float = 30.0) -> int:
+    """The port of the broker that owns the topic, as the one at `port` answers; a broker alone names itself."""
+    is_sure = False
+    for _ in range(REDIRECTS_MAX):
+        with Link(port, timeout=timeout) as link:
+            request = pb.CommandLookupTopic(
+                topic=topic, request_id=link.next_request(), authoritative=is_sure
+            )
+            command = pb.BaseCommand(type=Kind.LOOKUP, lookupTopic=request)
+            answer = link.ask(command, Kind.LOOKUP_RESPONSE).command.lookupTopicResponse
+        if answer.response == pb.CommandLookupTopicResponse.Failed:
+            raise Refused(answer.error, answer.message)
+        port = int(answer.brokerServiceUrl.rpartition(":")[2])
+        is_sure = answer.authoritative
+        if answer.response == pb.CommandLookupTopicResponse.Connect:
+            return port
+    raise Refused(pb.ServiceNotReady, f"{topic} was redirected {REDIRECTS_MAX} times")
 
 
 class ProducerClosed(Exception):

@@ -130,7 +130,7 @@ class Producing(threading.Thread):
                 message_id.entry_id(),
                 message_id.batch_index(),
             )
-            self.history.note("r", self.plan.name, index, *where)
+            self.history.note("r", self.plan.name, index, *where, time.monotonic_ns() // 1_000_000)
             self._is_confirmed = True
         else:
             self.history.note("x", self.plan.name, index, result)

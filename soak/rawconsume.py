@@ -14,7 +14,7 @@ from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import messages, open_entry
 from anabranch.wire.entry import is_batch
 from soak.history import Place, Writer
-from soak.link import Kind, Link, Refused
+from soak.link import Kind, Link, Refused, owner_port
 from soak.workload import SubscriptionPlan, read_payload
 
 PERMITS = 1000
@@ -51,7 +51,7 @@ class RawConsuming(threading.Thread):
     def run(self) -> None:
         while not self._ending.is_set():
             try:
-                with Link(self._port, timeout=10) as link:
+                with Link(owner_port(self._port, self._plan.topic.url, timeout=10), timeout=10) as link:
                     self._session(link)
             except (OSError, Refused):
                 # The broker is down, or not ready for us yet.

@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.wire import pulsar_pb2 as pb
 from soak.broker import BrokerProcess
 from soak.checker import Violations
-from soak.link import Kind, Link, Refused
+from soak.link import Kind, Link, Refused, owner_port
 
 TOPIC = "public/soak/waits"
 WAITERS = 3
@@ -49,11 +49,9 @@ class Waiting(threading.Thread):
         self._round(f"waited-{self._rounds}")
 
     def _round(self, subscription: str) -> None:
+        port = owner_port(self._broker.port, f"persistent://{TOPIC}", timeout=ANSWER_SECONDS_MAX)
         with contextlib.ExitStack() as stack:
-            links = [
-                stack.enter_context(Link(self._broker.port, timeout=ANSWER_SECONDS_MAX))
-                for _ in range(WAITERS)
-            ]
+            links = [stack.enter_context(Link(port, timeout=ANSWER_SECONDS_MAX)) for _ in range(WAITERS)]
             for link in links:
                 link.send(_subscribe(subscription))
             if self._random.random() < 0.7:

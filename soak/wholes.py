@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import open_entry
-from soak.link import Kind, Link
+from soak.link import Kind, Link, owner_port
 
 PERMITS = 200
 # A subscription that says nothing for so long has nothing more.
@@ -46,7 +46,7 @@ def put_together(
 
 
 def _entries(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]]:
-    with Link(port) as link:
+    with Link(owner_port(port, topic)) as link:
         link.subscribe(topic, "audit-of-chunks", durable=False, permits=PERMITS)
         request = pb.CommandGetLastMessageId(consumer_id=1, request_id=link.next_request())
         answer = link.ask(
@@ -71,7 +71,7 @@ def _entries(port: int, topic: str) -> Iterator[tuple[pb.MessageIdData, pb.Messa
 def _undelivered(
     port: int, topic: str, subscription: str
 ) -> Iterator[tuple[pb.MessageIdData, pb.MessageMetadata, bytes]]:
-    with Link(port) as link:
+    with Link(owner_port(port, topic)) as link:
         link.subscribe(topic, subscription, permits=PERMITS)
         while (frame := link.receive(QUIET_SECONDS)) is not None:
             if frame.command.type == Kind.MESSAGE:

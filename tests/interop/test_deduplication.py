@@ -131,7 +131,7 @@ def test_the_next_life_of_a_producer_is_told_the_last_id_that_is_stored(
 
 def test_one_id_for_each_batch_is_no_duplicate(mortal: BrokerProcess, topic: str) -> None:
     # As the Go client counts: the next batch has the next id, however many messages were in the one before.
-    with Peer(mortal.port) as peer:
+    with Peer(mortal.port_for(topic)) as peer:
         peer.connect()
         peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)
         for n in range(5):
@@ -147,7 +147,7 @@ def test_ids_and_counts_that_nobody_sends_are_refused_and_poison_nothing(
     mortal: BrokerProcess, connect: Connect, topic: str
 ) -> None:
     keep(connect(mortal), topic)
-    with Peer(mortal.port) as peer:
+    with Peer(mortal.port_for(topic)) as peer:
         peer.connect()
         peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)
         largest = 2**64 - 1
@@ -194,7 +194,7 @@ def test_a_message_that_claims_many_costs_its_consumers_one_permit(
     mortal: BrokerProcess, connect: Connect, topic: str
 ) -> None:
     consumer = connect(mortal).subscribe(topic, "s", receiver_queue_size=5)
-    with Peer(mortal.port) as peer:
+    with Peer(mortal.port_for(topic)) as peer:
         peer.connect()
         peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)
         for n in range(50):
@@ -216,7 +216,7 @@ def test_a_message_that_claims_many_costs_its_consumers_one_permit(
 def test_an_epoch_that_was_never_given_is_not_believed(mortal: BrokerProcess, topic: str) -> None:
     epochs = []
     for claimed in (2**64 - 1, 2**63, 5, None):
-        with Peer(mortal.port) as peer:
+        with Peer(mortal.port_for(topic)) as peer:
             peer.connect()
             values = {} if claimed is None else {"topic_epoch": claimed}
             answer = peer.produce_to(topic, producer_access_mode=pb.Exclusive, **values)
@@ -224,7 +224,7 @@ def test_an_epoch_that_was_never_given_is_not_believed(mortal: BrokerProcess, to
             peer.ask(C.CLOSE_PRODUCER, "close_producer", producer_id=1)
     assert epochs == [0, 1, 2, 3]
     mortal.restart()
-    with Peer(mortal.port) as peer:
+    with Peer(mortal.port_for(topic)) as peer:
         peer.connect()
         answer = peer.produce_to(topic, producer_access_mode=pb.Exclusive, topic_epoch=3)
         assert answer.producer_success.topic_epoch == 3
@@ -242,7 +242,7 @@ def test_a_topic_with_an_entry_that_nobody_can_read_is_opened_after_a_crash(
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
         keep(connect(broker), topic)
-        with Peer(broker.port) as peer:
+        with Peer(broker.port_for(topic)) as peer:
             peer.connect()
             peer.produce_to(topic, producer_name="peer", user_provided_producer_name=True)
             peer.send_message(b"0", sequence_id=0)
@@ -256,7 +256,7 @@ def test_a_topic_with_an_entry_that_nobody_can_read_is_opened_after_a_crash(
         producer = connect(broker).create_producer(topic, producer_name="peer")
         assert producer.last_sequence_id() == 2
         producer.send(b"3")
-        with Peer(broker.port) as peer:
+        with Peer(broker.port_for(topic)) as peer:
             # Where it decides what is stored, it is not taken.
             peer.connect()
             peer.produce_to(topic, producer_name="other", user_provided_producer_name=True)

@@ -20,8 +20,8 @@ EARLIEST = 1
 
 
 @pytest.fixture
-def peer(broker: BrokerProcess) -> Any:
-    with Peer(broker.port) as peer:
+def peer(broker: BrokerProcess, topic: str) -> Any:
+    with Peer(broker.port_for(topic)) as peer:
         peer.connect()
         yield peer
 
@@ -53,9 +53,9 @@ def test_silent_peers_are_probed_and_then_dropped(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_connection_frees_its_producer_name(broker: BrokerProcess, topic: str) -> None:
-    with Peer(broker.port) as second:
+    with Peer(broker.port_for(topic)) as second:
         second.connect()
-        with Peer(broker.port) as first:
+        with Peer(broker.port_for(topic)) as first:
             first.connect()
             assert first.produce_to(topic, producer_name="p").type == C.PRODUCER_SUCCESS
             # Before it refuses the second, the broker makes sure that the first is alive.
@@ -176,7 +176,7 @@ def test_an_ack_sent_before_the_consumer_is_there_counts(
     peer.send_message(b"m")
     peer.flow(1)
     place = peer.receive_kind(C.MESSAGE)[0].message.message_id
-    with Peer(broker.port) as again:
+    with Peer(broker.port_for(topic)) as again:
         again.connect()
         peer.ask(C.CLOSE_CONSUMER, "close_consumer", consumer_id=1)
         subscribe = C(type=C.SUBSCRIBE)

@@ -270,6 +270,11 @@ class Resources:
             self._policies[namespace] = policies
         return policies
 
+    async def refresh(self, namespace: NamespaceName) -> None:
+        """Reads the cached policies again: another broker may have changed them a moment ago."""
+        if namespace in self._policies:
+            await self._reread(namespace)
+
     async def update_policies(
         self, namespace: NamespaceName, change: Callable[[NamespacePolicies], NamespacePolicies]
     ) -> NamespacePolicies:

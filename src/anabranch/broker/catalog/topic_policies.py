@@ -81,6 +81,10 @@ class TopicPolicyStore:
             self._learn(topic.base, after)
             return
 
+    async def refresh(self, topic: TopicName) -> None:
+        """Reads the topic's policies again: another broker may have changed them a moment ago."""
+        await self._read(_path(topic))
+
     async def forget(self, topic: TopicName) -> None:
         """Removes the topic's policies: it is deleted, or is to have only its namespace's."""
         if await self._metadata.delete(_path(topic)):
@@ -111,7 +115,7 @@ class TopicPolicyStore:
             topic = TopicName.from_storage_path(path.removeprefix(TOPIC_POLICIES + "/"))
         except InvalidName:
             return  # The path is a folder.
-        found = await self._metadata.get(path)
+        found = await self._metadata.get(path, fresh=True)
         is_set = found is not None and found.value
         self._learn(topic, TopicPolicies.decode(found.value) if found and is_set else NO_TOPIC_POLICIES)
 

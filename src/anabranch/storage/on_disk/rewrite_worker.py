@@ -16,8 +16,8 @@ from anabranch.storage.on_disk.files import OsFiles
 from anabranch.storage.on_disk.rewrite import RewriteDone, RewriteJob, run_job
 
 # The worker must import this very package, however the broker found it.
-_PATH = os.pathsep.join(
-    filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
+WORKER_PATH = os.pathsep.join(
+    filter(None, (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")))
 )
 
 
@@ -31,7 +31,7 @@ async def rewrite_in_process(job: RewriteJob, *, lock: int | None = None) -> Rew
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         pass_fds=() if lock is None else (lock,),
-        env={**os.environ, "PYTHONPATH": _PATH},
+        env={**os.environ, "PYTHONPATH": WORKER_PATH},
     )
     try:
         out, _ = await worker.communicate(msgspec.json.encode(job))

@@ -3,6 +3,7 @@ answers with what it returns or raises."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from anabranch.broker.catalog.owners import ServedElsewhere
 from anabranch.broker.policy.stored_json import InvalidValue
 from anabranch.controller.core.errors import NotLeader
 from anabranch.errors import AnabranchError
+from anabranch.model.names import InvalidName
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +127,8 @@ class RestApp:
     async def _run(self, request: HttpRequest, found: FoundRoute) -> HttpAnswer:
         route = found.route
         request.names = PathNames(found.words, route.domain)
+        if request.services.has_others:
+            await _refresh(request.services, request.names)
         await authorize(self._services.rights, request.role, route.needs, request.names)
         run = self._bound.get(route)
         if run is None:
@@ -155,6 +159,18 @@ def _elsewhere(request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
             f"{error}: broker {broker.id} answers it, and serves no {'https' if request.is_secure else 'http'}",
         )
     return refusal(error.status, str(error), {"Location": request.at(url)})
+
+
+async def _refresh(services: AdminServices, names: PathNames) -> None:
+    """Reads again what is cached of the namespace and the topic that the request names. A caller that changes something
+    and then reads it may reach two brokers, and the second may not have heard of the change yet."""
+    if "tenant" not in names or "namespace" not in names:
+        return
+    # The route, or the check of the caller's right, refuses what is no name.
+    with contextlib.suppress(RestError, InvalidName, KeyError):
+        await services.resources.refresh(names.namespace)
+        if "topic" in names and names.topic.is_classic:
+            await services.topic_policies.refresh(names.topic.base)
 
 
 def _refused(request: HttpRequest, error: Exception) -> HttpAnswer:

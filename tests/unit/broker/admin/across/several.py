@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -23,7 +23,8 @@ from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord
 from anabranch.broker.rest import create_app
 from anabranch.broker.security.rights import Authorizer
-from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.memory import MemoryMetadata, MemoryStore
+from anabranch.metadata.port import MetadataStore, Watch
 from anabranch.model.names import TopicName
 from anabranch.model.position import Incarnation
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
@@ -98,6 +99,19 @@ class InProcess:
         """The applications are called as they are."""
 
 
+class LateStore:
+    """A session whose watches are late: they say nothing for as long as the test runs."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def watch(self, prefix: str) -> Watch:
+        return self._inner.watch("/never")
+
+
 @dataclass
 class Member:
     """One broker of several, with a REST client and a wire client of its own."""
@@ -136,8 +150,10 @@ async def several(
     config: BrokerConfig | None = None,
     *,
     authorizer: Authorizer | None = None,
+    late: Collection[int] = (),
     now_ms: Callable[[], int] = lambda: NOW_MS,
 ) -> AsyncIterator[list[Member]]:
+    """The watches of the brokers that are `late` tell them nothing."""
     store, medium, places = MemoryMetadata(now_ms), MemoryMedium(), Places()
     apps: list[RestApp] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -156,7 +172,8 @@ async def several(
         for number, address in enumerate(places.addresses):
             metadata = await store.connect()
             stack.push_async_callback(metadata.close)
-            resources = Resources(metadata)
+            seen = cast("MetadataStore", LateStore(metadata)) if number in late else metadata
+            resources = Resources(seen)
             await resources.start()
             stack.push_async_callback(resources.close)
             await resources.bootstrap(ClusterRecord(service_url="http://localhost:8080"))
@@ -168,7 +185,7 @@ async def several(
             told.append(elsewhere)
             broker = Broker(
                 config or BrokerConfig(),
-                metadata,
+                seen,
                 log,
                 resources,
                 service_url=address.service_url,

@@ -10,6 +10,8 @@ import pytest
 from anabranch.broker.admin.elsewhere import BrokerSilent, InnerRequest
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.model.names import TopicName
+from unit.broker.admin.across.several import several
+from unit.broker.admin.scalable.test_topics import Refusing
 from unit.broker.scalable.cluster import Cluster, running
 
 NAME = TopicName.parse("persistent://public/default/rides")
@@ -76,3 +78,12 @@ async def test_a_broker_that_is_gone_is_silent(cluster: Cluster) -> None:
         await one.broker.elsewhere.ask(address, InnerRequest("GET", "/status.html"), answer_max_s=2.0)
     await until(lambda: len(one.broker.registry.living()) == 2)
     assert (await one.rest("PUT", "namespaces/public/default/unload")).status_code == 204
+
+
+async def test_the_broker_that_answers_judges_the_callers_rights_again() -> None:
+    """The one that asks has identified the caller, and may have judged by policies that have changed since."""
+    authorizer = Refusing("super user")
+    async with several(1, authorizer=authorizer) as (one,):
+        path = "/admin/v2/namespaces/public/default/unload"
+        answer = await one.app.inner(InnerRequest("PUT", path, role="somebody"))
+        assert (answer.status, authorizer.asked) == (403, ["super user somebody"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -12,10 +12,10 @@ from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.policy.namespace import ClusterRecord, NamespacePolicies
 from anabranch.broker.topics.creation import NewTopics
 from anabranch.controller.records import Records
-from anabranch.metadata.memory import MemoryMetadata, MemoryStore
-from anabranch.metadata.port import MetadataStore, Watch
+from anabranch.metadata.memory import MemoryMetadata
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import NamespaceName, TopicName
-from unit.broker.admin.across.several import NOW_MS, Member, several
+from unit.broker.admin.across.several import NOW_MS, LateStore, Member, several
 
 NAMESPACE = "/admin/v2/namespaces/public/taxis"
 WHOLE = "0x00000000_0xffffffff"
@@ -103,19 +103,6 @@ async def test_scalable_topics_that_other_brokers_lead_are_deleted_with_their_na
     assert {number for number, one in brokers[2].elsewhere.asked if "scalable" in one.path} == {0, 1}
 
 
-class LateStore:
-    """A session whose watches are late: they say nothing for as long as the test runs."""
-
-    def __init__(self, inner: MemoryStore) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def watch(self, prefix: str) -> Watch:
-        return self._inner.watch("/never")
-
-
 async def test_no_topic_is_made_in_a_namespace_that_another_broker_deletes() -> None:
     """Its own cached policies are a watch behind, so the broker must find the mark in the store."""
     store, namespace = MemoryMetadata(lambda: NOW_MS), NamespaceName("public", "empty")
@@ -146,3 +133,21 @@ async def test_no_topic_is_made_in_a_namespace_that_another_broker_deletes() -> 
     assert await one.partitioned_names(namespace) == []
     for resources in (one, other):
         await resources.close()
+
+
+async def test_what_was_set_through_one_broker_is_read_through_the_others_at_once() -> None:
+    """Also if their watches are late."""
+    async with several(2, late={1}) as (one, other):
+        retention, ttl = "retentionTimeInMinutes", "/admin/v2/namespaces/public/default/messageTTL"
+        path, topic_path = (
+            "/admin/v2/namespaces/public/default/retention",
+            "/admin/v2/persistent/public/default/t",
+        )
+        await one.call("PUT", topic_path)
+        for minutes in (5, 6):
+            await one.call("POST", path, json={retention: minutes, "retentionSizeInMB": -1})
+            assert (await other.get(path))[retention] == minutes
+            await one.call("POST", ttl, json=minutes)
+            assert await other.get(ttl) == minutes
+            await one.call("POST", f"{topic_path}/messageTTL?messageTTL={minutes}")
+            assert await other.get(f"{topic_path}/messageTTL") == minutes
