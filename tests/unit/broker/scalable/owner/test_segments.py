@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
 
+from anabranch.broker.catalog.owners import BrokerAddress
 from anabranch.broker.catalog.resources import topic_record_path
 from anabranch.broker.catalog.schemas import StoredSchema
 from anabranch.broker.errors import NotReadyError
@@ -15,10 +16,11 @@ from anabranch.controller.core.errors import SegmentGone, SegmentRefused, Segmen
 from anabranch.errors import AnabranchError
 from anabranch.model.layout import SegmentLayout
 from anabranch.model.names import TopicName
-from anabranch.model.position import Position
+from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.model.scalable import InitialPosition, ScalableTopic, topic_path
 from anabranch.model.segments import HashRange, Segment, SegmentId
 from anabranch.storage.core.topic_record import TopicRecord
+from anabranch.storage.port import LedgerState
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.scalable.cluster import TOPIC, Cluster, deleting, name_of, running
 
@@ -367,8 +369,18 @@ async def test_a_segment_that_moves_keeps_what_was_acked_and_is_found_at_its_new
         assert await cluster.nodes[1].read(name_of(segment), "s", 2) == [b"one", b"two"]
 
 
-async def test_an_owner_that_has_not_heard_of_the_move_is_fenced() -> None:
-    async with running(2) as cluster:
+class SilentMoves:
+    """Calls to brokers that do not answer them."""
+
+    async def last_word(self, incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        return None
+
+    async def tell_open(self, owner: BrokerAddress, topics: Sequence[TopicName]) -> None:
+        """It is not heard."""
+
+
+async def test_an_owner_that_has_not_heard_of_the_move_and_cannot_be_asked_is_fenced() -> None:
+    async with running(2, moves=lambda nodes: SilentMoves()) as cluster:
         (segment,) = await cluster.topic()
         await cluster.first.publish(name_of(segment), b"one")
         producer = await cluster.first.client.producer(str(name_of(segment)))
@@ -380,6 +392,19 @@ async def test_an_owner_that_has_not_heard_of_the_move_is_fenced() -> None:
         with pytest.raises(AnabranchError):
             await lost
         assert new.log.entries == 1
+
+
+async def test_an_owner_that_has_not_heard_of_the_move_keeps_the_topic_until_it_does() -> None:
+    async with running(2) as cluster:
+        (segment,) = await cluster.topic()
+        await cluster.first.publish(name_of(segment), b"one")
+        cluster.owners[1].moved[name_of(segment)] = 1
+        with pytest.raises(NotReadyError):
+            await cluster.nodes[1].broker.topic(name_of(segment))
+        await cluster.first.publish(name_of(segment), b"two")
+        cluster.move(name_of(segment), 1)
+        new = await cluster.nodes[1].broker.topic(name_of(segment))
+        assert new.log.entries == 2
 
 
 async def test_a_plan_goes_on_although_the_old_owner_has_sealed_nothing() -> None:
