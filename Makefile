@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-spark soak soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ soak-spark: setup  ## kill drivers, executors and brokers under a Spark query 20
 
 soak: setup  ## kill -9 fifty times under load and check every history (about 15 minutes; SOAK="--rounds 5")
 	@$(BIN)/python -m soak kill $(SOAK)
+
+soak-cluster: setup  ## kill, pause, stop and move single brokers of several under load (about 8 minutes; SOAK="--seconds 60")
+	@$(BIN)/python -m soak cluster $(SOAK)
 
 spark: setup  ## only the tests of Spark, on a real session
 	@bin/jre

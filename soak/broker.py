@@ -12,12 +12,29 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from soak.ports import free_port
 
 START_SECONDS_MAX = 60.0
+
+
+class _ToOwner(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to a topic's owner with the same method and body, as Pulsar's admin clients do."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if code != HTTPStatus.TEMPORARY_REDIRECT:
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return urllib.request.Request(
+            newurl, data=req.data, method=req.get_method(), headers=dict(req.header_items())
+        )
+
+
+_OPENER = urllib.request.build_opener(_ToOwner)
 
 
 def command() -> str:
@@ -127,7 +144,7 @@ class BrokerProcess:
             method=method,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with _OPENER.open(request, timeout=timeout) as response:
             text = response.read().decode()
         try:
             return json.loads(text)

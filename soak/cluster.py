@@ -20,9 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from soak import scalable
 from soak.cluster_process import METADATA, ClusterProcesses, stop_to_cut
 from soak.gaps import FaultMoment, receipt_times, table
 from soak.kill import Load, cut_tail, summary
+from soak.scalable_beside import ScalableBeside
 from soak.workload import BROKER_SETTINGS
 
 REST_ERRORS = (urllib.error.URLError, http.client.HTTPException, OSError)
@@ -182,7 +184,8 @@ class Conductor:
 def run(options: Options) -> int:
     """Returns the exit code: 0 if nothing was violated."""
     options.folder.mkdir(parents=True, exist_ok=True)
-    cluster = ClusterProcesses(options.folder / "data", BROKER_SETTINGS, brokers=options.brokers)
+    settings = {**scalable.SETTINGS, **BROKER_SETTINGS}
+    cluster = ClusterProcesses(options.folder / "data", settings, brokers=options.brokers)
     load = Load(cluster, options.folder, options.seed)
     conductor = Conductor(options, cluster, load)
     print(
@@ -193,8 +196,12 @@ def run(options: Options) -> int:
     try:
         cluster.start()
         load.start()
+        beside = ScalableBeside(cluster, options.folder, options.seed)
+        beside.prepare()
+        beside.start()
         conductor.run()
         end_ms = time.monotonic_ns() // 1_000_000
+        print(beside.finish(load.judge.violations), flush=True)
         load.finish()
         print(f"\n{len(conductor.faults)} faults, seed {options.seed}: {load.judge.figures()}")
         print(*table(receipt_times(load.workload, options.folder), conductor.faults, end_ms), sep="\n")

@@ -276,7 +276,7 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
             await cancel(subscribing)
             world.is_calm = True
             await asyncio.gather(*sending)
-            await _settle(world, options.quiet_s)
+            await settle(world, options.quiet_s)
         except EXPECTED as error:
             world.history.violations.append(f"the run did not end: {error!r}")
         finally:
@@ -286,7 +286,7 @@ async def _run(options: Options, broker: BrokerProcess) -> int:
         return _report(options, conductor, time.monotonic() - began)
 
 
-async def _settle(world: World, quiet_s: float) -> None:
+async def settle(world: World, quiet_s: float) -> None:
     """Waits until every expected message has come, as long as anything still comes."""
     before, changed = -1, time.monotonic()
     while time.monotonic() - changed < quiet_s:
