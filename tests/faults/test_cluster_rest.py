@@ -15,6 +15,9 @@ from anabranch import blocking
 from harness.broker_process import until
 from harness.cluster_process import ClusterProcess, broker
 
+# Several processes start in each test, and a busy machine takes its time.
+pytestmark = pytest.mark.timeout(300)
+
 RIDES = "persistent://public/default/rides"
 TOPIC = "/admin/v2/persistent/public/default/rides"
 PARTITIONS = 12
