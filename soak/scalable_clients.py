@@ -6,10 +6,11 @@ All of them live in one process, so that one history holds what they saw in the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,6 +51,16 @@ class World:
 
     def client(self) -> Client:
         return Client(self.url, chance=random.Random(self.chance.getrandbits(64)))
+
+
+@contextlib.contextmanager
+def crashed_unless_done(client: Client) -> Iterator[None]:
+    """A client whose opening or closing fails, or is cancelled, leaves no connection behind."""
+    try:
+        yield
+    except BaseException:
+        client.crash()
+        raise
 
 
 # -- messages: a key follows from producer and number, so that they can be made again
@@ -107,25 +118,25 @@ class Producing:
                     await asyncio.sleep(burst / self._per_second)
             except EXPECTED as error:
                 world.note(f"{self.name}: {error!r}")
+            else:
+                world.crashes += 1
+            finally:
                 producer.crash()
-                continue
-            world.crashes += 1
-            producer.crash()
 
     async def _open(self) -> Producer:
         while True:
+            self._client = self._world.client()
             try:
-                self._client = self._world.client()
-                async with asyncio.timeout(OPEN_SECONDS_MAX):
-                    return await self._client.producer(
-                        self._world.topic,
-                        name=self.name if self._is_restless else None,
-                        create=False,
-                        chunking=self._is_chunking,
-                        send_timeout_s=None,
-                    )
+                with crashed_unless_done(self._client):
+                    async with asyncio.timeout(OPEN_SECONDS_MAX):
+                        return await self._client.producer(
+                            self._world.topic,
+                            name=self.name if self._is_restless else None,
+                            create=False,
+                            chunking=self._is_chunking,
+                            send_timeout_s=None,
+                        )
             except EXPECTED as error:
-                self._client.crash()
                 self._world.note(f"{self.name} cannot open: {error!r}")
                 await asyncio.sleep(0.2)
 
@@ -217,16 +228,18 @@ class Member:
             consumer.crash()
             return
         world.leaves += 1
-        async with asyncio.timeout(30):
-            await self._client.close()
+        with crashed_unless_done(self._client):
+            async with asyncio.timeout(30):
+                await self._client.close()
 
     async def _open(self, name: str) -> StreamConsumer | QueueConsumer:
         client = self._client = self._world.client()
         how = client.stream_consumer if self._is_stream else client.queue_consumer
-        async with asyncio.timeout(OPEN_SECONDS_MAX):
-            return await how(
-                self._world.topic, self._subscription, consumer_name=name, start="earliest", create=False
-            )
+        with crashed_unless_done(client):
+            async with asyncio.timeout(OPEN_SECONDS_MAX):
+                return await how(
+                    self._world.topic, self._subscription, consumer_name=name, start="earliest", create=False
+                )
 
     async def _take(self, consumer: StreamConsumer | QueueConsumer, message: Message) -> None:
         sent, is_whole = sent_of(message)
@@ -293,8 +306,10 @@ class LoneReader:
         who = f"{self.NAME}#{self._lives}"
         world.history.opened(who)
         start: Start = "earliest" if self._kept is None else self._kept
-        async with asyncio.timeout(OPEN_SECONDS_MAX):
-            consumer = await world.client().checkpoint_consumer(world.topic, start=start, create=False)
+        client = world.client()
+        with crashed_unless_done(client):
+            async with asyncio.timeout(OPEN_SECONDS_MAX):
+                consumer = await client.checkpoint_consumer(world.topic, start=start, create=False)
         ends = time.monotonic() + chance.uniform(3.0, 15.0)
         try:
             await self._read(consumer, who, ends)

@@ -25,3 +25,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     well, and Python before 3.11.8 cannot do one within the other (gh-106905)."""
     if isinstance(item, pytest.Function) and isinstance(item.instance, unittest.TestCase):
         gc.collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file: what the file left open is charged to it, not to whoever runs later."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
