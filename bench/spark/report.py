@@ -121,7 +121,10 @@ def _line(results: Results, case: str, data: str, title: str) -> str:
 
 
 def cpu_table(results: Results) -> str:
-    """How many rows one second of CPU processes."""
+    """How many rows one second of CPU processes.
+
+    Without disturbed runs: a worker of Spark that ends takes its CPU seconds along, and they seem to be others'.
+    """
     lines = [
         f"| case, k rows per CPU second | {' | '.join(TITLES.values())} | vs Kafka | vs Kafka, tuned |",
         "|---" * (len(TITLES) + 3) + "|",
@@ -129,7 +132,11 @@ def cpu_table(results: Results) -> str:
     for case, title in CASES.items():
         for data in dict.fromkeys(one.data for one in results.runs if one.case == case):
             found = {
-                system: [one.rows_per_cpu_second for one in results.runs if _is_of(one, case, data, system)]
+                system: [
+                    one.rows_per_cpu_second
+                    for one in results.runs
+                    if _is_of(one, case, data, system) and one.others_cores <= DISTURBED_CORES
+                ]
                 for system in TITLES
             }
             ratios = [
