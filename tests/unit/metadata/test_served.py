@@ -405,7 +405,8 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_holds_nobody(
 
 
 async def test_more_requests_than_the_limit_are_all_answered(tmp_path: Path, server: MetadataServer) -> None:
-    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    # Client and server share a loop here: beside a load the client hears nothing for longer than it waits by default.
+    store = await RemoteMetadata.connect(socket_of(tmp_path), silence_max_s=600)
     count = 2 * REQUESTS_MAX
     done = await asyncio.gather(*(store.put("/n", b"") for _ in range(count)))
     assert [node.version for node in done] == list(range(count))
@@ -413,7 +414,7 @@ async def test_more_requests_than_the_limit_are_all_answered(tmp_path: Path, ser
 
 
 async def test_a_long_scan_comes_in_pages_with_everything(tmp_path: Path, server: MetadataServer) -> None:
-    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    store = await RemoteMetadata.connect(socket_of(tmp_path), silence_max_s=600)
     await asyncio.gather(
         *(store.put(f"/s/{n:05}", b"x" * (300_000 if n % 400 == 0 else 5)) for n in range(2001))
     )
