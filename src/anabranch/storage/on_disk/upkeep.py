@@ -83,7 +83,8 @@ class DiskUpkeep:
     async def rewritten_loaded(self) -> None:
         """Returns once the catalog has the rewritten files that were there at the start."""
         if self._loading is not None:
-            await self._loading
+            # A caller that gives up must not end the loading for all others.
+            await asyncio.shield(self._loading)
 
     async def _load_rewritten(self) -> None:
         # Half-written files of a shared log may be another process's, which is at work on them.
