@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ def looked_up(broker: BrokerProcess, topic: str, what: str = "") -> str:
     return found if what else str(json.loads(found)["httpUrl"]).partition("://")[2]
 
 
+def is_at(broker: BrokerProcess, topic: str, owner: str) -> bool:
+    return looked_up(broker, topic) == owner
+
+
 def test_a_new_namespace_is_shared_by_all_brokers_and_an_operator_moves_its_bundles(
     tmp_path: Path, capsys: Capture
 ) -> None:
@@ -68,7 +73,7 @@ def test_a_new_namespace_is_shared_by_all_brokers_and_an_operator_moves_its_bund
         for target in (*brokers, brokers[0]):
             words = ("namespaces", "unload", "public/default", "--bundle", bundle)
             told(cluster, capsys, *words, "--destination-broker", target)
-            until(lambda target=target: looked_up(cluster, topic) == target)
+            until(partial(is_at, cluster, topic, target))
             with blocking.connect(cluster.url) as client:
                 reader = client.checkpoint_consumer(topic, start="earliest")
                 assert reader.receive(timeout_s=60).value == b"x"
