@@ -181,6 +181,7 @@ class Broker:
             self.log,
             ConnectionLimits(config.broker_max_connections, config.broker_max_connections_per_ip),
             unconfirmed_bytes_max=config.max_pending_publish_bytes,
+            may_have_peers=self.is_one_of_several,
         )
         self.sessions = self.connections.sessions
         self._session_settings = SessionSettings(
