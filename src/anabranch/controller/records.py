@@ -104,6 +104,16 @@ class Records:
             raise TopicExists(f"{topic} exists already") from None
         return written.version
 
+    async def remove_new(self, topic: TopicName, if_version: int) -> None:
+        """Removes a record that has been used for nothing, if it still has that version: if it has another, it is being
+        deleted already. TooBusy if something was stored below it."""
+        try:
+            await self._metadata.delete(topic_path(topic), if_version=if_version)
+        except VersionConflict:
+            return
+        except NotEmpty:
+            raise TooBusy(f"something was written below {topic} while it was removed") from None
+
     async def store_topic(self, topic: TopicName, record: ScalableTopic, if_version: int) -> int:
         """Stores the record and returns the new version; VersionConflict if the stored record has changed."""
         found = await self.topic(topic, fresh=True)

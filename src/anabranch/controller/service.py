@@ -7,6 +7,7 @@ broker asked for such a change stands for election if the topic has no leader, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,10 @@ class ScalingPort(Protocol):
         ...
 
 
+async def _no_check(topic: TopicName) -> None:
+    """Every topic may stay."""
+
+
 class ScalableTopics:
     def __init__(
         self,
@@ -114,7 +119,9 @@ class ScalableTopics:
         settings: ControllerSettings | None = None,
         classic: Classic | None = None,
         candidates: Candidates | None = None,
+        check_new: Callable[[TopicName], Awaitable[None]] = _no_check,
     ) -> None:
+        """`check_new` is asked once a new topic's record is stored, and raises if the topic may not stay."""
         self.metadata = metadata
         self.segments = segments
         self.service_url = service_url
@@ -123,6 +130,7 @@ class ScalableTopics:
         self.feed = TopicFeed(metadata)
         self._classic = classic or NoClassic()
         self._candidates = candidates or OnlyCandidate()
+        self._check_new = check_new
         self._parts = ControllerParts(
             metadata,
             self.records,
@@ -245,12 +253,26 @@ class ScalableTopics:
         generation = await self.records.new_generation()
         layout = SegmentLayout.initial(segments, await self.metadata.now_ms(), new_topic_id())
         record = ScalableTopic(layout, generation, dict(properties or {}))
-        await self.records.create_topic(topic, record)
+        version = await self.records.create_topic(topic, record)
+        try:
+            await self._check_new(topic)
+        except AnabranchError:
+            await self._take_back(topic, version)
+            raise
         # Metadata first. If this broker dies here, the next controller creates the missing segments.
         for first in range(0, segments, CREATED_AT_ONCE):
             made = layout.active[first : first + CREATED_AT_ONCE]
             await asyncio.gather(*(self.segments.create(topic, segment, ()) for segment in made))
         return record
+
+    async def _take_back(self, topic: TopicName, version: int) -> None:
+        """Removes a record that this broker stored a moment ago, with that version."""
+        try:
+            await self.records.remove_new(topic, version)
+        except TooBusy:
+            # A broker leads it already.
+            with contextlib.suppress(TopicMissing):
+                await self.delete(topic, force=True)
 
     async def get(self, topic: TopicName) -> ScalableTopic | None:
         """The record; None if there is none."""

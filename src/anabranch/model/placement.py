@@ -2,8 +2,9 @@
 
 Every broker computes the same from the same brokers, without asking anybody. Each pair of bundle and broker has a score
 (rendezvous hashing), and pairs are taken from the highest score down. A broker that has its share of the namespace's
-bundles gets no more: with four bundles, which is the default, a hash alone would leave one of three brokers without any
-in most cases. Some more bundles than necessary move when a broker comes or goes; that is the price.
+bundles gets no more: with four bundles, as namespaces of a single broker have them, a hash alone would leave one of
+three brokers without any in most cases. Some more bundles than necessary move when a broker comes or goes; that is the
+price.
 """
 
 from __future__ import annotations

@@ -106,6 +106,8 @@ class Requests:
     def _connect(self, session: ClientSession, connect: pb.CommandConnect) -> None:
         if connect.auth_method_name == PEER_METHOD:
             self._peers.connect(session, connect)
+        elif session.excess is not None:
+            session.refuse(session.excess)
         else:
             self._sign_in.connect(session, connect, lambda: self._accept(session))
 

@@ -7,10 +7,15 @@ from typing import Final
 
 from anabranch.broker.connection.limits import ConnectionLimits
 from anabranch.broker.connection.session import ClientSession
+from anabranch.broker.errors import NotAllowedError
 from anabranch.storage.port import LogStore
 
 # The longest pause. Shorter than the keep-alive: pings, acks and flow share the socket with publishes.
 PAUSE_MAX_S: Final = 5.0
+# Links of other brokers are not limited, and only the handshake shows that a connection is one. So many connections
+# beyond the limits may be open until they have shown it, each for so long.
+UNPROVEN_MAX: Final = 64
+UNPROVEN_MAX_S: Final = 5.0
 
 
 class ServedConnections:
@@ -23,9 +28,11 @@ class ServedConnections:
         limits: ConnectionLimits,
         *,
         unconfirmed_bytes_max: int,
+        may_have_peers: bool = False,
     ) -> None:
         """Reading from publishers pauses while the log has more than `unconfirmed_bytes_max` bytes to confirm, and
-        resumes below half of that."""
+        resumes below half of that. `may_have_peers`: connections may be links of other brokers, which the limits do not
+        apply to."""
         self.sessions: dict[ClientSession, None] = {}  # In the order of their opening.
         self.opened_total = 0
         self.refused_total = 0
@@ -35,15 +42,35 @@ class ServedConnections:
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._paused: dict[ClientSession, None] = {}
         self._resuming: asyncio.TimerHandle | None = None
+        self._may_have_peers = may_have_peers
+        # Connections beyond the limits that may turn out to be links, and the timers that end them.
+        self._unproven: dict[ClientSession, asyncio.TimerHandle] = {}
 
     def opened(self, session: ClientSession) -> None:
         """Adds the session. NotAllowedError if there are too many connections; the caller then closes the session."""
         self.sessions[session] = None
         self.opened_total += 1
-        self._limits.opened(session.host)
+        try:
+            self._limits.opened(session.host)
+        except NotAllowedError as error:
+            if not self._may_have_peers or len(self._unproven) >= UNPROVEN_MAX:
+                raise
+            session.excess = error
+            self._unproven[session] = self._loop.call_later(UNPROVEN_MAX_S, session.refuse, error)
+
+    def became_peer(self, session: ClientSession) -> None:
+        """The session is the link of another broker, which does not count."""
+        self._proven(session)
+        self._limits.closed(session.host)
+
+    def _proven(self, session: ClientSession) -> None:
+        session.excess = None
+        if (timer := self._unproven.pop(session, None)) is not None:
+            timer.cancel()
 
     def closed(self, session: ClientSession) -> None:
-        if session in self.sessions:
+        self._proven(session)
+        if session in self.sessions and not session.peer:
             self._limits.closed(session.host)
         self.sessions.pop(session, None)
         self._paused.pop(session, None)

@@ -77,7 +77,10 @@ class Surroundings(Protocol):
         """Whether the log has so much to confirm that publishers must not be read."""
 
     def opened(self, session: ClientSession) -> None:
-        """NotAllowedError if there are too many connections."""
+        """NotAllowedError if there are too many connections. Else it may set `excess`."""
+
+    def became_peer(self, session: ClientSession) -> None:
+        """The session is the link of another broker."""
 
     def closed(self, session: ClientSession) -> None: ...
 
@@ -138,6 +141,8 @@ class ClientSession(asyncio.BufferedProtocol):
         # For another broker's connection: its handshake, and its id once that is done.
         self.peering: AcceptingHandshake | None = None
         self.peer = ""
+        # Why the connection is one too many, unless it is another broker's.
+        self.excess: NotAllowedError | None = None
         self.is_open = False
         self.is_writable = True
         self._decoder = FrameDecoder(
@@ -186,6 +191,7 @@ class ClientSession(asyncio.BufferedProtocol):
     def become_peer(self, peer: str) -> None:
         """The connection belongs to the broker of that id, which is trusted with larger answers."""
         self.peer = peer
+        self._surroundings.became_peer(self)
         self._unread_bytes_max = max(self._unread_bytes_max, PEER_UNREAD_BYTES_MAX)
 
     def sign_in(self, identity: Identity) -> None:

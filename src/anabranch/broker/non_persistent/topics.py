@@ -11,7 +11,7 @@ from anabranch.broker.catalog.owners import Owners, check_mine
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.config.listeners import Addresses
-from anabranch.broker.errors import NotAllowedError, TopicNotFoundError
+from anabranch.broker.errors import NotAllowedError, NotReadyError, TopicNotFoundError
 from anabranch.broker.non_persistent.topic import NonPersistentTopic
 from anabranch.broker.policy.namespace import NamespacePolicies
 from anabranch.broker.topics.creation import NewTopics
@@ -78,6 +78,9 @@ class NonPersistentTopics:
         # Another request may have created it meanwhile.
         made = self._topics.get(name)
         if made is None:
+            if not self._owners.is_mine(name):
+                # It moved since it was checked: nothing would close it here.
+                raise NotReadyError(f"{name} has moved to another broker: look it up again")
             made = NonPersistentTopic(
                 name,
                 policies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from anabranch.broker.catalog.resources import PARTITIONED, Resources
+from anabranch.broker.catalog.resources import PARTITIONED, NamespaceNotFound, Resources
 from anabranch.broker.catalog.topic_policies import TopicPolicyStore
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import TopicNotFoundError
@@ -56,6 +56,11 @@ class ClassicTopics:
         if partitions := 0 if name.is_partition else await resources.partitions(name):
             return [name.partition(n) for n in range(partitions)]
         return [name] if await resources.topic_exists(name) else ()
+
+    async def check_namespace(self, topic: TopicName) -> None:
+        """NamespaceNotFound if another broker has begun to delete the topic's namespace."""
+        if await self._resources.is_deleting(topic.namespace):
+            raise NamespaceNotFound(topic.namespace)
 
     async def topic_id(self, topic: TopicName) -> str:
         try:
@@ -115,6 +120,7 @@ def scalable_topics(
         settings=settings,
         classic=classic,
         candidates=candidates,
+        check_new=classic.check_namespace,
     )
     # If a classic topic gets more partitions, they show as segments at once.
     topics.feed.follow(PARTITIONED, _partitioned_topic, StalePart.PARTITIONS)

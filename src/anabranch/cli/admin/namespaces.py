@@ -15,6 +15,7 @@ from anabranch.cli.parsing.options import UsageError
 
 RIGHTS = "produce, consume, functions, sources, sinks, packages"
 _PATH = "/namespaces/{namespace}"
+_BUNDLE = "a range of hashes, as `namespaces bundles` shows its edges: 0x00000000_0x40000000"
 _ROLE = arg("role", help="as tokens and certificates name it")
 
 
@@ -24,6 +25,12 @@ def bundles(count: int) -> dict[str, Any]:
         raise UsageError("--bundles: at least 1")
     boundaries = [f"0x{min(index * (1 << 32) // count, 0xFFFFFFFF):08x}" for index in range(count + 1)]
     return {"numBundles": count, "boundaries": boundaries}
+
+
+def check_unload(arguments: argparse.Namespace) -> None:
+    """An unload has no body. Only a single bundle can be sent somewhere."""
+    if arguments.destination_broker is not None and arguments.bundle is None:
+        raise UsageError("--destination-broker needs --bundle: bundles are moved one by one")
 
 
 REQUESTS = (
@@ -60,8 +67,25 @@ REQUESTS = (
         "unload",
         "close a namespace's topics; its clients open them again",
         "PUT",
-        _PATH + "/unload",
-        (NAMESPACE,),
+        _PATH + "{bundle}/unload",
+        (
+            NAMESPACE,
+            arg("-b", "--bundle", metavar="RANGE", help=f"only the topics of this bundle: {_BUNDLE}"),
+            arg(
+                *("-d", "--destination-broker"),
+                query="destinationBroker",
+                metavar="HOST:PORT",
+                help="give the bundle to this broker, as `brokers list` names it",
+            ),
+        ),
+        check_unload,
+    ),
+    Request(
+        "split-bundle",
+        "make two bundles of one, so that two brokers can share its topics",
+        "PUT",
+        _PATH + "{bundle}/split",
+        (NAMESPACE, arg("-b", "--bundle", required=True, metavar="RANGE", help=_BUNDLE)),
     ),
     Request(
         "clear-backlog",

@@ -106,7 +106,7 @@ def _quoted(name: str, value: Any) -> str:
         return TopicName.parse(value).rest_path
     if name == "schema_topic":
         return TopicName.parse(value).schema_path
-    if name in ("version", "subscription"):  # An optional end of the path.
+    if name in ("version", "subscription", "bundle"):  # An optional part of the path.
         return "" if value is None else "/" + quote(str(value), safe="")
     if name == "value":
         # Pulsar's own client encodes values of settings twice, and brokers decode them twice.

@@ -55,9 +55,11 @@ def declare_broker(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(arguments: argparse.Namespace) -> Loaded:
-    """Reads the settings from all their sources."""
+    """Reads the settings from all their sources, with the defaults for as many brokers as they ask for."""
     from anabranch.broker.config.config import loaded
+    from anabranch.broker.config.shared_defaults import for_brokers
     from anabranch.broker.config.sources import GivenSetting, SettingOrigin
+    from anabranch.broker.config.units import broker_count
     from anabranch.cli.parsing.options import pairs
 
     flags = [
@@ -68,4 +70,5 @@ def settings(arguments: argparse.Namespace) -> Loaded:
         value = getattr(arguments, flag[2:].replace("-", "_"))
         if value is not None:
             flags.append(GivenSetting(name, value, SettingOrigin("flag", flag)))
-    return loaded(Path(arguments.config) if arguments.config else None, os.environ, flags)
+    found = loaded(Path(arguments.config) if arguments.config else None, os.environ, flags)
+    return for_brokers(found, broker_count(found.config.brokers, os.cpu_count() or 1))

@@ -18,7 +18,6 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,13 +29,15 @@ from anabranch.storage.on_disk.cache import EntryCache
 from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.files import Files, OsFiles
 from anabranch.storage.on_disk.holds import PlanHolds
-from anabranch.storage.on_disk.indexing import Indexed, index_incarnation, wal_numbers
+from anabranch.storage.on_disk.log_reading import LogReading
 from anabranch.storage.on_disk.names import LedgerName, NameWriter
-from anabranch.storage.on_disk.reader import FileReader
-from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, Rewriter, load_rewritten
+from anabranch.storage.on_disk.other_logs import OtherLogs
+from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, Rewriter
 from anabranch.storage.on_disk.rewrite_worker import rewrite_in_process
-from anabranch.storage.on_disk.sharing import ASK_MS, GRACE_MS, LOOK_SECONDS, Sharing
+from anabranch.storage.on_disk.sharing import ASK_MS, GRACE_MS, Sharing
 from anabranch.storage.on_disk.space import SpacePolicy
+from anabranch.storage.on_disk.space_watch import SpaceWatch
+from anabranch.storage.on_disk.upkeep import DiskUpkeep
 from anabranch.storage.on_disk.wal import WriteAheadLog
 from anabranch.storage.port import (
     Entry,
@@ -47,7 +48,6 @@ from anabranch.storage.port import (
     Living,
     LogError,
     LogInUseError,
-    LogMissingError,
     ReadPlan,
 )
 
@@ -59,14 +59,8 @@ T = TypeVar("T")
 
 READER_THREADS = 4
 
-# How often the files of a shared log are counted.
-_COUNT_SECONDS = 5.0
 # How long a caller of `reclaim` waits for its turn in a shared log.
 _TURN_SECONDS = 30.0
-# How often a plan is made again because files were exchanged meanwhile.
-_PLAN_TRIES = 20
-# How often an entry is looked for whose file another process may be rewriting.
-_READ_TRIES = 4
 
 
 def new_incarnation(clock_ms: Callable[[], int]) -> Incarnation:
@@ -103,43 +97,26 @@ class FileLogStore:
         rewriter: Rewriter = rewrite_in_process,
     ) -> None:
         self._root = root
-        self._clock_ms = clock_ms
         self._files: Files = files or OsFiles()
         self._incarnation = incarnation or new_incarnation(clock_ms)
         self._is_shared = is_shared
-        self._plan_ms = plan_ms
         self._folder = root / "wal" / self._incarnation
         self._catalog = Catalog()
         self._cache = EntryCache(cache_bytes)
         # Reads of the newest ledgers, each of many entries: those answered from the cache, and the others.
         self._cache_hits = 0
         self._cache_misses = 0
-        self._free_bytes = 0  # As of the last check of the disk.
-        self._is_space_known = False
         self._live = Liveness(self._incarnation, is_shared=is_shared)
-        self._reader = FileReader(self._files, self._catalog)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
-        # States taken from other incarnations, and the files of those that have been indexed.
-        self._taken: dict[Incarnation, fences.FinalStates] = {}
-        self._indexed: dict[Incarnation, Indexed] = {}
-        self._learning = asyncio.Lock()
-        # What callers wait to take, by incarnation: one recovery answers all of them.
-        self._asked: dict[Incarnation, list[Collection[LedgerId]]] = {}
+        self._others = OtherLogs(root, self._incarnation, self._files, self._readers, self._catalog)
         self._locks: list[int] = []
         self._is_started = False
-        self._space = SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes)
-        self._spare_bytes = file_bytes
         self._background: asyncio.Task[None] | None = None
         self._reclaim_seconds = reclaim_seconds
         self._files_changed = asyncio.Event()
-        self._is_reclaim_wanted = False
-        self._reclaiming = asyncio.Lock()
-        self._loading_rewritten: asyncio.Task[None] | None = None
-        self._are_others_loaded = False
         self._holds = PlanHolds(self._files, root) if is_shared else None
         self._names = NameWriter(self._files, self._folder, self._helper) if is_shared else None
-        self._rewriter = rewriter
         self._reclaimer = Reclaimer(
             root,
             self._incarnation,
@@ -172,10 +149,6 @@ class FileLogStore:
         )
         # None unless other processes use the root.
         self._sharing: Sharing | None = None
-        self._looked_at = 0.0
-        # The bytes of the whole log, and when they were counted.
-        self._shared_bytes = 0
-        self._counted_at = float("-inf")
         if self._holds is not None:
             self._sharing = Sharing(
                 root,
@@ -192,6 +165,47 @@ class FileLogStore:
                 ask_ms=ask_ms,
                 grace_ms=grace_ms,
             )
+        self._space = SpaceWatch(
+            SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes),
+            root,
+            self._files,
+            self._readers,
+            self._catalog,
+            self._reclaimer,
+            spare_bytes=file_bytes,
+            count_all=self._sharing.disk_bytes if self._sharing is not None else None,
+        )
+        self._upkeep = DiskUpkeep(
+            root,
+            self._incarnation,
+            self._files,
+            self._readers,
+            self._catalog,
+            self._live,
+            self._others,
+            self._reclaimer,
+            self._wal,
+            rewriter,
+            clock_ms,
+            sharing=self._sharing,
+            holds=self._holds,
+            names=self._names,
+        )
+        self._reading = LogReading(
+            self._incarnation,
+            self._files,
+            self._readers,
+            self._catalog,
+            self._live,
+            self._others,
+            self._upkeep,
+            self._reclaimer,
+            self._wal.writers,
+            clock_ms,
+            plan_ms=plan_ms,
+            sharing=self._sharing,
+            holds=self._holds,
+        )
 
     @property
     def incarnation(self) -> Incarnation:
@@ -207,12 +221,10 @@ class FileLogStore:
 
     @property
     def capacity_bytes(self) -> int | None:
-        if not self._is_space_known:
-            return None
-        return self._space.capacity(free=self._free_bytes, used=self._disk_bytes())
+        return self._space.capacity_bytes()
 
     def told_space(self) -> str:
-        return self._space.told(free=self._free_bytes, used=self._disk_bytes())
+        return self._space.told()
 
     def on_accepting_change(self, callback: Callable[[bool], None]) -> None:
         self._accepting_callbacks.append(callback)
@@ -240,8 +252,8 @@ class FileLogStore:
             raise LogError(f"cannot write the log in {self._folder}: {error}") from error
         self._is_started = True
         await self._check_space()
-        # Both are awaited or cancelled by `close`.
-        self._loading_rewritten = asyncio.create_task(self._load_rewritten())
+        self._upkeep.start()
+        # Cancelled by `close`.
         self._background = asyncio.create_task(self._look_after())
 
     def _prepare_folders(self) -> None:
@@ -270,10 +282,10 @@ class FileLogStore:
             self._release()
             return
         self._is_started = False
-        for task in (self._background, self._loading_rewritten):
-            assert task is not None
-            task.cancel()
-            await asyncio.wait([task])
+        assert self._background is not None
+        self._background.cancel()
+        await asyncio.wait([self._background])
+        await self._upkeep.close()
         await self._wal.stop_appends()
         is_whole = self._wal.error is None
         states = self._local_states(self._wal.writers)
@@ -307,12 +319,9 @@ class FileLogStore:
     async def _in_helper(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._helper, call, *args)
 
-    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *args)
-
     def _file_changed(self) -> None:
         """A file was begun or finished: space has shrunk, and there may be something to reclaim."""
-        self._is_reclaim_wanted = True
+        self._upkeep.is_wanted = True
         self._files_changed.set()
 
     # -- in the background
@@ -326,122 +335,27 @@ class FileLogStore:
             self._files_changed.clear()
             try:
                 await self._check_space()
-                if self._live.is_retained and (self._is_reclaim_wanted or self._is_look_due()):
-                    self._is_reclaim_wanted = False
-                    await self._reclaim(is_thorough=not self.is_accepting)
+                is_due = self._upkeep.is_wanted or not self.is_accepting or self._upkeep.is_look_due()
+                if self._live.is_retained and is_due:
+                    self._upkeep.is_wanted = False
+                    await self._upkeep.reclaim(is_thorough=not self.is_accepting)
                     await self._check_space()
                     if not self.is_accepting:
-                        self._let_newest_go()
+                        self._upkeep.let_newest_go()
             except (OSError, LogError) as error:
                 log.warning("reclaiming disk failed, trying again: %s", error)
             except Exception:
                 # A bug of ours. Without this task the free space would be neither watched nor reclaimed.
                 log.exception("reclaiming disk failed, trying again")
 
-    def _is_look_due(self) -> bool:
-        """Whether disk may be given back although nothing has changed here."""
-        if not self.is_accepting:
-            return True
-        return self._sharing is not None and self._loop_time() - self._looked_at >= LOOK_SECONDS
-
-    def _loop_time(self) -> float:
-        return asyncio.get_running_loop().time()
-
     async def _check_space(self) -> None:
-        if self._sharing is not None and self._loop_time() - self._counted_at >= _COUNT_SECONDS:
-            self._shared_bytes = await self._in_reader(self._sharing.disk_bytes)
-            self._counted_at = self._loop_time()
-        free = self._free_bytes = await self._in_reader(self._files.free_bytes, self._root)
-        self._is_space_known = True
         was = self.is_accepting
-        now = self._space.is_accepting(free=free, used=self._disk_bytes(), was_accepting=was)
+        now = await self._space.check(was_accepting=was)
         if now != was:
             log.warning("publishing %s: %s", "resumes" if now else "stops", self.told_space())
             self._wal.is_refusing = not now
             for callback in self._accepting_callbacks:
                 _tell(callback, now)
-
-    def _let_newest_go(self) -> None:
-        """Begins a new checkpoint if that frees much space. The newest full file stays for its checkpoint, however dead
-        it is. If a burst has made it a multiple of the others, it may hold all the space that publishing waits for."""
-        own = [
-            file
-            for file in self._catalog.files.values()
-            if file.incarnation == self._incarnation and file.is_finished and not file.is_rewritten
-        ]
-        newest = max(own, key=lambda file: file.number, default=None)
-        if newest is None or newest.disk_bytes < 2 * self._wal.open_disk_bytes:
-            return
-        if 2 * sum(row.size for row in self._live.rows(newest)) < newest.disk_bytes:
-            self._wal.begin_file()
-
-    def _disk_bytes(self) -> int:
-        if self._sharing is not None:
-            return self._shared_bytes
-        known = sum(file.disk_bytes for file in self._catalog.files.values())
-        return known + self._spare_bytes + self._reclaimer.doomed_bytes
-
-    async def _load_rewritten(self) -> None:
-        # Half-written files of a shared log may be another process's, which is at work on them.
-        load = partial(load_rewritten, may_remove=self._sharing is None)
-        found = await self._in_reader(load, self._files, self._root)
-        for file in found:
-            self._catalog.add_indexed(file)
-        if self._sharing is not None:
-            self._sharing.loaded(found)
-
-    async def _load_others(self) -> None:
-        """Indexes everything under the root, once: only then is it known what is dead."""
-        assert self._loading_rewritten is not None
-        await self._loading_rewritten
-        if self._are_others_loaded:
-            return
-        for name in sorted(await self._in_reader(self._files.list, self._root / "wal")):
-            if name != self._incarnation:
-                await self._take(Incarnation(name), None)
-                await self._index(Incarnation(name))
-        self._are_others_loaded = True
-
-    async def _reclaim(self, *, is_thorough: bool, wait_s: float = 0.0) -> None:
-        async with self._reclaiming:
-            if self._sharing is not None:
-                await self._reclaim_shared(self._sharing, is_thorough=is_thorough, wait_s=wait_s)
-                return
-            await self._load_others()
-            await self._reclaimer.run(is_thorough=is_thorough)
-            await self._remove_empty_folders()
-
-    async def _reclaim_shared(self, sharing: Sharing, *, is_thorough: bool, wait_s: float) -> None:
-        """Gives back what is dead of our own log, and in our turn what has no writer."""
-        assert self._loading_rewritten is not None
-        await self._loading_rewritten
-        self._looked_at = self._loop_time()
-        if self._holds is not None:
-            await self._in_reader(self._holds.drop_expired, self._clock_ms())
-        async with sharing.turn(wait_s) as lock:
-            await sharing.learn(has_turn=lock is not None, is_thorough=is_thorough)
-            if lock is None:
-                await sharing.refresh()
-                await self._reclaimer.run(is_thorough=is_thorough, scope=sharing.is_own, may_rewrite=False)
-            else:
-                await self._reclaimer.run(
-                    is_thorough=is_thorough, scope=sharing.is_ours, rewriter=self._rewriter_with(lock)
-                )
-                for incarnation in await sharing.remove_folders():
-                    self._indexed.pop(incarnation, None)
-                    self._taken.pop(incarnation, None)
-        self._is_reclaim_wanted = self._is_reclaim_wanted or sharing.has_doubts
-        own = self._live.of(self._incarnation)
-        if self._names is not None and self._names.wants_rewriting(len(own)):
-            self._names.rewrite(
-                (ledger, LedgerName(one.incarnation, one.record, one.is_named)) for ledger, one in own
-            )
-
-    def _rewriter_with(self, lock: int) -> Rewriter:
-        """The rewriting process keeps the turn until it ends, also if this one is killed."""
-        return (
-            partial(rewrite_in_process, lock=lock) if self._rewriter is rewrite_in_process else self._rewriter
-        )
 
     def _name_of(self, ledger: int) -> LedgerName | None:
         if self._sharing is not None:
@@ -452,18 +366,6 @@ class FileLogStore:
             if wanted and wanted.record
             else None
         )
-
-    async def _remove_empty_folders(self) -> None:
-        """Removes folders of incarnations without files. None of their writers can be alive: it would hold the root's
-        lock."""
-        used = {file.incarnation for file in self._catalog.files.values()}
-        # A plan may name files that are out of the catalog: until it expires, they and their folders stay.
-        used |= self._live.incarnations() | self._reclaimer.doomed_incarnations
-        for incarnation in [one for one in self._indexed if one not in used]:
-            del self._indexed[incarnation]
-            self._taken.pop(incarnation, None)
-            with contextlib.suppress(FileNotFoundError):
-                await self._in_reader(self._files.remove_folder, self._root / "wal" / incarnation)
 
     # -- writing
 
@@ -503,100 +405,18 @@ class FileLogStore:
                 return self._local_states(closed)
             # Another broker took some of them: the answer that it stored counts.
         with self._live.taking():
-            states = (await self._take(incarnation, ledgers)).states
+            states = (await self._others.take(incarnation, ledgers)).states
             found = states if ledgers is None else {one: states[one] for one in ledgers if one in states}
             for ledger in found:
                 self._live.want(ledger, incarnation)
         return dict(found)
 
-    async def _take(
-        self, incarnation: Incarnation, ledgers: Collection[LedgerId] | None
-    ) -> fences.FinalStates:
-        known = self._taken.get(incarnation)
-        if known is not None and known.has(ledgers):
-            return known
-        asked = self._asked.setdefault(incarnation, [])
-        mine: Collection[LedgerId] = () if ledgers is None else list(ledgers)
-        asked.append(mine)
-        try:
-            async with self._learning:
-                wanted = None if ledgers is None else {one for others in asked for one in others}
-                return await self._take_now(incarnation, ledgers, wanted)
-        finally:
-            # By identity: callers may ask for the same ledgers.
-            asked[:] = [one for one in asked if one is not mine]
-            if not asked and self._asked.get(incarnation) is asked:
-                del self._asked[incarnation]
-
-    async def _take_now(
-        self,
-        incarnation: Incarnation,
-        ledgers: Collection[LedgerId] | None,
-        wanted: Collection[LedgerId] | None,
-    ) -> fences.FinalStates:
-        """Takes those that are wanted, unless those asked for are known by now."""
-        known = self._taken.get(incarnation)
-        if known is not None and known.has(ledgers):
-            return known
-        folder = self._root / "wal" / incarnation
-        try:
-            known = await self._in_reader(takeover.take, self._files, folder, wanted, known)
-        except FileNotFoundError as error:
-            if await self._in_reader(self._has_log, folder):
-                # Do not answer that there is none: the caller would begin the topic again, empty.
-                raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
-            # No incarnation of that name ever wrote here, or nothing of it is left.
-            return fences.FinalStates()
-        except OSError as error:
-            raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
-        self._taken[incarnation] = known
-        return known
-
     async def take_whole(self, incarnation: Incarnation) -> fences.FinalStates:
         """What a dead incarnation has left; nothing of it is wanted for that."""
-        return await self._take(incarnation, None)
+        return await self._others.take(incarnation, None)
 
     async def index(self, incarnation: Incarnation) -> None:
-        await self._index(incarnation)
-
-    def _has_log(self, folder: Path) -> bool:
-        try:
-            return bool(wal_numbers(self._files, folder))
-        except FileNotFoundError:
-            return False
-
-    async def _index(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None = None) -> None:
-        """Puts another incarnation's files into the catalog; repeated when more of it has been taken, or when an entry
-        that its writer has released is not in it."""
-        if incarnation == self._incarnation or self._is_indexed(incarnation, entry):
-            return
-        async with self._learning:
-            if self._is_indexed(incarnation, entry):
-                return
-            folder = self._root / "wal" / incarnation
-            old = self._indexed.get(incarnation)
-            try:
-                found = await self._in_reader(index_incarnation, self._files, folder, incarnation, old)
-            except FileNotFoundError as error:
-                if await self._in_reader(self._has_log, folder):
-                    raise LogError(f"the log of {incarnation} changes while it is read: {error}") from error
-                found = Indexed([], fences.FinalStates(is_final=True))
-            # New files first: readers look entries up meanwhile, and a file listed twice does no harm.
-            before = dict.fromkeys(old.files) if old is not None else {}
-            for file in found.files:
-                if file not in before:
-                    self._catalog.add_indexed(file)
-            after = set(found.files)
-            self._catalog.remove([file for file in before if file not in after])
-            self._indexed[incarnation] = found
-
-    def _is_indexed(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None) -> bool:
-        known, taken = self._indexed.get(incarnation), self._taken.get(incarnation)
-        if known is None or known.is_final:
-            return known is not None
-        if entry is not None:
-            return self._catalog.locate(*entry, 1) is not None
-        return taken is None or known.taken.results >= taken.results
+        await self._others.index(incarnation)
 
     async def release(self, ledgers: Collection[LedgerId]) -> Mapping[LedgerId, LedgerState]:
         await self._wal.flush()
@@ -640,62 +460,17 @@ class FileLogStore:
         entries_max: int,
         bytes_max: int,
     ) -> list[Entry]:
-        end = await self._readable_end(ledger, incarnation, first, end)
-        for tries_left in reversed(range(_READ_TRIES)):
-            try:
-                return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
-            except LogMissingError:
-                if self._sharing is None or not tries_left:
-                    raise
-                # Another process may have rewritten the file, also while this one looked for it.
-                await self._sharing.refresh()
-        raise AssertionError("the last try returns or raises")
-
-    async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
-        if self._live.is_gone(ledger, first):
-            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
-        if incarnation != self._incarnation and first < end:
-            if self._loading_rewritten is not None:
-                await self._loading_rewritten
-            # Files are scanned in the order of the log: who has the last entry has those before it.
-            await self._index(incarnation, (ledger, end - 1))
-        elif (writer := self._wal.writers.get(ledger)) is not None and writer.error is None:
-            # Confirmed here. For a ledger that another broker took, the caller has the end from there.
-            end = min(end, writer.entries_end)
-        if first >= end:
-            raise LogMissingError(f"ledger {ledger} has no entry {first}")
-        return end
+        return await self._reading.read(ledger, incarnation, first, end, entries_max, bytes_max)
 
     async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
-        end = await self._readable_end(ledger, incarnation, first, end)
-        for _ in range(_PLAN_TRIES):
-            expires_at_ms = self._clock_ms() + self._plan_ms
-            try:
-                runs = await self._in_reader(self._reader.runs, ledger, first, end)
-            except LogMissingError:
-                if self._sharing is None or _ == _PLAN_TRIES - 1:
-                    raise
-                await self._sharing.refresh()
-                continue
-            if self._holds is not None and self._sharing is not None:
-                paths = {file.path for file, _ in runs}
-                if not await self._in_reader(self._holds.hold, paths, expires_at_ms):
-                    await self._sharing.refresh()
-                    continue
-            # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
-            if all(file.id in self._catalog.files for file, _ in runs):
-                break
-        else:
-            raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")
-        self._reclaimer.planned((file for file, _ in runs), expires_at_ms)
-        return ReadPlan(ledger, first, end, tuple(run for _, run in runs), expires_at_ms)
+        return await self._reading.plan(ledger, incarnation, first, end)
 
     # -- giving disk back
 
     def trim(self, ledger: LedgerId, incarnation: Incarnation, first_live: int) -> None:
         self._live.trim(ledger, incarnation, first_live)
         self._reclaimer.touched(ledger)
-        self._is_reclaim_wanted = True
+        self._upkeep.is_wanted = True
 
     def delete(self, ledger: LedgerId, incarnation: Incarnation) -> None:
         self._live.delete(ledger)
@@ -704,7 +479,7 @@ class FileLogStore:
         if writer is not None and (not writer.is_open or writer.error is not None):
             del self._wal.writers[ledger]
         self._reclaimer.touched(ledger)
-        self._is_reclaim_wanted = True
+        self._upkeep.is_wanted = True
 
     def know(self, live: Iterable[LiveLedger]) -> None:
         live = list(live)
@@ -722,24 +497,24 @@ class FileLogStore:
     def retain(self, live: Iterable[LiveLedger]) -> None:
         self._live.retain(live)
         self._reclaimer.touched_all()
-        self._is_reclaim_wanted = True
+        self._upkeep.is_wanted = True
 
     async def reclaim(self) -> None:
         if self._live.is_retained:
             # Full files whose footers are just being written count too: that thread does one after the other.
             await self._in_helper(lambda: None)
-            await self._reclaim(is_thorough=True, wait_s=_TURN_SECONDS)
+            await self._upkeep.reclaim(is_thorough=True, wait_s=_TURN_SECONDS)
         await self._check_space()
 
     def stats(self) -> Mapping[str, float]:
         files = list(self._catalog.files.values())
         return {
             "files": len(files),
-            "disk_bytes": self._disk_bytes(),
+            "disk_bytes": self._space.used_bytes(),
             "live_bytes": self._reclaimer.live_bytes(),
             "removed_files": self._reclaimer.removed_files,
             "rewritten_bytes": self._reclaimer.rewritten_bytes,
-            "disk_free_bytes": self._free_bytes,
+            "disk_free_bytes": self._space.free_bytes,
             "cache_bytes": self._cache.bytes,
             "cache_hits": self._cache_hits,
             "cache_misses": self._cache_misses,

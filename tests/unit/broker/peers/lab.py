@@ -61,6 +61,8 @@ class PeerNode:
     def opened(self, session: ClientSession) -> None:
         self.sessions.append(session)
 
+    def became_peer(self, session: ClientSession) -> None: ...
+
     def closed(self, session: ClientSession) -> None:
         self.sessions.remove(session)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import broker as broker_module
+from anabranch.broker.assembly import scalable_parts
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.scalable.classic import controller_settings
 from anabranch.model.names import TopicName
@@ -30,7 +30,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     def without_polling(*given: Any) -> Any:
         return replace(controller_settings(*given), drain_poll_first_s=NEVER_S, drain_poll_max_s=NEVER_S)
 
-    monkeypatch.setattr(broker_module, "controller_settings", without_polling)
+    monkeypatch.setattr(scalable_parts, "controller_settings", without_polling)
     async with running(2, BrokerConfig(scalable_topic_auto_scale_enabled=False)) as made:
         yield made
 

@@ -74,7 +74,7 @@ async def test_classic_use_of_the_classic_name_is_advised_too(broker: Broker, cl
     )
     assert refused.error.error == pb.NotAllowedError
     assert "V5 client" in refused.error.message
-    assert await broker.topics(PUBLIC_DEFAULT) == []
+    assert await broker.known.stored(PUBLIC_DEFAULT) == []
 
 
 async def test_scalable_topics_and_segments_have_no_partitions(classic: Peer) -> None:
@@ -153,7 +153,7 @@ async def test_segments_are_not_listed_among_persistent_topics(broker: Broker, c
         C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace="public/default", mode=mode
     )
     assert list(answer.getTopicsOfNamespaceResponse.topics) == ["persistent://public/default/plain"]
-    assert await broker.topics(PUBLIC_DEFAULT) == ["persistent://public/default/plain"]
+    assert await broker.known.stored(PUBLIC_DEFAULT) == ["persistent://public/default/plain"]
 
 
 async def test_a_segment_can_be_produced_to_and_consumed(broker: Broker, classic: Peer) -> None:

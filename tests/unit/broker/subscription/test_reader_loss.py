@@ -256,8 +256,8 @@ async def test_a_log_that_is_not_the_present_one_of_its_partition_is_part_of_not
     await rest.broker.delete_topic(name.partition(0), force=True)
     await rest.call("PUT", PARTITIONED, 204, json=1)
     present = (await rest.broker.topic(name.partition(0))).log.topic_record
-    assert await rest.broker.part_of(name.partition(0), former) == ""
-    assert await rest.broker.part_of(name.partition(0), present) == present.topic_id
+    assert await rest.broker.known.part_of(name.partition(0), former) == ""
+    assert await rest.broker.known.part_of(name.partition(0), present) == present.topic_id
 
 
 async def test_partitions_of_other_ids_are_read_under_that_of_the_topic_that_they_became(rest: Rest) -> None:

@@ -264,4 +264,6 @@ async def test_a_policy_that_deletes_unused_topics_deletes_what_only_the_default
     await rest.broker.inactive_topics.sweep()
     clock.ahead_ms = 2 * MINUTE_MS
     await rest.broker.inactive_topics.sweep()
-    assert await rest.broker.topics(TopicName.parse("t").namespace) == ["persistent://public/default/kept"]
+    assert await rest.broker.known.stored(TopicName.parse("t").namespace) == [
+        "persistent://public/default/kept"
+    ]

@@ -127,6 +127,8 @@ namespaces permissions walk/ns
 namespaces clear-backlog walk/ns
 namespaces clear-backlog walk/ns -s sub
 namespaces unload walk/ns
+namespaces unload walk/ns --bundle 0x00000000_0x80000000
+namespaces split-bundle walk/ns -b 0x00000000_0x80000000
 subscriptions delete walk/ns/t sub
 topics terminate walk/ns/t
 topics terminate walk/ns/wide
@@ -349,6 +351,7 @@ def test_options_of_a_group_may_stand_before_its_action_or_behind(
         (["subscriptions", "reset", "persistent://a/b/c", "s", "soon"], "LEDGER:ENTRY"),
         (["stats", "--watch", "--interval", "0"], "--interval"),
         (["config", "show", "maxMesageSize"], "did you mean maxMessageSize?"),
+        (["namespaces", "unload", "public/default", "-d", "localhost:8080"], "needs --bundle"),
         (["config", "show", "--set", "logLevel=loud"], "debug, info, warning, error"),
     ],
 )
@@ -384,6 +387,19 @@ def test_config_shows_each_value_and_its_origin(
     assert shown["brokerServicePort"] == {"value": 7000, "from": "flag", "where": "--port"}
     assert shown["webServicePort"] == {"value": 8080, "from": "default", "where": ""}
     assert shown["tokenSecretKey"]["value"] == "*****"
+
+
+def test_config_shows_the_defaults_of_several_brokers(capsys: Capture) -> None:
+    asked = ["config", "show", "defaultNumberOfNamespaceBundles"]
+    for options, value, origin in (
+        ([], "4", "default"),
+        (["--brokers", "3"], "64", "the default for 3 brokers"),
+        (["--brokers", "3", "--set", "defaultNumberOfNamespaceBundles=4"], "4", "--set"),
+    ):
+        assert main([*asked, *options]) == 0
+        name, shown, where = capsys.readouterr().out.splitlines()[1].split(maxsplit=2)
+        assert (name, shown) == (asked[-1], value)
+        assert where.startswith(origin)
 
 
 def test_config_shows_what_differs_from_its_default(tmp_path: Path, capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -406,4 +407,41 @@ async def test_a_network_file_system_is_refused() -> None:
     store = store_on(NetworkFiles(Disk(1)))
     with pytest.raises(LogInUseError, match="network file system"):
         await store.start()
+    await store.close()
+
+
+# -- at the start
+
+
+class HeldList(FaultyFiles):
+    """The list of rewritten files waits until it may go on."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.may_list = threading.Event()
+
+    def list(self, path: Path) -> list[str]:
+        if path == ROOT / "ledgers":
+            assert self.may_list.wait(60)
+        return super().list(path)
+
+
+async def test_a_reader_that_gives_up_while_rewritten_files_are_listed_leaves_the_others_alone() -> None:
+    disk = Disk(1)
+    former = store_on(disk.boot())
+    await former.start()
+    await fill(former, L1, 3)
+    await former.close()
+    files = HeldList(disk)
+    store = store_on(files, 1)
+    await store.start()
+    await store.take(former.incarnation, [L1])
+    hasty = asyncio.ensure_future(store.read(L1, former.incarnation, 0, 3, 10, 1 << 20))
+    patient = asyncio.ensure_future(store.read(L1, former.incarnation, 0, 3, 10, 1 << 20))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    await asyncio.wait([hasty])
+    files.may_list.set()
+    assert len(await patient) == 3
+    assert await read_all(store, L1, former.incarnation, 0, 3) == 3
     await store.close()

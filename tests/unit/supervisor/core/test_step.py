@@ -207,6 +207,18 @@ def test_a_second_signal_kills_whatever_lives() -> None:
     assert run.on(Ended("broker-1", -9)) == [EndSession("broker-1"), Finish(128 + TERM)]
 
 
+def test_a_restart_that_is_due_after_the_second_signal_does_not_take_place() -> None:
+    run = serving(brokers=1)
+    run.on(StopAsked(TERM))
+    # The broker needs the metadata to close.
+    run.on(Ended("metadata", -9))
+    assert run.on(StopAsked(TERM)) == [KillProcess("broker-0")]
+    assert wake_s(run.cluster) is None
+    run.now_s += 1000
+    assert run.on(TimePassed()) == []
+    assert run.on(Ended("broker-0", -9)) == [EndSession("broker-0"), Finish(128 + TERM)]
+
+
 def test_a_process_that_never_serves_is_killed_and_started_again() -> None:
     run = serving()
     run.on(Ended("broker-0", -9))

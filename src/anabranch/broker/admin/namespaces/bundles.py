@@ -109,7 +109,7 @@ async def unload(
         await _move(services, await _bundle(services, namespace, bundle), destinationBroker)
         return
     found = await _owned(services, namespace, bundle)
-    await unload_topics(services, [name for name in services.loaded() if found.holds(name)])
+    await unload_topics(services, found.holds)
 
 
 async def _move(services: AdminServices, bundle: BundleName, text: str) -> None:
@@ -121,7 +121,7 @@ async def _move(services: AdminServices, bundle: BundleName, text: str) -> None:
     if target.is_draining:
         raise RestError(412, f"Cannot move {bundle}: broker {text} is about to end")
     if services.shared is None:
-        await unload_topics(services, [name for name in services.loaded() if bundle.holds(name)])
+        await unload_topics(services, bundle.holds)
         return
     try:
         # Each broker hears of it and closes the topics that it has.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -197,15 +197,19 @@ async def unload(services: AdminServices, request: HttpRequest, namespace: Names
     if services.scalable is not None:
         for topic in [name for name in services.scalable.controllers if name.namespace == namespace]:
             await services.scalable.release(topic)
-    await unload_topics(services, [name for name in services.loaded() if name.namespace == namespace])
+    await unload_topics(services, lambda name: name.namespace == namespace)
     await from_others(services.elsewhere, same_request(request))
 
 
-async def unload_topics(services: AdminServices, names: Iterable[TopicName]) -> None:
-    for name in sorted(names):
+async def unload_topics(services: AdminServices, is_meant: Callable[[TopicName], bool]) -> None:
+    """Closes the topics that are open here and meant, non-persistent ones too."""
+    for name in sorted(name for name in services.loaded() if is_meant(name)):
         # The topic may have been deleted or closed since.
         if (topic := services.opened(name)) is not None:
             await topic.close()
+    for unstored in services.non_persistent.loaded():
+        if is_meant(unstored.name):
+            unstored.close()
 
 
 # -- backlogs and subscriptions of every topic

@@ -253,7 +253,7 @@ async def test_records_wait_while_the_topic_cannot_be_opened(cluster: Cluster) -
 async def test_what_the_log_does_not_take_is_dropped_and_counted(cluster: Cluster) -> None:
     broker = cluster.first.broker
     await told(cluster)
-    await broker.terminate_topic(HISTORY_TOPIC)
+    await broker.operations.terminate(HISTORY_TOPIC)
     await told(cluster, 2)
     assert len(history_of(broker)) == 0
     assert await figure(broker, "anabranch_load_history_records_total") == 1

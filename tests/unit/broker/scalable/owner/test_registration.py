@@ -189,7 +189,7 @@ async def test_segments_are_in_no_list_of_classic_topics(cluster: Cluster) -> No
     await cluster.topic(2)
     await cluster.first.publish(TopicName.parse("persistent://public/default/classic"), b"one")
     classic = ["persistent://public/default/classic"]
-    assert await cluster.first.broker.topics(TOPIC.namespace) == classic
+    assert await cluster.first.broker.known.stored(TOPIC.namespace) == classic
     for path in ("persistent/public/default", "namespaces/public/default/topics"):
         assert (await cluster.first.rest("GET", path)).json() == classic
 

@@ -455,7 +455,7 @@ async def test_a_classic_topic_goes_with_the_scalable_topic_it_became(cluster: C
         await cluster.segments.delete(TOPIC, legacy)
     await cluster.change(deleting)
     await cluster.segments.delete(TOPIC, legacy)
-    assert await cluster.first.broker.topics(TOPIC.namespace) == []
+    assert await cluster.first.broker.known.stored(TOPIC.namespace) == []
 
 
 async def test_a_classic_topic_is_touched_for_no_other_scalable_topic(cluster: Cluster) -> None:

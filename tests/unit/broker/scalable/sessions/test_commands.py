@@ -192,7 +192,7 @@ async def test_a_missing_classic_topic_is_made_as_a_classic_client_would(lab: Br
 async def test_a_missing_classic_topic_is_made_whole(broker: Broker, peer: Peer) -> None:
     update = await peer.watch(CLASSIC)
     assert [s.legacy_topic_name for s in update.dag.segments] == [CLASSIC]
-    assert await broker.topics(PUBLIC_DEFAULT) == [CLASSIC]
+    assert await broker.known.stored(PUBLIC_DEFAULT) == [CLASSIC]
 
 
 async def test_a_migration_reaches_the_watchers_of_the_classic_topic(broker: Broker, peer: Peer) -> None:

@@ -1,0 +1,106 @@
+"""What the parts of a broker are built on: its stores, its catalog, the owners of topics, links to other brokers.
+
+Only the modules that put a broker together take the whole of it. A part takes what it uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.broker.catalog.hashed_owners import HashedOwners
+from anabranch.broker.catalog.owners import BrokerAddress, Owners, SoleOwner
+from anabranch.broker.catalog.registry import BrokerRegistration, BrokerRegistry
+from anabranch.broker.catalog.resources import Resources
+from anabranch.broker.catalog.schemas import Schemas
+from anabranch.broker.catalog.topic_policies import TopicPolicyStore
+from anabranch.broker.config.config import BrokerConfig
+from anabranch.broker.peers.directory import RegisteredPeers, peer_id
+from anabranch.broker.peers.handshake import PeerIdentity
+from anabranch.broker.peers.link import PeerTls
+from anabranch.broker.peers.peers import Peers
+from anabranch.broker.runtime.background import Background
+from anabranch.broker.security.rights import Rights
+from anabranch.controller.records import Records
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.position import Incarnation
+from anabranch.storage.port import LogStore
+
+
+class Ground:
+    def __init__(
+        self,
+        current_config: Callable[[], BrokerConfig],
+        metadata: MetadataStore,
+        log_store: LogStore,
+        resources: Resources,
+        me: BrokerAddress,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+        rights: Rights,
+        *,
+        server_version: str,
+        owners: Owners | None,
+        in_cluster: bool,
+    ) -> None:
+        """`in_cluster`: the broker shares the topics with those that are registered in the same metadata. Else it owns
+        everything, or what `owners` says."""
+        config = current_config()
+        self.current_config = current_config
+        self.metadata = metadata
+        self.log = log_store
+        self.resources = resources
+        self.me = me
+        self.loop = loop
+        self.now_ms = now_ms
+        self.started_ms = now_ms()
+        self.background = Background(loop)
+        self.rights = rights
+        self.server_version = server_version
+        self.is_one_of_several = in_cluster or owners is not None
+        # Names this start of the broker: the next one on the same address has another.
+        self.run_id = random_bytes(8).hex()
+        self.registry = BrokerRegistry(
+            metadata,
+            BrokerRegistration(
+                me,
+                self.run_id,
+                log_store.incarnation,
+                server_version,
+                self.started_ms,
+                has_non_persistent_topics=config.enable_non_persistent_topics,
+            ),
+        )
+        self.shared = HashedOwners(metadata, self.registry) if in_cluster and owners is None else None
+        self.owners: Owners = owners or self.shared or SoleOwner(me)
+        self.records = Records(metadata)
+        self.schemas = Schemas(metadata)
+        self.topic_policies = TopicPolicyStore(metadata)
+        self.peers = Peers(
+            PeerIdentity(peer_id(me.service_url), self.run_id),
+            metadata,
+            RegisteredPeers(metadata),
+            random_bytes,
+            tls=PeerTls(
+                config.broker_client_tls_enabled,
+                config.broker_client_trust_certs_file_path,
+                config.broker_client_certificate_file_path,
+                config.broker_client_key_file_path,
+                config.tls_hostname_verification_enabled,
+            ),
+            server_version=server_version,
+        )
+
+    @property
+    def service_url(self) -> str:
+        return self.me.service_url
+
+    @property
+    def http_url(self) -> str:
+        return self.me.http_url
+
+    def writer_of(self, incarnation: Incarnation) -> str | None:
+        """The id of the living broker that writes the log of that incarnation."""
+        found = self.registry.by_incarnation(incarnation)
+        return None if found is None else found.address.id

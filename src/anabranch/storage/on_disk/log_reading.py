@@ -1,0 +1,124 @@
+"""Reads entries, and plans reads that bypass the broker, while files are rewritten and removed around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from anabranch.model.position import Incarnation, LedgerId
+from anabranch.storage.core.live import Liveness
+from anabranch.storage.on_disk.catalog import Catalog
+from anabranch.storage.on_disk.commit import FileLedgerWriter
+from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.holds import PlanHolds
+from anabranch.storage.on_disk.other_logs import OtherLogs
+from anabranch.storage.on_disk.reader import FileReader
+from anabranch.storage.on_disk.reclaim import Reclaimer
+from anabranch.storage.on_disk.sharing import Sharing
+from anabranch.storage.on_disk.upkeep import DiskUpkeep
+from anabranch.storage.port import Entry, LogMissingError, ReadPlan
+
+T = TypeVar("T")
+
+# How often a plan is made again because files were exchanged meanwhile.
+PLAN_TRIES: Final = 20
+# How often an entry is looked for whose file another process may be rewriting.
+READ_TRIES: Final = 4
+
+
+class LogReading:
+    def __init__(
+        self,
+        own: Incarnation,
+        files: Files,
+        executor: Executor,
+        catalog: Catalog,
+        live: Liveness,
+        others: OtherLogs,
+        upkeep: DiskUpkeep,
+        reclaimer: Reclaimer,
+        writers: Mapping[LedgerId, FileLedgerWriter],
+        clock_ms: Callable[[], int],
+        *,
+        plan_ms: int,
+        sharing: Sharing | None,
+        holds: PlanHolds | None,
+    ) -> None:
+        """The last two are there if other processes use the root, too. `writers` are those of the ledgers that were
+        opened here."""
+        self._own = own
+        self._executor = executor
+        self._catalog = catalog
+        self._live = live
+        self._others = others
+        self._upkeep = upkeep
+        self._reclaimer = reclaimer
+        self._writers = writers
+        self._clock_ms = clock_ms
+        self._plan_ms = plan_ms
+        self._sharing = sharing
+        self._holds = holds
+        self._reader = FileReader(files, catalog)
+
+    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
+
+    async def read(
+        self,
+        ledger: LedgerId,
+        incarnation: Incarnation,
+        first: int,
+        end: int,
+        entries_max: int,
+        bytes_max: int,
+    ) -> list[Entry]:
+        end = await self._readable_end(ledger, incarnation, first, end)
+        for tries_left in reversed(range(READ_TRIES)):
+            try:
+                return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+            except LogMissingError:
+                if self._sharing is None or not tries_left:
+                    raise
+                # Another process may have rewritten the file, also while this one looked for it.
+                await self._sharing.refresh()
+        raise AssertionError("the last try returns or raises")
+
+    async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
+        if self._live.is_gone(ledger, first):
+            raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
+        if incarnation != self._own and first < end:
+            await self._upkeep.rewritten_loaded()
+            # Files are scanned in the order of the log: who has the last entry has those before it.
+            await self._others.index(incarnation, (ledger, end - 1))
+        elif (writer := self._writers.get(ledger)) is not None and writer.error is None:
+            # Confirmed here. For a ledger that another broker took, the caller has the end from there.
+            end = min(end, writer.entries_end)
+        if first >= end:
+            raise LogMissingError(f"ledger {ledger} has no entry {first}")
+        return end
+
+    async def plan(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> ReadPlan:
+        end = await self._readable_end(ledger, incarnation, first, end)
+        for tries_left in reversed(range(PLAN_TRIES)):
+            expires_at_ms = self._clock_ms() + self._plan_ms
+            try:
+                runs = await self._in_reader(self._reader.runs, ledger, first, end)
+            except LogMissingError:
+                if self._sharing is None or not tries_left:
+                    raise
+                await self._sharing.refresh()
+                continue
+            if self._holds is not None and self._sharing is not None:
+                paths = {file.path for file, _ in runs}
+                if not await self._in_reader(self._holds.hold, paths, expires_at_ms):
+                    await self._sharing.refresh()
+                    continue
+            # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
+            if all(file.id in self._catalog.files for file, _ in runs):
+                break
+        else:
+            raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")
+        self._reclaimer.planned((file for file, _ in runs), expires_at_ms)
+        return ReadPlan(ledger, first, end, tuple(run for _, run in runs), expires_at_ms)

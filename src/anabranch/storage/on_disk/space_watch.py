@@ -1,0 +1,74 @@
+"""Measures the room that the log has on its disk, and what the log takes of it; `space.py` decides what follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final
+
+from anabranch.storage.on_disk.catalog import Catalog
+from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.reclaim import Reclaimer
+from anabranch.storage.on_disk.space import SpacePolicy
+
+# How often the files of a shared log are counted.
+COUNT_SECONDS: Final = 5.0
+
+
+class SpaceWatch:
+    def __init__(
+        self,
+        policy: SpacePolicy,
+        root: Path,
+        files: Files,
+        executor: Executor,
+        catalog: Catalog,
+        reclaimer: Reclaimer,
+        *,
+        spare_bytes: int,
+        count_all: Callable[[], int] | None,
+    ) -> None:
+        """`spare_bytes` are taken by a file that is prepared and not in the catalog. `count_all` counts the bytes of a
+        log that several processes write; None for a log of one."""
+        self._policy = policy
+        self._root = root
+        self._files = files
+        self._executor = executor
+        self._catalog = catalog
+        self._reclaimer = reclaimer
+        self._spare_bytes = spare_bytes
+        self._count_all = count_all
+        # The bytes of the whole log, and when they were counted.
+        self._shared_bytes = 0
+        self._counted_at = float("-inf")
+        self._is_known = False
+        self.free_bytes = 0  # As of the last check.
+
+    def used_bytes(self) -> int:
+        if self._count_all is not None:
+            return self._shared_bytes
+        known = sum(file.disk_bytes for file in self._catalog.files.values())
+        return known + self._spare_bytes + self._reclaimer.doomed_bytes
+
+    def capacity_bytes(self) -> int | None:
+        """None before the first check."""
+        if not self._is_known:
+            return None
+        return self._policy.capacity(free=self.free_bytes, used=self.used_bytes())
+
+    def told(self) -> str:
+        return self._policy.told(free=self.free_bytes, used=self.used_bytes())
+
+    async def check(self, *, was_accepting: bool) -> bool:
+        """Looks at the disk; returns whether publishes are to be accepted."""
+        loop = asyncio.get_running_loop()
+        if self._count_all is not None and loop.time() - self._counted_at >= COUNT_SECONDS:
+            self._shared_bytes = await loop.run_in_executor(self._executor, self._count_all)
+            self._counted_at = loop.time()
+        self.free_bytes = await loop.run_in_executor(self._executor, self._files.free_bytes, self._root)
+        self._is_known = True
+        return self._policy.is_accepting(
+            free=self.free_bytes, used=self.used_bytes(), was_accepting=was_accepting
+        )
