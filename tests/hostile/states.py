@@ -77,7 +77,7 @@ def _idle(link: Link, place: Place, unique: str) -> Opened:
 def _linking(link: Link, place: Place, unique: str) -> Opened:
     """Half way through the sign-in of a broker: the other side has proved itself, and waits for the same."""
     host, port = link.socket.getpeername()
-    greeting = PeerGreeting(f"{host}:1", "run", f"localhost:{port}", bytes(NONCE_BYTES))
+    greeting = PeerGreeting(f"{host}:1", "run", f"{host}:{port}", bytes(NONCE_BYTES))
     command = C(type=C.CONNECT)
     command.connect.client_version, command.connect.protocol_version = "hostile", 21
     command.connect.auth_method_name, command.connect.auth_data = METHOD, msgspec.msgpack.encode(greeting)

@@ -243,7 +243,7 @@ class MetadataServer:
         late_s = now - self._looked_at - LOOK_EVERY_S
         self._looked_at = now
         for link in list(self._links):
-            if late_s > LOOK_LATE_S or link.is_held:
+            if late_s > LOOK_LATE_S or link.is_held or link.has_read_more():
                 link.heard_at = now
             elif now - link.heard_at > self._silence_max_s:
                 if link.session is not None:
@@ -273,6 +273,8 @@ class ClientLink(asyncio.Protocol):
         # Sending: answers of one turn of the loop leave together.
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._written_bytes = 0
+        self._read_bytes = 0  # By the client, at the last look.
         self._requests = 0
         self._is_full = False  # The client reads too slowly.
         self._has_room = asyncio.Event()
@@ -340,6 +342,13 @@ class ClientLink(asyncio.Protocol):
         """Whether it is the server that does not read, not the client that does not send."""
         return not self._is_reading and not self._is_full
 
+    def has_read_more(self) -> bool:
+        """Whether a client that is not read from, because it has much to read itself, has read some of it since the
+        last look. It is not silent, whatever it has said."""
+        read = self._written_bytes - self._transport.get_write_buffer_size()
+        before, self._read_bytes = self._read_bytes, read
+        return self._is_full and read > before
+
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
         if self._is_over:
@@ -401,6 +410,7 @@ class ClientLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._unsent and not self._transport.is_closing():
+            self._written_bytes += self._unsent_bytes
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
         self._unsent_bytes = 0

@@ -442,6 +442,62 @@ async def test_answers_are_not_made_before_the_client_has_read_the_ones_before_t
     await store.close()
 
 
+async def test_a_client_that_reads_slowly_is_not_silent(tmp_path: Path, server: MetadataServer) -> None:
+    """It is not read from while it has much to read: it cannot say that it lives."""
+    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    await store.put("/big", b"x" * 1_000_000)
+    await store.close()
+    reader, writer = await raw(tmp_path)
+    writer.write(encode(1, Verb.HELLO, (PROTOCOL, None, 0)))
+    await answers(reader, 1)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b"".join(encode(2 + number, Verb.GET, ["/big"]) for number in range(100)))
+    (link,) = server._links
+    async with asyncio.timeout(60):
+        while not link._is_full:  # noqa: ASYNC110  # Only the loop knows of the turns.
+            await asyncio.sleep(0)
+    for _ in range(3):
+        server._look()
+        # What the client reads now leaves the server's buffer.
+        before = link._transport.get_write_buffer_size()
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(60):
+            while link._transport.get_write_buffer_size() == before:
+                await reader.read(1 << 16)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        link.heard_at = -1e9
+        server._look()
+        assert link.heard_at > 0
+    writer.close()
+
+
+async def test_those_who_ask_for_a_node_at_once_share_its_answer(
+    tmp_path: Path, server: MetadataServer
+) -> None:
+    """Each of them could be a request of one client for a large record. A write between them is seen by those after."""
+    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    await store.put("/a", b"old")
+    made: list[int] = []
+
+    def counted(number: int, *rest: Any) -> bytes:
+        made.append(number)
+        return encode(number, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(served_module, "encode", counted)
+        first = [asyncio.create_task(store.get("/a")) for _ in range(100)]
+        put = asyncio.create_task(store.put("/a", b"new"))
+        then = [asyncio.create_task(store.get("/a")) for _ in range(100)]
+        await asyncio.sleep(0)
+        first[0].cancel()
+        then[99].cancel()
+        found = await asyncio.gather(*first[1:], *then[:99])
+        await put
+    assert [node.value for node in found if node] == [b"old"] * 99 + [b"new"] * 99
+    assert len([number for number in made if number]) < 10
+    await store.close()
+
+
 @pytest.mark.parametrize("verb", [Verb.GET, Verb.CREATE, Verb.PUT, Verb.DELETE, Verb.CHILDREN, Verb.NEXT_IDS])
 async def test_a_path_that_is_none_is_refused_before_anything_is_done_for_its_parts(
     tmp_path: Path, server: MetadataServer, verb: Verb
