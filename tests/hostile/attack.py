@@ -63,6 +63,7 @@ class Ground:
     topic: str
     place: Place
     witness: Witness
+    port: int  # At which the topic is served.
     cases: list[Case] = field(default_factory=list)
 
 
@@ -90,11 +91,12 @@ class Attack:
         self._seen: Counter[tuple[str, str]] = Counter()
         self._deadly: set[tuple[str, str]] = set()
         self._tail = LogTail(rig.folder / "broker.log")
-        self._memory = Memory(rig.broker.pid)
+        self._memory = Memory(rig.pids)
+        self._ports = rig.ports
         self._resident = 0
         self._before: Case | None = None
         self._is_lost = False
-        self._other: Link | None = None
+        self._others: dict[int, Link] = {}  # A connection to each broker.
 
     @property
     def longest_turn_ms(self) -> tuple[int, int]:
@@ -163,6 +165,8 @@ class Attack:
             self._leave(case.state.name)
         found += self._grown(f"of {case.command}")
         found += self._tail.look()
+        if not self._memory.are_alive:
+            raise BrokerLost("a process has ended")
         if len(ground.cases) >= CASES_PER_TOPIC:
             self._leave(case.state.name)
         return found
@@ -176,12 +180,13 @@ class Attack:
         found = []
         if grown > COMMAND_BYTES_MAX:
             found.append(Finding("memory", what, f"{grown // MIB} MiB more at once"))
-        if peak > BROKER_BYTES_MAX:
+        if peak > BROKER_BYTES_MAX * self.rig.brokers:
             found.append(Finding("memory", "of the broker", f"{peak // MIB} MiB"))
         return found
 
     def _watch_memory(self) -> None:
-        self._memory = Memory(self.rig.broker.pid)
+        self._ports = self.rig.ports
+        self._memory = Memory(self.rig.pids)
         self._memory.forget_peak()
         self._resident = self._memory.resident
 
@@ -191,7 +196,7 @@ class Attack:
         state = case.state
         if state.consumes:
             ground.witness.leave_one()
-        with Link(self.rig.broker.port) as link:
+        with Link(self._port(ground)) as link:
             try:
                 if state.is_connected:
                     link.sign_in(state.role)
@@ -219,16 +224,22 @@ class Attack:
                 self._ping()
                 # Others are served. Whoever is being paced or whose requests wait is not answered, as is due.
 
+    def _port(self, ground: Ground) -> int:
+        """Of several brokers the owner of the topic, or each in its turn for what any broker may be sent."""
+        is_anywhere = ground.state.is_anywhere
+        return self._ports[self._numbers % len(self._ports)] if is_anywhere else ground.port
+
     def _ping(self) -> None:
-        """BrokerLost if another connection is not served."""
-        if not self.rig.broker.is_running:
-            raise BrokerLost("its process has ended")
+        """BrokerLost if another connection is not served, at any broker."""
+        if not self._memory.are_alive:
+            raise BrokerLost("a process has ended")
         try:
-            if self._other is None:
-                self._other = Link(self.rig.broker.port)
-                self._other.sign_in(bystanders.ROLE)
-            if not self._other.settle(ANSWER_S):
-                raise BrokerLost("another connection was closed")
+            for port in self._ports:
+                if port not in self._others:
+                    self._others[port] = Link(port)
+                    self._others[port].sign_in(bystanders.ROLE)
+                if not self._others[port].settle(ANSWER_S):
+                    raise BrokerLost("another connection was closed")
         except (OSError, TimeoutError) as error:
             raise BrokerLost(f"nobody is served: {type(error).__name__}: {error}") from error
 
@@ -305,15 +316,16 @@ class Attack:
             self.rig.make_scalable(f"river-{name}")
         if state.domain == "segment":
             topic = f"segment://{PLAIN}/river-{name}/0000-ffff-0"
+        port = self.rig.port_of(topic)
         place = Place(topic, state.namespace, river, proof(state.role))
         witness = Witness(
-            self.rig.broker.port,
+            port,
             topic,
             reads_compacted=state.domain == "persistent" and state.is_transparent,
             stays=state.is_shared,
         )
         witness.check(reads=state.domain != "non-persistent")
-        return Ground(state, topic, place, witness)
+        return Ground(state, topic, place, witness, port)
 
     def _leave(self, state: str) -> None:
         """The topic has seen enough. Whatever clients left behind on it is looked for."""
@@ -374,7 +386,7 @@ class Attack:
 
     def end_round(self) -> None:
         """All that was acknowledged to bystanders has been read, and is there after kill -9; so are attacked topics."""
-        is_up = self.rig.broker.is_running and not self._is_lost
+        is_up = self._memory.are_alive and not self._is_lost
         self._is_lost = False
         if is_up:
             for state in list(self._grounds):
@@ -420,9 +432,9 @@ class Attack:
         """kill -9, and what comes after it. Bystanders end with their connections."""
         self.rig.broker.kill()
         self.rig.dismiss()
-        if self._other is not None:
-            self._other.socket.close()
-            self._other = None
+        for other in self._others.values():
+            other.socket.close()
+        self._others = {}
         self.rig.broker.start()
         self._watch_memory()
 
@@ -443,7 +455,7 @@ class Attack:
         """After a restart, everybody can use the topic again."""
         try:
             witness = Witness(
-                self.rig.broker.port,
+                self.rig.port_of(ground.topic),
                 ground.topic,
                 reads_compacted=False,
                 stays=True,

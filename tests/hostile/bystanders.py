@@ -167,14 +167,15 @@ def messages(entry: bytes) -> list[bytes]:
 
 
 class Crowd:
-    def __init__(self, port: int, topics: list[str], folder: Path) -> None:
+    def __init__(self, topics: list[tuple[int, str]], folder: Path) -> None:
+        """Each topic with the port at which it is served."""
         self._is_over, self._may_publish = threading.Event(), threading.Event()
         self._may_publish.set()
         self.publishers = [
             Publisher(port, topic, folder / f"{n}.history", self._is_over, self._may_publish)
-            for n, topic in enumerate(topics)
+            for n, (port, topic) in enumerate(topics)
         ]
-        self.readers = [Reader(port, topic, self._is_over) for topic in topics]
+        self.readers = [Reader(port, topic, self._is_over) for port, topic in topics]
         self._everybody: list[Publisher | Reader] = [*self.readers, *self.publishers]
         self._threads = [threading.Thread(target=one.run, daemon=True) for one in self._everybody]
 
@@ -222,8 +223,9 @@ class Crowd:
 
 
 def main() -> None:
-    port, folder, *topics = sys.argv[1:]
-    crowd = Crowd(int(port), topics, Path(folder))
+    folder, *named = sys.argv[1:]
+    topics = [(int(port), topic) for port, _, topic in (text.partition("=") for text in named)]
+    crowd = Crowd(topics, Path(folder))
     crowd.start()
     for line in sys.stdin:
         match line.strip():

@@ -92,7 +92,7 @@ def every() -> Iterator[Case]:
         for command, found in by_command.items():
             if command in sends.KINDS and not STATES[state].produces:
                 found = found[:: len(found) // 20]  # Nobody's: looked at no further than its producer's id.
-            if not STATES[state].is_connected and not command.startswith("CONNECT"):
+            if not STATES[state].is_connected and not command.startswith(("CONNECT", "AUTH_RESPONSE")):
                 found = found[:: max(1, len(found) // 20)]  # Refused by its type.
             yield _case(state, command)
             yield from (_case(state, command, edit) for edit in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -107,17 +107,18 @@ def _traceback(above: str, lines: list[str]) -> Finding:
 
 
 class Memory:
-    """Resident memory of a process, and its highest mark since the last reset."""
+    """Resident memory of some processes, and its highest mark since the last reset."""
 
-    def __init__(self, pid: int) -> None:
-        self._folder = Path(f"/proc/{pid}")
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._folders = [Path(f"/proc/{pid}") for pid in pids]
 
     def _field(self, name: str) -> int:
-        with contextlib.suppress(OSError):
-            for line in (self._folder / "status").read_text().splitlines():
-                if line.startswith(name):
-                    return int(line.split()[1]) << 10
-        return 0
+        return sum(_field_of(folder, name) for folder in self._folders)
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether none of the processes has ended."""
+        return all(folder.exists() for folder in self._folders)
 
     @property
     def resident(self) -> int:
@@ -128,5 +129,14 @@ class Memory:
         return self._field("VmHWM")
 
     def forget_peak(self) -> None:
-        with contextlib.suppress(OSError):
-            (self._folder / "clear_refs").write_text("5")
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                (folder / "clear_refs").write_text("5")
+
+
+def _field_of(folder: Path, name: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in (folder / "status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) << 10
+    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import Final
+from urllib.parse import urlsplit
 
 import jwt
 
@@ -40,6 +41,13 @@ class Link(Peer):
         connect.feature_flags.supports_scalable_topics = True
         self.send(command)
         self.receive_kind(C.CONNECTED)
+
+    def owner_port(self, topic: str) -> int:
+        """The port of the broker that serves the topic, as a lookup gives it."""
+        found = self.must(self.ask(C.LOOKUP, "lookupTopic", topic=topic)).lookupTopicResponse
+        if found.response == pb.CommandLookupTopicResponse.Failed:
+            raise Refused(f"{topic} has no owner: {found.message}")
+        return urlsplit(found.brokerServiceUrl).port or 0
 
     def must(self, answer: pb.BaseCommand) -> pb.BaseCommand:
         if answer.type == C.ERROR:

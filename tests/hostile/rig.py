@@ -1,4 +1,4 @@
-"""A broker as users start it, with rights, attacked namespaces and bystanders; and what is read back from it."""
+"""A broker, or several, as users start them, with rights, attacked namespaces and bystanders; and what is read back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 from harness.broker_process import BrokerProcess, RestFailed
+from harness.cluster_process import ClusterProcess
 from harness.peer import C
 from hostile import bystanders
-from hostile.link import SECRET_SETTING, Link, token
+from hostile.link import SECRET_SETTING, Link, Refused, token
 from hostile.states import BOTH, CONSUMER, DEDUP, EXPIRING, PLAIN, PRODUCER, TENANT
 
 MIB: Final = 1 << 20
@@ -46,9 +48,12 @@ READ_S: Final = 60.0
 
 
 class Rig:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, brokers: int | None = None) -> None:
+        """As many brokers as `BROKERS` in the environment says, unless a number is given."""
         self.folder = folder
-        self.broker = BrokerProcess(folder, SETTINGS, token=token("admin"))
+        self.brokers = int(os.environ.get("BROKERS", 1)) if brokers is None else brokers
+        kind = ClusterProcess if self.brokers > 1 else BrokerProcess
+        self.broker = kind(folder, SETTINGS, token=token("admin"), brokers=self.brokers)
         self.rounds = 0
         self._crowd: subprocess.Popen[str] | None = None
         self._histories: list[tuple[str, Path]] = []
@@ -80,14 +85,34 @@ class Rig:
         post(f"namespaces/{EXPIRING}/messageTTL", 1)
         put(f"namespaces/{PLAIN}/compactionThreshold", 20_000)
 
+    # -- brokers
+
+    @property
+    def pids(self) -> list[int]:
+        """Of every process that serves: with several brokers these, their supervisor and their metadata."""
+        if isinstance(self.broker, ClusterProcess):
+            return [self.broker.pid, *self.broker.pids.values()]
+        return [self.broker.pid]
+
+    @property
+    def ports(self) -> list[int]:
+        """The binary port of each broker."""
+        if isinstance(self.broker, ClusterProcess):
+            return sorted(urlsplit(url).port or 0 for url in self.broker.own_urls.values())
+        return [self.broker.port]
+
+    def port_of(self, topic: str) -> int:
+        """The binary port at which the topic is served."""
+        if self.brokers == 1:
+            return self.broker.port
+        with Link(self.broker.port) as link:
+            link.sign_in("admin")
+            return link.owner_port(topic)
+
     def longest_turn_ms(self) -> float:
-        """The most processor time that one turn of the event loop used in the last minute."""
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.broker.http_port}/metrics", timeout=30
-        ) as answer:
-            lines = answer.read().decode().splitlines()
-        name = "anabranch_event_loop_turn_cpu_max_seconds"
-        return max(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) * 1000
+        """The most processor time that one turn of a broker's event loop used in the last minute."""
+        own = [f"127.0.0.1:{self.broker.http_port}"]
+        return max(map(_longest_turn_ms, self.broker.get("brokers/standalone") if self.brokers > 1 else own))
 
     # -- bystanders
 
@@ -100,17 +125,20 @@ class Rig:
         topics = [f"{home}/single-{number}", f"{home}/batch-{number}", f"{home}/dedup-{number}"]
         self.broker.put(f"scalable/{HOME}/river-{number}")
         topics.append(f"segment://{HOME}/river-{number}/0000-ffff-0")
-        with Link(self.broker.port) as link:
-            link.sign_in(bystanders.ROLE)
-            for n, topic in enumerate(topics, 1):
+        ports = [self.port_of(topic) for topic in topics]
+        for port, topic in zip(ports, topics, strict=True):
+            with Link(port) as link:
+                link.sign_in(bystanders.ROLE)
                 # Nothing that this subscription has not acknowledged is ever given up, and it acknowledges nothing.
-                earliest = pb.CommandSubscribe.Earliest
-                link.must(link.subscribe_to(topic, "keeping", n, initialPosition=earliest))
+                link.must(link.subscribe_to(topic, "keeping", initialPosition=pb.CommandSubscribe.Earliest))
         self.broker.post(f"persistent/{HOME}/dedup-{number}/deduplicationEnabled", True)
         self._histories += [(topic, folder / f"{n}.history") for n, topic in enumerate(topics)]
         with (folder / "bystanders.log").open("w") as errors:
             self._crowd = subprocess.Popen(
-                [sys.executable, "-m", "hostile.bystanders", str(self.broker.port), str(folder), *topics],
+                [
+                    *(sys.executable, "-m", "hostile.bystanders", str(folder)),
+                    *(f"{port}={topic}" for port, topic in zip(ports, topics, strict=True)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -158,8 +186,8 @@ class Rig:
         for topic, path in histories:
             if path.exists():
                 try:
-                    yield from _lost(self.broker.port, topic, path)
-                except (OSError, TimeoutError, AnabranchError) as error:
+                    yield from _lost(self.port_of(topic), topic, path)
+                except (OSError, TimeoutError, AnabranchError, Refused) as error:
                     yield f"{topic} cannot be read: {type(error).__name__}: {error}"
 
     # -- attacked topics
@@ -177,6 +205,13 @@ class Rig:
     def stats(self, topic: str) -> Any:
         domain, _, rest = topic.partition("://")
         return self.broker.get(f"{domain}/{rest}/stats") if domain != "segment" else {}
+
+
+def _longest_turn_ms(address: str) -> float:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    name = "anabranch_event_loop_turn_cpu_max_seconds"
+    return max(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) * 1000
 
 
 def _lost(port: int, topic: str, path: Path) -> Iterator[str]:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
+from anabranch.broker.peers.handshake import METHOD, NONCE_BYTES, PeerGreeting
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.encode import encode_command
 from anabranch.wire.extensions import WRITE, WRITE_ATTEMPT, WRITE_BATCH
@@ -48,6 +51,10 @@ class State:
     is_connected: bool = True
     # Whether others may produce at the same time.
     is_shared: bool = True
+    # Whether any broker may be sent its commands, or the owner of the topic only.
+    is_anywhere: bool = False
+    # Whether a broker that has no others beside it cannot be brought into it.
+    needs_several: bool = False
 
     @property
     def consumes(self) -> bool:
@@ -64,6 +71,18 @@ def _raw(link: Link, place: Place, unique: str) -> Opened:
 
 
 def _idle(link: Link, place: Place, unique: str) -> Opened:
+    return Opened(place)
+
+
+def _linking(link: Link, place: Place, unique: str) -> Opened:
+    """Half way through the sign-in of a broker: the other side has proved itself, and waits for the same."""
+    host, port = link.socket.getpeername()
+    greeting = PeerGreeting(f"{host}:1", "run", f"{host}:{port}", bytes(NONCE_BYTES))
+    command = C(type=C.CONNECT)
+    command.connect.client_version, command.connect.protocol_version = "hostile", 21
+    command.connect.auth_method_name, command.connect.auth_data = METHOD, msgspec.msgpack.encode(greeting)
+    link.send(command)
+    link.receive_kind(C.AUTH_CHALLENGE)
     return Opened(place)
 
 
@@ -195,9 +214,10 @@ _STICKY = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(star
 STATES: Final[Mapping[str, State]] = {
     state.name: state
     for state in (
-        State("unknown", PRODUCER, _raw, is_connected=False),
-        State("connected-to-produce", PRODUCER, _idle),
-        State("connected-to-consume", CONSUMER, _idle),
+        State("unknown", PRODUCER, _raw, is_connected=False, is_anywhere=True),
+        State("linking", PRODUCER, _linking, is_connected=False, is_anywhere=True, needs_several=True),
+        State("connected-to-produce", PRODUCER, _idle, is_anywhere=True),
+        State("connected-to-consume", CONSUMER, _idle, is_anywhere=True),
         State("producing", PRODUCER, producing()),
         State("producing-expiring", PRODUCER, producing(), namespace=EXPIRING),
         State("producing-dedup", PRODUCER, producing(), namespace=DEDUP),

@@ -81,6 +81,8 @@ _ARGUMENTS: Final[dict[Verb, tuple[type | tuple[type, ...], ...]]] = {
     Verb.UNWATCH: (str,),
     Verb.END: (str,),
 }
+# What is cut off, of the wrong kind, not UTF-8, or nested deeply.
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(tuple[int, Verb, list[Any]])
 _answers = msgspec.msgpack.Decoder(tuple[int, AnswerKind, Any])
@@ -95,7 +97,7 @@ def encode(number: int, what: Verb | AnswerKind, body: Any) -> bytes:
 def decode_request(message: bytes) -> tuple[int, Verb, list[Any]]:
     try:
         number, verb, arguments = _requests.decode(message)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise NotAMessage(str(error)) from error
     kinds = _ARGUMENTS[verb]
     if len(arguments) != len(kinds) or not all(map(isinstance, arguments, kinds)):
@@ -106,7 +108,7 @@ def decode_request(message: bytes) -> tuple[int, Verb, list[Any]]:
 def decode_answer(message: bytes) -> tuple[int, AnswerKind, Any]:
     try:
         return _answers.decode(message)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise NotAMessage(str(error)) from error
 
 

@@ -19,6 +19,8 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 def check_path(path: str) -> str:
     """The path itself, once it is known to name a node other than the root."""
+    if len(path) > PATH_BYTES_MAX:  # First: the rest takes time for each segment, and names the path.
+        raise InvalidPath(f"path of {len(path)} characters, limit {PATH_BYTES_MAX} bytes")
     if not path.startswith("/"):
         raise InvalidPath(f"{path!r} does not start with '/'")
     if path == ROOT:

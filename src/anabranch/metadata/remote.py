@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -100,7 +101,7 @@ class RemoteMetadata:
 
     async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
         # Every read asks the server, which has everything: every read is fresh.
-        return unpacked(await self._ask(Verb.GET, check_path(path)))
+        return unpacked(await self._linked().ask_node(check_path(path)))
 
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
@@ -158,11 +159,14 @@ class RemoteMetadata:
         self._session.move(SessionState.LOST)
 
     async def _ask(self, verb: Verb, *arguments: Any) -> Any:
+        return await self._linked().ask(verb, *arguments)
+
+    def _linked(self) -> _ServerLink:
         if self._is_closed:
             raise StoreClosed
         if self._link is None:
             raise StoreUnavailable(f"the metadata session is {self._session.state.value}")
-        return await self._link.ask(verb, *arguments)
+        return self._link
 
     # -- the connection
 
@@ -289,6 +293,10 @@ class _ServerLink(asyncio.Protocol):
         self._last = 0
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._parts: dict[int, list[Any]] = {}
+        # Requests for nodes that are not sent yet, by path, as long as nothing else was asked behind them; and whoever
+        # asked for the same node: a client may ask for one large node a thousand times at once.
+        self._asked_nodes: dict[str, int] = {}
+        self._shared: dict[int, list[asyncio.Future[Any]]] = {}
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._why = "the connection to the metadata process broke"
@@ -298,6 +306,10 @@ class _ServerLink(asyncio.Protocol):
 
     def ask(self, verb: Verb, *arguments: Any) -> asyncio.Future[Any]:
         """The answer. Requests take effect in the order of these calls."""
+        self._asked_nodes.clear()
+        return self._begun(verb, arguments)
+
+    def _begun(self, verb: Verb, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self.lost.done():
             answer.set_exception(StoreUnavailable(self._why))
@@ -316,7 +328,21 @@ class _ServerLink(asyncio.Protocol):
         self._unsent_bytes += len(frame)
         return answer
 
+    def ask_node(self, path: str) -> asyncio.Future[Any]:
+        """As `ask` for that node. Those who ask in the same turn of the loop have one request and one answer: it is not
+        older than what each would have heard alone."""
+        number = self._asked_nodes.get(path)
+        if number is not None and number in self._pending:
+            shared: asyncio.Future[Any] = self._loop.create_future()
+            self._shared.setdefault(number, []).append(shared)
+            return shared
+        answer = self._begun(Verb.GET, (path,))
+        if not answer.done():
+            self._asked_nodes[path] = self._last
+        return answer
+
     def _flush(self) -> None:
+        self._asked_nodes.clear()
         if self._unsent and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
             self._unsent_bytes = self._transport.get_write_buffer_size()
@@ -341,7 +367,8 @@ class _ServerLink(asyncio.Protocol):
         self.lost.set_result(None)
         self._store.link_lost(self)
         pending, self._pending = self._pending, {}
-        for answer in pending.values():
+        shared, self._shared = self._shared, {}
+        for answer in chain(pending.values(), *shared.values()):
             if not answer.done():
                 answer.set_exception(StoreUnavailable(f"{self._why} before the answer came"))
 
@@ -362,12 +389,11 @@ class _ServerLink(asyncio.Protocol):
             return
         answer = self._pending.pop(number, None)
         parts = self._parts.pop(number, None)
-        if answer is None or answer.done():
-            return  # The caller was cancelled; its operation was carried out all the same.
-        if kind is AnswerKind.REFUSED:
-            answer.set_exception(error_of(body))
-        else:
-            answer.set_result(body if parts is None else parts)
+        if answer is None:
+            return
+        _settle(answer, kind, body if parts is None else parts)
+        for shared in self._shared.pop(number, ()):
+            _settle(shared, kind, body)
 
     def _told(self, kind: AnswerKind, body: Any) -> None:
         if kind is AnswerKind.CHANGED:
@@ -383,6 +409,15 @@ def _checked(path: str, value: bytes) -> bytes:
     if len(value) > VALUE_BYTES_MAX:
         raise ValueTooLarge(f"value of {len(value)} bytes for {path}, limit {VALUE_BYTES_MAX}")
     return bytes(value)  # Free for bytes; a buffer that its owner may change later is copied.
+
+
+def _settle(answer: asyncio.Future[Any], kind: AnswerKind, body: Any) -> None:
+    if answer.done():
+        return  # The caller was cancelled; its operation was carried out all the same.
+    if kind is AnswerKind.REFUSED:
+        answer.set_exception(error_of(body))
+    else:
+        answer.set_result(body)
 
 
 def _heard(answer: asyncio.Future[Any]) -> None:

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, cast
@@ -52,9 +52,11 @@ LOOK_EVERY_S: Final = 0.5
 # A look that is later than this means that the server itself did not run: no client is to blame.
 LOOK_LATE_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1_024
-# At this many unanswered requests of one connection, no more are read from it.
-REQUESTS_MAX: Final = 4_096
+# At this many unanswered requests of one connection, no more of it are begun: each answer may have a megabyte.
+REQUESTS_MAX: Final = 512
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
+# Brokers watch some ten prefixes each.
+WATCHES_MAX: Final = 10_000
 # A scan is read and sent in pages: no client waits for another's scan of everything.
 PAGE_NODES: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
@@ -241,7 +243,7 @@ class MetadataServer:
         late_s = now - self._looked_at - LOOK_EVERY_S
         self._looked_at = now
         for link in list(self._links):
-            if late_s > LOOK_LATE_S or link.is_held:
+            if late_s > LOOK_LATE_S or link.is_held or link.has_read_more():
                 link.heard_at = now
             elif now - link.heard_at > self._silence_max_s:
                 if link.session is not None:
@@ -260,6 +262,8 @@ class ClientLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._cutter = MessageCutter()
+        # Of the last read: requests that wait until the client has read its answers, or earlier ones are answered.
+        self._waiting: deque[bytes] = deque()
         self._pid = 0
         self.session: ServedSession | None = None
         self.heard_at = self._loop.time()
@@ -268,6 +272,9 @@ class ClientLink(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         # Sending: answers of one turn of the loop leave together.
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._written_bytes = 0
+        self._read_bytes = 0  # By the client, at the last look.
         self._requests = 0
         self._is_full = False  # The client reads too slowly.
         self._has_room = asyncio.Event()
@@ -309,6 +316,7 @@ class ClientLink(asyncio.Protocol):
         self._is_over = True
         self._has_room.set()
         self._unsent.clear()
+        self._waiting.clear()
         self._server.disconnected(self)
 
     def hang_up(self) -> None:
@@ -334,16 +342,42 @@ class ClientLink(asyncio.Protocol):
         """Whether it is the server that does not read, not the client that does not send."""
         return not self._is_reading and not self._is_full
 
+    def has_read_more(self) -> bool:
+        """Whether a client that is not read from, because it has much to read itself, has read some of it since the
+        last look. It is not silent, whatever it has said."""
+        read = self._written_bytes - self._transport.get_write_buffer_size()
+        before, self._read_bytes = self._read_bytes, read
+        return self._is_full and read > before
+
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
         if self._is_over:
             return
         try:
-            for message in self._cutter.feed(data):
-                self._asked(*decode_request(message))
+            self._waiting += self._cutter.feed(data)
         except NotAMessage as error:
-            log.warning("a metadata connection is closed: %s", error)
-            self.hang_up()
+            self._refuse(error)
+        else:
+            self._work()
+
+    def _refuse(self, error: NotAMessage) -> None:
+        log.warning("a metadata connection is closed: %s", error)
+        self.hang_up()
+
+    @property
+    def _is_welcome(self) -> bool:
+        """Whether the next request may be begun."""
+        return not self._is_full and self._requests < REQUESTS_MAX and self._greeting is None
+
+    def _work(self) -> None:
+        """Begins requests in their order, while they are welcome. One read may bring thousands, and each of their
+        answers may have a megabyte."""
+        try:
+            while self._waiting and self._is_welcome and not self._is_over:
+                self._asked(*decode_request(self._waiting.popleft()))
+        except NotAMessage as error:
+            self._refuse(error)
+        self._read_or_wait()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -353,11 +387,11 @@ class ClientLink(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_full = False
         self._has_room.set()
-        self._read_or_wait()
         self._tell_merged()
+        self._work()
 
     def _read_or_wait(self) -> None:
-        is_welcome = not self._is_full and self._requests < REQUESTS_MAX and self._greeting is None
+        is_welcome = self._is_welcome and not self._waiting
         if is_welcome != self._is_reading and not self._is_over:
             self._is_reading = is_welcome
             if is_welcome:
@@ -368,12 +402,18 @@ class ClientLink(asyncio.Protocol):
     def _send(self, number: int, kind: AnswerKind, body: Any) -> None:
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(encode(number, kind, body))
+        frame = encode(number, kind, body)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._flush()  # At once: the transport tells whether the client reads.
 
     def _flush(self) -> None:
         if self._unsent and not self._transport.is_closing():
+            self._written_bytes += self._unsent_bytes
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
+        self._unsent_bytes = 0
 
     # -- watches
 
@@ -427,16 +467,16 @@ class ClientLink(asyncio.Protocol):
             session = session or await self._server.begin()
         except MetadataError as error:
             self._send(number, AnswerKind.REFUSED, refusal(error))
-            return
+        else:
+            self.session = session
+            self._server.attach(session, self, open_process(self._pid))
+            if self._is_over:
+                self._server.disconnected(self)  # It went while it was greeted.
+                return
+            self._send(number, AnswerKind.DONE, (session.id, session.secret, is_resumed))
         finally:
             self._greeting = None
-            self._read_or_wait()
-        self.session = session
-        self._server.attach(session, self, open_process(self._pid))
-        if self._is_over:
-            self._server.disconnected(self)  # It went while it was greeted.
-            return
-        self._send(number, AnswerKind.DONE, (session.id, session.secret, is_resumed))
+            self._work()
 
     def _begun(self, work: Any) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -456,21 +496,22 @@ class ClientLink(asyncio.Protocol):
         shape."""
         done = self._tree.submit(_checked(session, op), **about)
         self._requests += 1
-        if self._requests >= REQUESTS_MAX:
-            self._read_or_wait()
         done.add_done_callback(lambda done: self._answer(number, done, shape))
 
     def _answer(self, number: int, done: asyncio.Future[Any], shape: Callable[[Any], Any] | None) -> None:
+        error = done.exception()
+        if not self._transport.is_closing():
+            if error is not None:
+                self._send(number, AnswerKind.REFUSED, refusal(cast(Exception, error)))
+            else:
+                self._send(number, AnswerKind.DONE, done.result() if shape is None else shape(done.result()))
+        self._answered()
+
+    def _answered(self) -> None:
+        """One request fewer is under way."""
         self._requests -= 1
         if not self._is_reading:
-            self._read_or_wait()
-        error = done.exception()
-        if self._transport.is_closing():
-            return
-        if error is not None:
-            self._send(number, AnswerKind.REFUSED, refusal(cast(Exception, error)))
-        else:
-            self._send(number, AnswerKind.DONE, done.result() if shape is None else shape(done.result()))
+            self._work()
 
     def _ping(self, number: int, session: str) -> None:
         self._send(number, AnswerKind.DONE, None)
@@ -485,24 +526,29 @@ class ClientLink(asyncio.Protocol):
 
     def _create(self, number: int, session: str, path: str, value: bytes, ephemeral: bool) -> None:
         owner = session if ephemeral else None
+        check_path(path)
         self._submit(number, session, lambda tree: tree.create(path, value, owner), packed, writes=path)
 
     def _put(self, number: int, session: str, path: str, value: bytes, if_version: int | None) -> None:
+        check_path(path)
         self._submit(number, session, lambda tree: tree.put(path, value, if_version), packed, writes=path)
 
     def _delete(self, number: int, session: str, path: str, if_version: int | None) -> None:
+        check_path(path)
         self._submit(number, session, lambda tree: tree.delete(path, if_version), writes=path)
 
     def _children(self, number: int, session: str, path: str) -> None:
         known = self._tree.kept_children(session, path)
         if known is not UNKNOWN:
             self._send(number, AnswerKind.DONE, known)
-        else:
-            self._submit(number, session, lambda tree: tree.children(path), folder=path)
+            return
+        check_prefix(path)
+        self._submit(number, session, lambda tree: tree.children(path), folder=path)
 
     def _next_ids(self, number: int, session: str, path: str, count: int) -> None:
         if not 0 < count <= COUNT_MAX:
             raise NotAMessage(f"{count} ids at once")
+        check_path(path)
         self._submit(number, session, lambda tree: tree.next_ids(path, count).start, writes=path)
 
     def _now(self, number: int, session: str) -> None:
@@ -513,6 +559,8 @@ class ClientLink(asyncio.Protocol):
             self._submit(number, session, lambda tree: tree.now_ms())
 
     def _watch(self, number: int, session: str, prefix: str) -> None:
+        if len(self._watched) >= WATCHES_MAX:
+            raise NotAMessage(f"more than {WATCHES_MAX} watches")
         self._watched[check_prefix(prefix)] += 1
         self._send(number, AnswerKind.DONE, None)
 
@@ -524,6 +572,7 @@ class ClientLink(asyncio.Protocol):
         self._send(number, AnswerKind.DONE, None)
 
     def _end(self, number: int, session: str, ended: str) -> None:
+        self._requests += 1
         self._begun(self._end_session(number, ended))
 
     async def _end_session(self, number: int, ended: str) -> None:
@@ -532,12 +581,20 @@ class ClientLink(asyncio.Protocol):
         await self._server.ended(ended, why)
         if not self._is_over:
             self._send(number, AnswerKind.DONE, None)
+        self._answered()
 
     def _scan(self, number: int, session: str, prefix: str) -> None:
         check_prefix(prefix)
+        self._requests += 1
         self._begun(self._scan_pages(number, session, prefix))
 
     async def _scan_pages(self, number: int, session: str, prefix: str) -> None:
+        try:
+            await self._send_pages(number, session, prefix)
+        finally:
+            self._answered()
+
+    async def _send_pages(self, number: int, session: str, prefix: str) -> None:
         after, is_last = "", False
         try:
             while not is_last:

@@ -6,8 +6,10 @@ rotted on disk is reported with its path and never served.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,10 +28,14 @@ from anabranch.metadata.port import Versioned
 from anabranch.metadata.store_time import StoreTime
 from anabranch.metadata.tree import Tree
 
+log = logging.getLogger(__name__)
+
 APPLICATION_ID = 0x416E6142  # "AnaB", in the file's header.
 FORMAT = 1
 # A burst may grow the write-ahead file; after the next checkpoint it is cut back to this.
 WAL_BYTES_KEPT = 16 * 1024 * 1024
+PRIVATE = 0o600
+OTHERS = 0o077  # All but the user itself.
 
 _SCHEMA = (
     """CREATE TABLE node (
@@ -225,6 +231,7 @@ class SqliteTree(Tree):
 def open_tree(path: Path, clock_ms: Callable[[], int], *, keeps_sessions: bool = False) -> SqliteTree:
     """The tree in the file, made if it is absent, and held against every other process until closed."""
     _make_folder(path.parent)
+    _keep_private(path)
     try:
         db = sqlite3.connect(path, timeout=0, isolation_level=None)
     except sqlite3.Error as error:
@@ -288,6 +295,26 @@ def _session_fact(session: str) -> str:
 
 def _crc(path: str, version: int, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(b"%d %s" % (version, path.encode())))
+
+
+def _keep_private(path: Path) -> None:
+    """Lets only this user read the file, which holds the secret by which brokers know each other. SQLite gives its
+    write-ahead file the same permissions.
+
+    An existing file is not opened here: closing it again would release the locks that this process may have on it."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+        return
+    except FileExistsError:
+        files = (path, path.with_name(f"{path.name}-wal"))
+    except OSError:
+        return  # SQLite says what is wrong.
+    for one in files:
+        try:
+            if one.is_file() and stat.S_IMODE(one.stat().st_mode) & OTHERS:
+                one.chmod(PRIVATE)
+        except OSError as error:
+            log.warning("other users of this machine may be able to read %s: %s", one, error.strerror)
 
 
 def _make_folder(folder: Path) -> None:

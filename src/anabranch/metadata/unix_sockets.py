@@ -39,11 +39,10 @@ def listening(path: Path, backlog: int = 128) -> socket.socket:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         with address_of(path) as address:
-            before = os.umask(0o177)
-            try:
-                listener.bind(address)
-            finally:
-                os.umask(before)
+            listener.bind(address)
+        # Nobody can connect before it listens. The mask for new files is the whole process's, and other threads make
+        # files and folders at this time.
+        path.chmod(0o600)
         listener.listen(backlog)
         listener.setblocking(False)
     except BaseException:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.metadata import served as served_module
 from anabranch.metadata.errors import StoreInUse, StoreUnavailable, VersionConflict
 from anabranch.metadata.messages import (
     PROTOCOL,
@@ -328,6 +329,7 @@ GARBAGE = [
     encode(1, Verb.HELLO, [PROTOCOL + 1, None, 0]),
     encode(1, Verb.HELLO, ["x", None, 0]),
     encode(1, Verb.HELLO, []),
+    b"\x00\x01\x00\x00\x93\x01\xa4ping" + b"\x91" * 65_530,  # Nested deeply.
 ]
 
 
@@ -402,6 +404,118 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_holds_nobody(
     assert AnswerKind.EVERYTHING in told or AnswerKind.CHANGED in told
     writer.close()
     await store.close()
+
+
+async def test_answers_are_not_made_before_the_client_has_read_the_ones_before_them(
+    tmp_path: Path, server: MetadataServer
+) -> None:
+    """A request has some bytes and its answer up to a megabyte: one read may bring thousands of them."""
+    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    size, asked = 500_000, 200
+    await store.put("/big", b"x" * size)
+    reader, writer = await raw(tmp_path)
+    writer.write(encode(1, Verb.HELLO, (PROTOCOL, None, 0)))
+    await answers(reader, 1)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    made = 0
+
+    def counted(number: int, *rest: Any) -> bytes:
+        nonlocal made
+        made += number > 1
+        return encode(number, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(served_module, "encode", counted)
+        writer.write(b"".join(encode(2 + number, Verb.GET, ["/big"]) for number in range(asked)))
+        while not made:
+            await store.get("/big")
+        for _ in range(10):
+            await store.get("/big")
+        # Ten of `made` are the other client's. The socket holds some answers, too.
+        assert made * size < 4 * UNSENT_BYTES_MAX
+    reader._transport.resume_reading()  # type: ignore[attr-defined]
+    cutter, got = MessageCutter(), 0
+    async with asyncio.timeout(60):
+        while got < asked:
+            got += len(cutter.feed(await reader.read(1 << 20)))
+    writer.close()
+    await store.close()
+
+
+async def test_a_client_that_reads_slowly_is_not_silent(tmp_path: Path, server: MetadataServer) -> None:
+    """It is not read from while it has much to read: it cannot say that it lives."""
+    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    await store.put("/big", b"x" * 1_000_000)
+    await store.close()
+    reader, writer = await raw(tmp_path)
+    writer.write(encode(1, Verb.HELLO, (PROTOCOL, None, 0)))
+    await answers(reader, 1)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b"".join(encode(2 + number, Verb.GET, ["/big"]) for number in range(100)))
+    (link,) = server._links
+    async with asyncio.timeout(60):
+        while not link._is_full:  # noqa: ASYNC110  # Only the loop knows of the turns.
+            await asyncio.sleep(0)
+    for _ in range(3):
+        server._look()
+        # What the client reads now leaves the server's buffer.
+        before = link._transport.get_write_buffer_size()
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(60):
+            while link._transport.get_write_buffer_size() == before:
+                await reader.read(1 << 16)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        link.heard_at = -1e9
+        server._look()
+        assert link.heard_at > 0
+    writer.close()
+
+
+async def test_those_who_ask_for_a_node_at_once_share_its_answer(
+    tmp_path: Path, server: MetadataServer
+) -> None:
+    """Each of them could be a request of one client for a large record. A write between them is seen by those after."""
+    store = await RemoteMetadata.connect(socket_of(tmp_path))
+    await store.put("/a", b"old")
+    made: list[int] = []
+
+    def counted(number: int, *rest: Any) -> bytes:
+        made.append(number)
+        return encode(number, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(served_module, "encode", counted)
+        first = [asyncio.create_task(store.get("/a")) for _ in range(100)]
+        put = asyncio.create_task(store.put("/a", b"new"))
+        then = [asyncio.create_task(store.get("/a")) for _ in range(100)]
+        await asyncio.sleep(0)
+        first[0].cancel()
+        then[99].cancel()
+        found = await asyncio.gather(*first[1:], *then[:99])
+        await put
+    assert [node.value for node in found if node] == [b"old"] * 99 + [b"new"] * 99
+    assert len([number for number in made if number]) < 10
+    await store.close()
+
+
+@pytest.mark.parametrize("verb", [Verb.GET, Verb.CREATE, Verb.PUT, Verb.DELETE, Verb.CHILDREN, Verb.NEXT_IDS])
+async def test_a_path_that_is_none_is_refused_before_anything_is_done_for_its_parts(
+    tmp_path: Path, server: MetadataServer, verb: Verb
+) -> None:
+    """A megabyte of slashes has a million parents, of half a megabyte each."""
+    rest: dict[Verb, list[Any]] = {
+        Verb.CREATE: [b"", False],
+        Verb.PUT: [b"", None],
+        Verb.DELETE: [None],
+        Verb.NEXT_IDS: [1],
+    }
+    reader, writer = await raw(tmp_path)
+    writer.write(encode(1, Verb.HELLO, (PROTOCOL, None, 0)))
+    writer.write(encode(2, verb, ["/" * 900_000, *rest.get(verb, [])]))
+    _, (number, kind, body) = await answers(reader, 2)
+    assert (number, kind, body[0]) == (2, AnswerKind.REFUSED, "InvalidPath")
+    assert len(str(body)) < 1000
+    writer.close()
 
 
 async def test_more_requests_than_the_limit_are_all_answered(tmp_path: Path, server: MetadataServer) -> None:

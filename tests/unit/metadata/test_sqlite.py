@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +41,26 @@ async def opened(file: Path, now_ms: int = 0) -> AsyncIterator[SqliteMetadata]:
         yield service
     finally:
         await service.close()
+
+
+async def test_no_other_user_can_read_what_it_stores(file: Path) -> None:
+    """It has the secret by which brokers know each other. Also where the user lets others read new files, and for files
+    of a release that did not see to it."""
+
+    def modes() -> set[int]:
+        return {stat.S_IMODE(one.stat().st_mode) for one in file.parent.iterdir()}
+
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            async with opened(file) as service:
+                store = await service.connect()
+                await store.put("/secret", b"x")
+                assert modes() == {0o600}
+            for one in file.parent.iterdir():
+                one.chmod(0o644)
+    finally:
+        os.umask(before)
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ class InnerAnswer(msgspec.Struct, frozen=True):
     status: int
     body: bytes = b""
     media_type: str = ""
+    headers: dict[str, str] = {}
 
     @property
     def is_success(self) -> bool:

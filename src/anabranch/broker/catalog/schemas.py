@@ -17,7 +17,7 @@ from anabranch.broker.catalog import schema_compat
 from anabranch.broker.errors import BrokerError, IncompatibleSchemaError, InvalidSchemaError
 from anabranch.broker.policy.effective import EffectivePolicies
 from anabranch.metadata.errors import AlreadyExists, ValueTooLarge, VersionConflict
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.port import MetadataStore, Versioned
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 # Schemas that are compared in less time than a call to a thread takes.
 SMALL_BYTES: Final = 1024
+# Records that take so long to read and to send that each gets a turn of the event loop: a client may ask for hundreds
+# at once.
+LARGE_BYTES: Final = 16 * 1024
 
 # Types a client may name without having a definition of its own; they never make a version.
 _DEFERRED = frozenset({pb.Schema.AutoConsume})
@@ -75,12 +78,26 @@ class Schemas:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._large = asyncio.Lock()
 
     async def versions(self, topic: TopicName) -> dict[int, StoredSchema]:
         """The versions that are not deleted, oldest first."""
+        _, stored = await self._read(topic)
+        return _live(stored)
+
+    async def _read(self, topic: TopicName) -> tuple[Versioned | None, list[StoredSchema]]:
+        """The topic's record and all versions in it."""
         # Fresh: a message may name a version that a producer at another broker has just added.
         found = await self._metadata.get(_path(topic), fresh=True)
-        return _live(_decoded(found.value)) if found is not None else {}
+        if found is None:
+            return None, []
+        if len(found.value) <= LARGE_BYTES:
+            return found, _decoded(found.value)
+        async with self._large:
+            stored = _decoded(found.value)
+            # The next one begins after this caller has had a turn for what it does with the versions.
+            await asyncio.sleep(0)
+        return found, stored
 
     async def add(
         self, topic: TopicName, schema: StoredSchema, policies: EffectivePolicies | None = None
@@ -91,8 +108,7 @@ class Schemas:
         if (defect := await _aside(len(schema.data), schema_compat.defect, schema)) is not None:
             raise InvalidSchemaError(f"Invalid schema definition data for {topic}: {defect}")
         while True:
-            found = await self._metadata.get(_path(topic), fresh=True)
-            stored = [] if found is None else _decoded(found.value)
+            found, stored = await self._read(topic)
             live = _live(stored)
             if (version := await _version_of(live, schema)) is not None:
                 return version

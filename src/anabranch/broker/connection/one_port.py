@@ -13,7 +13,6 @@ import array
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -55,12 +54,9 @@ class OnePort:
         self._outbox.setblocking(False)
         # A socket of an earlier process on the same port.
         self._path.unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            with address_of(self._path) as address:
-                self._inbox.bind(address)
-        finally:
-            os.umask(before)
+        with address_of(self._path) as address:
+            self._inbox.bind(address)
+        self._path.chmod(0o600)
         self._loop.add_reader(self._inbox, self._arrived)
 
     def close(self) -> None:
@@ -134,7 +130,9 @@ class OnePort:
             command.ParseFromString(frame[_HEAD:])
         except DecodeError:
             return None
-        return command.connect if command.type == pb.BaseCommand.CONNECT else None
+        if command.type != pb.BaseCommand.CONNECT or not isinstance(command.connect.proxy_to_broker_url, str):
+            return None  # Protobuf gives a string that is not UTF-8 as bytes.
+        return command.connect
 
     async def _peeked(self, taken: socket.socket, size: int) -> bytes:
         """That many bytes, or fewer if the client sends no more of them."""

@@ -1,14 +1,14 @@
 """Other brokers' connections to this one: their handshake, and the requests on them.
 
 A connection becomes a broker's at CONNECT and stays one: it can carry nothing else. The caller must know the cluster's
-secret, and be registered with the run id that it gives.
+secret, and be registered with the run id that it gives, for as long as the connection lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from anabranch.broker.peers.directory import PeerDirectory
@@ -41,6 +41,8 @@ class PeerSession(Protocol):
 
     def refuse(self, error: AnabranchError) -> None: ...
 
+    def abort(self) -> None: ...
+
     def become_peer(self, peer: str) -> None: ...
 
     def spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> bool: ...
@@ -63,6 +65,8 @@ class PeerAcceptor:
         self._secret = secret
         self._handlers = handlers
         self._under_way: set[asyncio.Task[None]] = set()
+        # Who linked with this broker. Those that are closed are removed at the next look.
+        self._linked: dict[PeerSession, PeerIdentity] = {}
         self._random_bytes = random_bytes
         self._server_version = server_version
 
@@ -103,8 +107,22 @@ class PeerAcceptor:
         # A caller that did not wait for the answer has broken the protocol, and has been refused meanwhile.
         if session.is_open and session.connection.state is State.HANDSHAKE:
             session.become_peer(caller.id)
+            self._linked = {one: who for one, who in self._linked.items() if one.is_open}
+            self._linked[session] = caller
             session.write((session.connection.accept(self._server_version, is_peer=True),))
             log.info("broker %s has linked with this one", caller.id, extra={"peer": caller.id})
+
+    def living(self, before: Mapping[str, str], runs: Mapping[str, str]) -> None:
+        """The registrations have changed: run ids by the ids of brokers, before and now. Links of brokers that are gone
+        are dropped: one that was stopped for a while and wakes up must register before it is listened to."""
+        for session, caller in list(self._linked.items()):
+            was_seen = before.get(caller.id) == caller.run
+            if not session.is_open:
+                del self._linked[session]
+            elif was_seen and runs.get(caller.id) != caller.run:
+                log.info("broker %s is gone, dropping its link", caller.id, extra={"peer": caller.id})
+                del self._linked[session]
+                session.abort()
 
     def request(self, session: PeerSession, request: pb.CommandAnabranchPeer) -> None:
         session.spawn(request.request_id, self._serve(session, request))

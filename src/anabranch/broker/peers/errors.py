@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from anabranch.broker.errors import (
     NotAllowedError,
     NotReadyError,
@@ -42,6 +44,9 @@ class PeerUnavailable(AnabranchError):
 class PeerCallFailed(AnabranchError):
     """Another broker has refused a call, or failed to carry it out."""
 
+
+# What reading MessagePack of another process raises: it may be cut off, of the wrong kind, not UTF-8, or nested deeply.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 UNAVAILABLE: Final = "unavailable"
 FAILED: Final = "failed"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from anabranch.broker.peers.errors import PeerCallFailed
+from anabranch.broker.peers.errors import UNREADABLE, PeerCallFailed
 from anabranch.broker.peers.methods import PeerMethod
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -34,7 +34,7 @@ class PeerHandlers:
         method, handler = found
         try:
             request = method.read_request(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise PeerCallFailed(f"a request {name} cannot be read: {error}") from None
         answer = method.encode(await handler(peer, request))
         if len(answer) > method.bytes_max:

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from anabranch.broker.peers.errors import UNREADABLE
 from anabranch.broker.security.authentication import AuthenticationFailed
 
 # The name of the authentication method on the wire.
@@ -65,7 +66,7 @@ def _read(data: bytes, kind: type[T]) -> T:
         raise AuthenticationFailed("a broker's greeting is too long")
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise AuthenticationFailed(f"a broker's greeting cannot be read: {error}") from None
 
 

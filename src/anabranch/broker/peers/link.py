@@ -1,8 +1,9 @@
 """A broker's link to another broker: one authenticated connection, opened at its first use and again when it is lost.
 
 Requests are sent as they come, and answers may come in any order. The number and size of requests under way is
-bounded. A call whose answer does not come in time, or whose connection is lost, ends with PeerUnavailable: the caller
-cannot know whether it has taken effect, and it is never sent a second time from here.
+bounded, and users have a part of them only: whatever they ask, the brokers' own requests find a turn. A call whose
+answer does not come in time, or whose connection is lost, ends with PeerUnavailable: the caller cannot know whether it
+has taken effect, and it is never sent a second time from here.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 
 from anabranch.broker.peers.directory import PeerDirectory, RegisteredPeer
-from anabranch.broker.peers.errors import PeerCallFailed, PeerUnavailable, raised
+from anabranch.broker.peers.errors import UNREADABLE, PeerCallFailed, PeerUnavailable, raised
 from anabranch.broker.peers.handshake import METHOD, NONCE_BYTES, CallingHandshake, PeerIdentity
 from anabranch.broker.peers.methods import PeerMethod
 from anabranch.client.security import Security
@@ -31,6 +33,9 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 # Calls beyond these wait for their turn, within their own time.
 CALLS_MAX: Final = 256
+# Of these, calls for users. A message that is looked at may have 5 MiB: so many of them do not fill the other broker's
+# buffer, at whose end it drops the link.
+USERS_CALLS_MAX: Final = 32
 OPEN_MAX_S: Final = 5.0
 CLOSE_MAX_S: Final = 1.0
 
@@ -100,6 +105,7 @@ class PeerLink:
         # The run of the other broker that the link is with.
         self._run = ""
         self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._users_turns = asyncio.Semaphore(USERS_CALLS_MAX)
         self._is_closed = False
 
     async def call(self, method: PeerMethod[R, A], request: R, answer_max_s: float | None = None) -> A:
@@ -111,7 +117,7 @@ class PeerLink:
             )
         limit_s = method.answer_max_s if answer_max_s is None else answer_max_s
         try:
-            async with asyncio.timeout(limit_s), self._turns:
+            async with asyncio.timeout(limit_s), self._turn(method), self._turns:
                 connection = await self._connection()
                 await connection.writable()
                 answer = await connection.request(
@@ -129,10 +135,13 @@ class PeerLink:
             raise raised(answer.error, f"{answer.message}")
         try:
             return method.read_answer(answer.body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise PeerCallFailed(
                 f"broker {self.peer} answers {method.name} with what cannot be read: {error}"
             ) from None
+
+    def _turn(self, method: PeerMethod[R, A]) -> AbstractAsyncContextManager[None]:
+        return self._users_turns if method.is_for_users else nullcontext()
 
     def gone(self, run: str) -> None:
         """That run of the other broker is not registered any more. A link to it is dropped: its calls would wait for an

@@ -30,10 +30,18 @@ class PeerMethod(Generic[R, A]):
     """One kind of request, and the kind of its answer."""
 
     def __init__(
-        self, name: str, request: type[R], answer: type[A], *, answer_max_s: float = ANSWER_MAX_S
+        self,
+        name: str,
+        request: type[R],
+        answer: type[A],
+        *,
+        answer_max_s: float = ANSWER_MAX_S,
+        is_for_users: bool = False,
     ) -> None:
+        """`is_for_users`: how many of these are asked, and how large their answers are, is up to users."""
         self.name = name
         self.answer_max_s = answer_max_s
+        self.is_for_users = is_for_users
         self.bytes_max = BODY_BYTES_MAX
         self._request = msgspec.msgpack.Decoder(request)
         self._answer = msgspec.msgpack.Decoder(answer)
@@ -43,11 +51,11 @@ class PeerMethod(Generic[R, A]):
         return msgspec.msgpack.encode(value)
 
     def read_request(self, body: bytes) -> R:
-        """Raises MsgspecError."""
+        """Raises one of `UNREADABLE`."""
         return self._request.decode(body)
 
     def read_answer(self, body: bytes) -> A:
-        """Raises MsgspecError."""
+        """Raises one of `UNREADABLE`."""
         return self._answer.decode(body)
 
 

@@ -62,12 +62,13 @@ class Peers:
 
     def living(self, runs: Mapping[str, str]) -> None:
         """To be called when registrations have changed, with the run ids of all living brokers by their ids: calls to
-        others end."""
+        others end, and calls of others are not listened to."""
         before, self._runs = self._runs, dict(runs)
         # A broker that was never seen here has registered a moment ago: it is not gone.
         for link in self._links.values():
             if link.peer in before and before[link.peer] != runs.get(link.peer):
                 link.gone(before[link.peer])
+        self.acceptor.living(before, runs)
 
     async def close(self) -> None:
         await self.acceptor.close()

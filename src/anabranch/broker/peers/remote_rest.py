@@ -42,7 +42,7 @@ class RestReply(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
 
 
-REST: Final = PeerMethod("rest", RestCall, RestReply, answer_max_s=ANSWER_MAX_S)
+REST: Final = PeerMethod("rest", RestCall, RestReply, answer_max_s=ANSWER_MAX_S, is_for_users=True)
 
 
 def original_of(role: str) -> str | None:

@@ -87,6 +87,14 @@ async def test_a_connection_that_names_the_broker_that_accepted_it_stays(
         assert await brokers[0].doors.route(taken)
 
 
+async def test_a_name_that_is_not_utf8_is_left_to_the_session_which_refuses_it(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    with pair() as (client, taken):
+        client.sendall(connect_frame("localhost:6661").replace(b"localhost", b"\xff" * 9))
+        assert await brokers[0].doors.route(taken)
+
+
 @pytest.mark.parametrize(
     ("named", "reason"),
     [

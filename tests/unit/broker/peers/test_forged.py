@@ -121,10 +121,22 @@ async def test_the_brokers_own_proof_sent_back_is_refused(cluster: Cluster) -> N
     assert "does not know" in await forger.is_refused()
 
 
-@pytest.mark.parametrize("greeting", [b"", b"\xff" * 64, b"x" * 100_000], ids=["none", "garbage", "large"])
+@pytest.mark.parametrize(
+    "greeting",
+    [b"", b"\xff" * 64, b"x" * 100_000, b"\x81\xa1z" + b"\x91" * 4000, b"\x81\xa6caller\xa1\xff"],
+    ids=["none", "garbage", "large", "nested", "not UTF-8"],
+)
 async def test_a_greeting_that_is_none_is_refused(cluster: Cluster, greeting: bytes) -> None:
     forger = await Forger.to(cluster)
     forger.greet(greeting)
+    assert "greeting" in await forger.is_refused()
+
+
+@pytest.mark.parametrize("proof", [b"\x81\xa1z" + b"\x91" * 4000, b"\x81\xa5proof\xa1\xff"])
+async def test_a_proof_that_cannot_be_read_is_refused(cluster: Cluster, proof: bytes) -> None:
+    forger = await Forger.to(cluster)
+    await challenge(forger)
+    forger.prove(proof)
     assert "greeting" in await forger.is_refused()
 
 

@@ -12,6 +12,7 @@ from anabranch.broker.errors import NotAllowedError, NotReadyError
 from anabranch.broker.peers import link as link_module
 from anabranch.broker.peers.errors import PeerCallFailed, PeerUnavailable
 from anabranch.broker.peers.methods import BODY_BYTES_MAX, HELLO, Nothing, PeerMethod
+from anabranch.broker.peers.remote_rest import REST
 from anabranch.broker.peers.secret import PATH
 from anabranch.client import ClientConnection
 from anabranch.client.errors import ConnectionLost, RequestRefused
@@ -229,6 +230,48 @@ async def test_calls_beyond_the_limit_wait_for_their_turn(
     two.peers.handlers.add(ECHO, counted)
     await asyncio.gather(*(one.peers.call(two.id, ECHO, Asked(str(n))) for n in range(20)))
     assert most == 2
+
+
+async def test_what_users_ask_leaves_turns_for_the_brokers_own_calls(peers: PeerLab) -> None:
+    one, two = await peers.pair()
+    asked_by_users = PeerMethod("test.users", Asked, Told, is_for_users=True)
+    may_end = asyncio.Event()
+
+    async def slow(peer: str, asked: Asked) -> Told:
+        await may_end.wait()
+        return Told()
+
+    two.peers.handlers.add(asked_by_users, slow)
+    calls = [
+        asyncio.create_task(one.peers.call(two.id, asked_by_users, Asked(), answer_max_s=3600))
+        for _ in range(2 * link_module.CALLS_MAX)
+    ]
+    await asyncio.sleep(0)
+    assert (await one.peers.call(two.id, HELLO, Nothing())).version == "lab"
+    may_end.set()
+    await asyncio.gather(*calls)
+    assert REST.is_for_users
+
+
+@pytest.mark.parametrize("run", [None, "later"], ids=["gone", "started again"])
+async def test_a_link_ends_with_the_registration_of_the_broker_that_opened_it(
+    peers: PeerLab, run: str | None
+) -> None:
+    """A broker that was stopped, and whose topics others have taken meanwhile, has to register again."""
+    one, two = await peers.pair()
+    await one.peers.call(two.id, HELLO, Nothing())
+    (session,) = two.sessions
+    two.peers.living({one.id: "one", two.id: "two"})
+    assert one.peers.is_linked(two.id)
+    two.peers.living({two.id: "two"} if run is None else {two.id: "two", one.id: run})
+    async with asyncio.timeout(60):
+        while session.is_open or one.peers.is_linked(two.id):
+            await one.metadata.get("/a")
+    await peers.register(one, "elsewhen")
+    with pytest.raises(PeerUnavailable, match="is not registered"):
+        await one.peers.call(two.id, HELLO, Nothing())
+    await peers.register(one, "one")
+    assert (await one.peers.call(two.id, HELLO, Nothing())).version == "lab"
 
 
 async def test_large_bodies_pass_and_larger_ones_are_refused_at_the_sender(peers: PeerLab) -> None:

@@ -46,12 +46,12 @@ class LinkedBrokers:
         except AnabranchError as error:
             # The broker did not understand the request, or its answer is too large.
             return InnerAnswer(500, msgspec.json.encode({"reason": str(error)}), JSON)
-        return InnerAnswer(reply.status, reply.body, reply.media_type)
+        return InnerAnswer(reply.status, reply.body, reply.media_type, reply.headers)
 
     def serve(self, answer: Callable[[InnerRequest], Awaitable[InnerAnswer]]) -> None:
         async def answered(call: RestCall) -> RestReply:
             asked = InnerRequest(call.method, call.path, call.query, call.body, call.caller())
             given = await answer(asked)
-            return RestReply(given.status, given.body, given.media_type)
+            return RestReply(given.status, given.body, given.media_type, given.headers)
 
         self._remote.serve(answered)

@@ -76,7 +76,7 @@ class RestApp:
                 log.exception("%s %s, asked by another broker, failed", request.method, request.path)
                 refused = refusal(500, f"{type(error).__name__}: {error}")
             answer = refused
-        return InnerAnswer(answer.status, await answer.whole(), answer.media_type)
+        return InnerAnswer(answer.status, await answer.whole(), answer.media_type, dict(answer.headers))
 
     async def _answer_inner(self, request: HttpRequest) -> HttpAnswer:
         found = self._inner.find(request.method, request.path) or self.table.find(
@@ -111,7 +111,7 @@ class RestApp:
         answer = await self._services.elsewhere.ask(error.broker, asked)
         if answer.status == error.status:
             raise RestError(503, f"{error}; try again in a moment", {"Retry-After": "1"})  # It has moved.
-        return HttpAnswer(answer.body, answer.media_type, answer.status)
+        return HttpAnswer(answer.body, answer.media_type, answer.status, answer.headers)
 
     async def _answer(self, request: HttpRequest) -> HttpAnswer:
         self._caller.check(request)

@@ -70,6 +70,22 @@ async def test_the_page_of_any_broker_shows_all(cluster: Cluster) -> None:
         assert [broker["isSilent"] for broker in found["brokers"]] == [False, False, False]
 
 
+async def test_an_answer_of_another_broker_keeps_its_headers(cluster: Cluster) -> None:
+    """All that is known of a message but its content is in headers."""
+    owner = next(node for node in cluster.nodes if node.broker.owners.is_mine(NAME))
+    other = next(node for node in cluster.nodes if node is not owner)
+    await owner.publish(NAME, b"x")
+    path = f"/admin/v2/{TOPIC}/examinemessage"
+    query = "initialPosition=earliest&messagePosition=1"
+    asked = InnerRequest("GET", path, query)
+    answer = await other.broker.elsewhere.ask(owner.broker.registry.me.address, asked)
+    assert (answer.status, answer.body) == (200, b"x")
+    alone = await owner.http.get(f"{path}?{query}")
+    told = {name.lower(): value for name, value in answer.headers.items()}
+    assert told["x-pulsar-message-id"]
+    assert told.items() <= dict(alone.headers).items()
+
+
 async def test_a_broker_that_is_gone_is_silent(cluster: Cluster) -> None:
     one, other, _ = cluster.nodes
     address = other.broker.registry.me.address

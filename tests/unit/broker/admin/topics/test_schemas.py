@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
+from anabranch.broker.catalog import schemas as schemas_module
 from anabranch.broker.catalog.schemas import Schemas, StoredSchema, version_bytes
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.errors import IncompatibleSchemaError
@@ -114,6 +116,33 @@ async def test_schemas_that_fill_their_record_are_refused_until_they_are_deleted
     assert await schemas.mark_deleted(TOPIC, 1) == 3
     await fill(3)
     assert set(await schemas.versions(TOPIC)) == {4, 5, 6}
+
+
+async def test_large_schemas_that_are_asked_for_at_once_are_read_one_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A millisecond each, and a client may ask for hundreds in one read."""
+    schemas = Schemas(await MemoryMetadata(lambda: 0).connect())
+    await schemas.add(
+        TOPIC, StoredSchema(type=pb.Schema.String, name="", data=b"", properties={"x": "y" * 100_000})
+    )
+    loop, turn, read_in = asyncio.get_running_loop(), 0, []
+    decoded = schemas_module._decoded
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    def counted(value: bytes) -> list[StoredSchema]:
+        read_in.append(turn)
+        return decoded(value)
+
+    monkeypatch.setattr(schemas_module, "_decoded", counted)
+    count()
+    found = await asyncio.gather(*(schemas.get(TOPIC, None) for _ in range(50)))
+    assert {number for number, _ in found} == {0}
+    assert len(set(read_in)) == len(read_in) == 50
 
 
 async def test_a_part_that_is_nested_too_deeply_is_shown_as_text(rest: Rest) -> None:
