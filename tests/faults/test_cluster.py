@@ -89,6 +89,13 @@ def test_a_signal_to_every_process_at_once_stops_them_in_order(cluster: ClusterP
     assert "Traceback" not in cluster.log
 
 
+def test_a_terminal_that_is_closed_stops_them_in_order(cluster: ClusterProcess) -> None:
+    publish(cluster.url, "first")
+    os.kill(cluster.pid, signal.SIGHUP)
+    assert cluster.wait() == 0
+    assert cluster.log.count(" stopped") == 4
+
+
 def test_a_broker_that_is_killed_comes_back_and_loses_nothing(cluster: ClusterProcess) -> None:
     publish(cluster.url, "first")
     for index in range(3):

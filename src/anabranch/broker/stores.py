@@ -51,12 +51,12 @@ def now_ms() -> int:
 
 
 def shared_budgets(config: BrokerConfig, brokers: int) -> BrokerConfig:
-    """The settings of one of so many brokers: the limits on memory and disk of this machine are divided among them."""
+    """The settings of one of so many brokers: the limits on memory of this machine are divided among them. Those on the
+    disk are not: each broker counts what all of them have written."""
     return msgspec.structs.replace(
         config,
         log_cache_bytes=_share(config.log_cache_bytes, brokers),
         max_pending_publish_bytes=_share(config.max_pending_publish_bytes, brokers),
-        log_disk_bytes_max=_share(config.log_disk_bytes_max, brokers) if config.log_disk_bytes_max else 0,
     )
 
 

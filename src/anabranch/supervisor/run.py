@@ -83,7 +83,9 @@ class Supervisor:
     async def run(self) -> int:
         """Returns the exit code once every process is gone."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # A terminal that is closed sends SIGHUP; under `nohup` it is ignored, and stays so.
+        is_hung_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if is_hung_up else [])):
             loop.add_signal_handler(number, self._events.put_nowait, StopAsked(number))
         self._events.put_nowait(Began())
         while self._code is None:

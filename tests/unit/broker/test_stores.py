@@ -14,13 +14,14 @@ from anabranch.broker.stores import lock_folder, shared_budgets, sole_stores
 MIB = 1 << 20
 
 
-def test_memory_and_disk_of_a_machine_are_divided_among_its_brokers() -> None:
-    config = BrokerConfig(log_cache_bytes=64 * MIB, max_pending_publish_bytes=60 * MIB)
+def test_the_memory_of_a_machine_is_divided_among_its_brokers_and_its_disk_is_not() -> None:
+    config = BrokerConfig(
+        log_cache_bytes=64 * MIB, max_pending_publish_bytes=60 * MIB, log_disk_bytes_max=400 * MIB
+    )
     shared = shared_budgets(config, 4)
     assert (shared.log_cache_bytes, shared.max_pending_publish_bytes) == (16 * MIB, 15 * MIB)
-    assert shared.log_disk_bytes_max == 0  # Without a limit there is nothing to divide.
-    assert shared_budgets(BrokerConfig(log_disk_bytes_max=400 * MIB), 4).log_disk_bytes_max == 100 * MIB
-    # The reserve is a part of the disk, which all of them look at.
+    # Each of them counts the files of all, and the free space.
+    assert shared.log_disk_bytes_max == config.log_disk_bytes_max
     assert shared.log_disk_reserve_bytes == config.log_disk_reserve_bytes
 
 

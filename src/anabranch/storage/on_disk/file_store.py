@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -289,21 +289,25 @@ class FileLogStore:
         await self._wal.stop_appends()
         is_whole = self._wal.error is None
         states = self._local_states(self._wal.writers)
+        fenced = [ledger for ledger, one in self._wal.writers.items() if one.error is not None]
         await self._wal.close()
         if is_whole:
             try:
-                await self._in_helper(self._hand_over, states)
+                await self._in_helper(self._hand_over, states, fenced)
             except OSError as error:
                 # Nothing is lost: the next owner finds in the log what the hand-over would have said.
                 log.warning("writing the hand-over failed, the next start will recover: %s", error)
         self._release()
 
-    def _hand_over(self, states: dict[LedgerId, LedgerState]) -> None:
-        """Stores the answer that a successor of this incarnation would find, so that no recovery is needed."""
+    def _hand_over(self, states: dict[LedgerId, LedgerState], fenced: Sequence[LedgerId]) -> None:
+        """Stores the answer that a successor of this incarnation would find, so that no recovery is needed.
+
+        Fenced ledgers whose answer is not stored are left to recovery: the broker that fenced them may have died, or is
+        still reading. An answer that is final and does not name them would say that they never existed."""
         found = fences.load_taken(self._files, self._folder)
         new = {ledger: state for ledger, state in states.items() if ledger not in found.states}
         names = {ledger: self._wal.writers[ledger].namespace for ledger in new}
-        answer = fences.FinalStates(states=new, namespaces=names, is_final=True)
+        answer = fences.FinalStates(states=new, namespaces=names, is_final=found.has(fenced))
         fences.store_taken(self._files, self._folder, answer, found.results)
 
     def _release(self) -> None:

@@ -1,4 +1,8 @@
-"""A topic's record in the store, as its owner changes it: one change after the other, each by compare-and-set."""
+"""A topic's record in the store, as its owner changes it: one change after the other, each by compare-and-set.
+
+The store's versions start over when a topic is deleted and made again. So a version alone does not show that a record
+is still the one that was read: the last ledger's id does, which is never used again.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from anabranch.errors import AnabranchError
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.errors import VersionConflict
+from anabranch.metadata.port import MetadataStore, Versioned
 from anabranch.storage.core.topic_record import TopicRecord
 
 
@@ -15,6 +22,24 @@ class TopicGoneError(AnabranchError):
     """The topic does not exist, or is being deleted."""
 
     code = 11  # ServerError.TopicNotFound of the wire protocol.
+
+
+class _LedgerId(msgspec.Struct):
+    id: int
+
+
+class _LedgersOf(msgspec.Struct):
+    """As much of a record as tells whose it is."""
+
+    ledgers: tuple[_LedgerId, ...] = ()
+
+
+def last_ledger(found: Versioned | None) -> int | None:
+    """The id of the last ledger that a stored record names; None without a record, or without ledgers."""
+    if found is None or not found.value:
+        return None
+    ledgers = msgspec.json.decode(found.value, type=_LedgersOf).ledgers
+    return ledgers[-1].id if ledgers else None
 
 
 class StoredRecord:
@@ -50,6 +75,10 @@ class StoredRecord:
             if self._record.is_deleting:
                 raise TopicGoneError(f"{self.path} is being deleted")
             changed = change(self._record)
+            found = await self._metadata.get(self.path, fresh=True)
+            if last_ledger(found) != self._record.ledgers[-1].id:
+                # Another topic of the same name may be at our version.
+                raise VersionConflict(self.path, self.version, None if found is None else found.version)
             stored = await self._metadata.put(self.path, changed.encode(), if_version=self.version)
             self.version = stored.version
             self._record = changed
@@ -57,9 +86,7 @@ class StoredRecord:
 
     async def is_current(self) -> bool:
         """Whether the stored record still names our ledger last."""
-        found = await self._metadata.get(self.path, fresh=True)
-        ledgers = TopicRecord.decode(found.value).ledgers if found is not None and found.value else ()
-        return bool(ledgers) and ledgers[-1].id == self._record.ledgers[-1].id
+        return last_ledger(await self._metadata.get(self.path, fresh=True)) == self._record.ledgers[-1].id
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], unfinished: set[asyncio.Task[None]]) -> None:

@@ -36,9 +36,12 @@ async def finish_delete(
 ) -> None:
     """Finishes a deletion whose mark is stored. Any broker that finds a marked record may run it, any number of times.
 
-    It removes that record only: another broker may have finished before, and a new topic of that name may exist."""
-    with contextlib.suppress(VersionConflict):
-        await metadata.delete(path, if_version=version)
+    It removes that record only: another broker may have finished before, and a new topic of that name may exist, whose
+    record may even have the same version."""
+    found = await metadata.get(path, fresh=True)
+    if found is not None and found.value and TopicRecord.decode(found.value).is_deleting:
+        with contextlib.suppress(VersionConflict):
+            await metadata.delete(path, if_version=version)
     for ledger in record.ledgers:
         store.delete(LedgerId(ledger.id), Incarnation(ledger.incarnation))
     if (compacted := record.compacted) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk import fences, takeover
 from anabranch.storage.on_disk.file_store import FileLogStore
+from anabranch.storage.port import FencedError
 from unit.storage.faulty_files import Disk, FaultyFiles
 from unit.storage.owners import Owner
 
@@ -220,4 +222,51 @@ async def test_a_file_that_its_writer_removes_at_its_end_hides_no_other() -> Non
     assert len(await new.read(LedgerId(1), OLD, 0, 5, 10, KB)) == 5
     await old.close()
     assert len(await new.read(LedgerId(1), OLD, 0, 5, 10, KB)) == 5
+    await new.close()
+
+
+async def test_a_ledger_fenced_by_a_broker_that_died_outlives_the_clean_end_of_its_writer() -> None:
+    disk = Disk(1)
+    files = disk.boot()
+    old = await started(files, OLD)
+    owner = await fill(old, 1, entries=3)
+    await fill(old, 2)
+    # The broker that takes the ledger dies before it stores what it has found.
+    fences.raise_fence(files, ROOT / "wal" / OLD, [LedgerId(1)])
+    await fill(old, 3)
+    assert isinstance(owner.error, FencedError)
+    await old.close()
+    new = await started(disk.boot(), "new")
+    states = await new.take(OLD, [LedgerId(1), LedgerId(2), LedgerId(3)])
+    assert {int(ledger): state.entries_end for ledger, state in states.items()} == {1: 3, 2: 1, 3: 1}
+    assert len(await new.read(LedgerId(1), OLD, 0, 3, 10, 64 * KB)) == 3
+    await new.close()
+
+
+class HeldFiles(FaultyFiles):
+    """A broker's files: whoever stores an answer waits until it may."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.may_answer = threading.Event()
+        self.is_answering = threading.Event()
+
+    def link(self, source: Path, target: Path) -> None:
+        if target.parent.name == fences.TAKEN:
+            self.is_answering.set()
+            assert self.may_answer.wait(30)
+        super().link(source, target)
+
+
+async def test_a_writer_that_ends_cleanly_while_its_ledger_is_read_says_nothing_about_it() -> None:
+    disk = Disk(1)
+    slow = HeldFiles(disk)
+    old, new = await started(disk.boot(), OLD), await started(slow, "new")
+    await fill(old, 1, entries=3)
+    taking = asyncio.ensure_future(new.take(OLD, [LedgerId(1)]))
+    await asyncio.to_thread(slow.is_answering.wait, 30)
+    await fill(old, 2)
+    await old.close()
+    slow.may_answer.set()
+    assert {int(ledger): state.entries_end for ledger, state in (await taking).items()} == {1: 3}
     await new.close()

@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from anabranch.metadata.errors import VersionConflict
 from anabranch.metadata.memory import MemoryMetadata
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.position import Incarnation, LedgerId, Position
@@ -17,6 +19,7 @@ from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.storage.port import FencedError, LedgerState, LogDamagedError, LogError
 from anabranch.storage.topic.ledger_ids import LedgerIds
 from anabranch.storage.topic.stored_record import TopicGoneError
+from anabranch.storage.topic.taking_over import finish_delete
 from anabranch.storage.topic.topic_log import TopicLog
 from anabranch.wire import pulsar_pb2 as pb
 from anabranch.wire.batch import build_entry
@@ -377,6 +380,44 @@ async def test_a_deleted_topic_is_gone_and_may_be_made_again() -> None:
     again = await world.open(store, metadata, Owner())
     assert await contents(again) == []
     assert again.ledger > log.ledger
+
+
+async def test_a_former_owner_changes_nothing_about_a_topic_that_was_made_again() -> None:
+    world, _, owner, log = await opened()
+    for n in range(3):
+        log.append(entry(n), 1)
+    await owner.until(lambda: owner.end == 3)
+    # Another broker takes the topic and deletes it, a third makes it again: the record has the version that it had.
+    store, metadata = await world.broker()
+    await (await world.open(store, metadata, Owner())).delete()
+    store, metadata = await world.broker()
+    await TopicLog.create(PATH, metadata, 1000)
+    again = await world.open(store, metadata, Owner())
+    before = await metadata.get(PATH)
+    with pytest.raises(VersionConflict):
+        await log.trim((log.ledger, 2))
+    with pytest.raises(VersionConflict):
+        await log.delete()
+    assert await metadata.get(PATH) == before
+    assert await again.is_current()
+
+
+async def test_a_deletion_that_is_finished_late_leaves_a_topic_that_was_made_again() -> None:
+    world, metadata, _, log = await opened()
+    await log.change_record(lambda record: msgspec.structs.replace(record, is_deleting=True))
+    marked = await metadata.get(PATH)
+    assert marked is not None
+    store, metadata = await world.broker()
+    record = TopicRecord.decode(marked.value)
+    await finish_delete(PATH, record, marked.version, store, metadata)
+    await TopicLog.create(PATH, metadata, 1000)
+    await world.open(store, metadata, Owner())
+    again = await world.open(*await world.broker(), Owner())
+    found = await metadata.get(PATH)
+    assert found is not None
+    assert found.version == marked.version
+    await finish_delete(PATH, record, marked.version, store, metadata)
+    assert await again.is_current()
 
 
 async def test_the_end_of_what_was_written_is_known_when_all_of_it_is_gone() -> None:
