@@ -90,3 +90,14 @@ def test_partitions_of_a_killed_broker_are_answered_for_again(cluster: ClusterPr
     until(lambda: len(web_ports(cluster)) == 3)
     for port in web_ports(cluster):
         assert ask(port, f"{TOPIC}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == MESSAGES
+
+
+def test_a_broker_that_comes_back_leaves_the_clusters_record_to_the_operator(cluster: ClusterProcess) -> None:
+    """A broker writes it at its start only if no other is there."""
+    path = "/admin/v2/clusters/standalone"
+    told = {**ask(cluster.http_port, path), "serviceUrl": "http://river.example.com:8080"}
+    ask(cluster.http_port, path, "POST", told)
+    former = cluster.kill_one(broker(1))
+    cluster.await_again(broker(1), former)
+    until(lambda: len(web_ports(cluster)) == 3)
+    assert [ask(port, path)["serviceUrl"] for port in web_ports(cluster)] == [told["serviceUrl"]] * 3

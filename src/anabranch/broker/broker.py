@@ -305,7 +305,9 @@ class Broker:
             self.scaling.start()
             self.owners.on_change(self.requests.scalable.owners_changed)
             scalable = self.scalable
-            self.owners.on_change(lambda _: scalable.candidates_changed())
+            self.owners.on_change(
+                lambda bundles: scalable.owners_changed({bundle.namespace for bundle in bundles})
+            )
         self.owners.on_change(self._owners_changed)
         self._stop_watching_session = self.metadata.session.on_change(self.open_topics.session_changed)
         self.resources.on_policies_change(self._policies_changed)

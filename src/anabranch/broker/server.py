@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.catalog.owners import broker_id
 from anabranch.broker.catalog.resources import Resources
 from anabranch.broker.config import listeners
 from anabranch.broker.config.config import BrokerConfig
@@ -126,7 +127,8 @@ async def serving(
                 service_url_tls=shared.http_url_tls,
                 broker_service_url=shared.service_url,
                 broker_service_url_tls=shared.service_url_tls,
-            )
+            ),
+            me=broker_id(told.service_url) if place is not None else "",
         )
         await stores.log.start()
         broker = Broker(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -48,6 +48,7 @@ from anabranch.model.scalable import (
     ScalableTopic,
     SubscriptionKind,
     SubscriptionRecord,
+    namespace_path,
     scalable_name,
 )
 from anabranch.model.segments import Segment, SegmentId
@@ -142,6 +143,9 @@ class ScalableTopics:
             self._candidates,
         )
         self._handing_over: asyncio.Task[None] | None = None
+        # Namespaces with topics that this broker may have to lead since a short while, and the task that looks.
+        self._gained: set[NamespaceName] = set()
+        self._taking_up: asyncio.Task[None] | None = None
         self._controllers: dict[TopicName, TopicController] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_watching_session: Callable[[], None] = lambda: None
@@ -189,6 +193,25 @@ class ScalableTopics:
         for topic in topics:
             await _quietly(self._controller(topic).lead)
 
+    async def _take_up_gained(self) -> None:
+        """Takes up the unfinished topics that this broker should lead since the owners changed. Perhaps their leader
+        has died, and no other broker has a controller of them."""
+        while self._gained:
+            # Clients come first: they bring the topics that they use. And owners change several times in a row.
+            await asyncio.sleep(self.settings.retry_max_s)
+            gained, self._gained = self._gained, set()
+            for namespace in sorted(gained):
+                try:
+                    # Those that are led too: the leader may be about to end.
+                    topics = await unfinished(self.metadata, namespace_path(namespace), led_too=True)
+                except AnabranchError as error:
+                    log.warning("%s: reading unfinished plans failed, trying again: %s", namespace, error)
+                    self._gained.add(namespace)
+                    continue
+                for topic in topics:
+                    if not self._candidates.is_elsewhere(topic):
+                        await _quietly(self._controller(topic).lead)
+
     def _session_changed(self, state: SessionState) -> None:
         # While the session is in doubt this broker keeps serving: the store refuses stale writes. A lost session ends
         # its leadership.
@@ -207,6 +230,18 @@ class ScalableTopics:
         topic = scalable_name(topic)
         if not self._is_closed and not self._candidates.is_elsewhere(topic):
             await _quietly(self._controller(topic).lead)
+
+    def owners_changed(self, namespaces: Iterable[NamespaceName]) -> None:
+        """Some topics of these namespaces have other owners, and so other brokers that should lead them. Does not
+        wait."""
+        self.candidates_changed()
+        self._gained.update(namespaces)
+        if self._taking_up is None and not self._is_closed and self._gained:
+            self._taking_up = self._spawn(self._take_up_gained())
+            self._taking_up.add_done_callback(self._taken_up)
+
+    def _taken_up(self, task: asyncio.Task[None]) -> None:
+        self._taking_up = None
 
     def candidates_changed(self) -> None:
         """Other brokers may be the ones that should lead topics led here. Does not wait."""

@@ -10,6 +10,7 @@ from anabranch.controller import election
 from anabranch.controller.core.errors import NotLeader
 from anabranch.controller.service import ScalableTopics
 from anabranch.model.names import TopicName
+from anabranch.model.segments import SegmentId
 from unit.controller.rig import TOPIC, Rig, simulated
 
 
@@ -28,7 +29,7 @@ class Chosen:
     def change(self, leader: int) -> None:
         self.leader = leader
         for service in self.services:
-            service.candidates_changed()
+            service.owners_changed([TOPIC.namespace])
 
 
 class View:
@@ -122,3 +123,45 @@ async def test_when_a_leader_dies_only_the_broker_that_should_lead_stands(rig: R
     assert not leads(first)
     await rig.stores[2].reconnect()
     await rig.until(lambda: leads(second))
+
+
+@simulated
+async def test_what_a_leader_that_died_left_unfinished_is_taken_up_though_nobody_uses_the_topic(
+    rig: Rig,
+) -> None:
+    """No other broker has heard of the topic, so none hears that it has lost its leader."""
+    chosen = await brokers(rig)
+    chosen.leader = 2
+    first, second, third = chosen.services
+    await third.create(TOPIC)
+    rig.owners.unavailable.add(SegmentId(1))
+    splitting = asyncio.ensure_future(third.split(TOPIC, 0))
+    await rig.until(lambda: ("create", 1) in rig.owners.calls)
+    await rig.stores[2].expire_session()
+    splitting.cancel()
+    rig.owners.unavailable.clear()
+    chosen.change(leader=1)
+    await rig.until(lambda: leads(second), within_s=10)
+    assert not first.controllers
+    async with asyncio.timeout(30):
+        # A stored record is no event.
+        while (record := await second.get(TOPIC)) is None or record.plan is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert len(record.layout.active) == 2
+
+
+@simulated
+async def test_sealed_segments_whose_leader_ends_later_than_the_owners_change_are_collected_by_the_next(
+    rig: Rig,
+) -> None:
+    chosen = await brokers(rig)
+    first, second, _ = chosen.services
+    await first.create(TOPIC)
+    await first.split(TOPIC, 0)
+    chosen.leader = 1
+    second.owners_changed([TOPIC.namespace])
+    # It leads on, as it has not heard of the change, and then it is gone.
+    await rig.until(lambda: TOPIC in second.controllers, within_s=10)
+    assert leads(first)
+    await rig.stores[0].expire_session()
+    await rig.until(lambda: leads(second), within_s=10)

@@ -135,7 +135,8 @@ class Resources:
         """
         self.cluster = cluster
         self._defaults_yield = defaults_yield
-        self._defaults: dict[str, bytes] = {}
+        # The values and versions of the defaults that may be created once more, by path.
+        self._defaults: dict[str, tuple[bytes, int]] = {}
         self._metadata = metadata
         self._bundles = Bundles.even(bundles)
         self._policies: dict[NamespaceName, NamespacePolicies] = {}
@@ -175,11 +176,20 @@ class Resources:
             # Ports may differ from the last start's; the record says how the cluster is reached now.
             await self._metadata.put(path, msgspec.json.encode(data))
         if self._defaults_yield:
-            self._defaults = {
-                path: msgspec.json.encode(data),
-                _tenant_path(PUBLIC_DEFAULT.tenant): msgspec.json.encode(self._default_tenant()),
-                _namespace_path(PUBLIC_DEFAULT): encode_policies(self._default_policies()),
-            }
+            await self._remember_defaults(path, data)
+
+    async def _remember_defaults(self, path: str, data: ClusterRecord) -> None:
+        """With their versions: of several brokers each has its own memory of what has yielded, and a record that was
+        created once more through another one may have the default's value."""
+        defaults = {
+            path: msgspec.json.encode(data),
+            _tenant_path(PUBLIC_DEFAULT.tenant): msgspec.json.encode(self._default_tenant()),
+            _namespace_path(PUBLIC_DEFAULT): encode_policies(self._default_policies()),
+        }
+        for default, value in defaults.items():
+            found = await self._metadata.get(default, fresh=True)
+            if found is not None and found.value == value:
+                self._defaults[default] = (value, found.version)
 
     def _default_tenant(self) -> Tenant:
         return Tenant(allowed_clusters=(self.cluster,))
@@ -504,7 +514,7 @@ class Resources:
             await self._metadata.create(path, value)
         except AlreadyExists:
             found = await self._metadata.get(path, fresh=True)
-            if found is None or found.value != self._defaults.pop(path, None):
+            if found is None or (found.value, found.version) != self._defaults.pop(path, None):
                 raise
             with contextlib.suppress(VersionConflict):
                 await self._metadata.put(path, value, if_version=found.version)

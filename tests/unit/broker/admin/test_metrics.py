@@ -150,6 +150,19 @@ def test_rates_are_over_what_grafana_says_is_enough() -> None:
         assert windows <= {"$__rate_interval", "5m"}, board
 
 
+def test_the_board_of_brokers_shows_each_of_several_and_all_of_them() -> None:
+    """Metrics have no label of their own for the broker: Prometheus adds the address that it scrapes."""
+    board = DEPLOY / "grafana" / "broker.json"
+    found = json.loads(board.read_text())
+    chosen = {one["name"]: one for one in found["templating"]["list"]}["broker"]
+    assert chosen["definition"].endswith(", instance)")
+    assert (chosen["includeAll"], chosen["multi"]) == (True, True)
+    exprs = [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
+    selectors = [one for text in exprs for one in re.findall(r"{[^}]*}", text)]
+    assert selectors
+    assert [one for one in selectors if 'instance=~"$broker"' not in one] == []
+
+
 def test_the_bounds_of_pulsars_write_latencies_are_bounds_of_the_log() -> None:
     assert set(WRITE_BOUNDS_S) <= set(LATENCIES)
     told = [float(name.partition("_le_")[2].replace("_", ".")) for name in WRITE_LATENCIES[:-1]]

@@ -111,6 +111,29 @@ async def test_defaults_that_yield_are_made_once_more_by_whoever_is_first_unless
                 await again
 
 
+async def test_a_default_that_has_yielded_at_one_broker_does_not_yield_at_another() -> None:
+    """Also if whoever was first has created it as it was."""
+    metadata = MemoryMetadata(lambda: 1)
+    one, other = [Resources(await metadata.connect(), defaults_yield=True) for _ in range(2)]
+    for resources in (one, other):
+        await resources.bootstrap(ClusterRecord(service_url="http://localhost:8080"))
+    await one.create_tenant("public")
+    await one.create_namespace(PUBLIC_DEFAULT)
+    with pytest.raises(Conflict):
+        await other.create_tenant("public", Tenant(admin_roles=("guest",)))
+    with pytest.raises(Conflict):
+        await other.create_namespace(PUBLIC_DEFAULT)
+    assert (await one.tenant("public")).admin_roles == ()
+    await one.delete_namespace(PUBLIC_DEFAULT)
+    await one.create_namespace(PUBLIC_DEFAULT, NamespacePolicies(message_ttl_in_seconds=7))
+    with pytest.raises(Conflict):
+        await other.create_namespace(PUBLIC_DEFAULT)
+    # What has not yielded yet may be created through either.
+    await other.put_cluster("standalone", ClusterRecord(service_url="http://river:80"), create=True)
+    with pytest.raises(Conflict):
+        await one.put_cluster("standalone", ClusterRecord(), create=True)
+
+
 async def test_defaults_do_not_yield_unless_asked_to(resources: Resources) -> None:
     for again in (resources.create_tenant("public"), resources.create_namespace(PUBLIC_DEFAULT)):
         with pytest.raises(Conflict):

@@ -10,7 +10,7 @@ import pytest
 from anabranch.client.client import Client
 from anabranch.client.consuming.queue import QueueConsumer
 from anabranch.model.names import TopicName
-from anabranch.model.scalable import SubscriptionKind
+from anabranch.model.scalable import SubscriptionKind, controller_path
 from anabranch.model.segments import Segment
 from unit.broker.scalable.brokers import Peer, topics_of
 from unit.broker.scalable.cluster import TOPIC, Cluster, name_of, running
@@ -77,6 +77,22 @@ async def test_a_leader_need_not_own_a_segment(cluster: Cluster) -> None:
     await leading.delete(TOPIC)
     assert loaded(cluster, 1) == set()
     assert await cluster.metadata.children("/managed-ledgers/public/default/segment") == []
+
+
+async def test_a_broker_that_gains_a_topic_finishes_what_its_leader_began_before_it_died(
+    cluster: Cluster,
+) -> None:
+    """Nobody uses the topic, and no living broker has a controller of it."""
+    await cluster.topic(made=False)
+    await cluster.plan_split()
+    await cluster.metadata.delete(controller_path(TOPIC))
+    cluster.move(TOPIC, 1)
+    gaining = topics_of(cluster.nodes[1].broker)
+    async with asyncio.timeout(30):
+        while (await cluster.record()).plan is not None:  # noqa: ASYNC110 - a stored record is no event.
+            await asyncio.sleep(0.01)
+    assert await gaining.leader(TOPIC) == cluster.nodes[1].broker.service_url
+    assert len(await active(cluster)) == 2
 
 
 async def test_a_segment_that_changes_its_owner_reaches_those_who_watch(cluster: Cluster) -> None:
