@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
+.PHONY: help setup demo pictures test sim fmt lint types proto lock bench bench-backtest bench-cluster bench-spark soak soak-cluster soak-spark spark spark-4.2 interop fuzz bench-rest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## /\1|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ bench: setup  ## ours, the real Pulsar and Kafka in one run (needs a JDK 17, one
 bench-backtest: setup  ## how long backtests of up to 100,000 topics take (about 15 minutes)
 	@bin/jre
 	@$(BIN)/python -m bench.backtest
+
+bench-cluster: setup  ## several brokers beside one: CPU, latency, hand-overs, kills, restarts (25 minutes; BENCH="--only handover")
+	@$(BIN)/python -m bench.cluster $(BENCH)
 
 bench-spark: setup  ## our Spark source and sink beside Kafka's and Parquet (needs Kafka in PEERS_DIR; 20 minutes, 25 GB)
 	@bin/jre

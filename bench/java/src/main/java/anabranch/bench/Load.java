@@ -22,7 +22,7 @@ public final class Load {
     public static void main(String[] args) throws Exception {
         Locale.setDefault(Locale.ROOT);
         if (args.length == 0) {
-            System.err.println("usage: Load produce|fill|consume|latency|split|leave|first key=value...");
+            System.err.println("usage: Load produce|fill|consume|latency|split|leave|first|steady key=value...");
             System.exit(2);
         }
         Options options = new Options(args, 1);
@@ -34,6 +34,7 @@ public final class Load {
             case "split" -> Reshaping.split(options);
             case "leave" -> Reshaping.leave(options);
             case "first" -> first(options);
+            case "steady" -> Steady.run(options);
             default -> throw new IllegalArgumentException("no such load: " + args[0]);
         }
         // Client libraries leave helper threads behind; the result is out, so nothing is worth waiting for.
