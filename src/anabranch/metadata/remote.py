@@ -293,8 +293,8 @@ class _ServerLink(asyncio.Protocol):
         self._last = 0
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._parts: dict[int, list[Any]] = {}
-        # Requests for nodes that are not sent yet, by path, as long as nothing else was asked behind them; and whoever
-        # asked for the same node: a client may ask for one large node a thousand times at once.
+        # Requests for nodes that are not sent yet, by path, as long as nothing else was asked behind them; and the
+        # waiters for the same node: a client may ask for one large node a thousand times at once.
         self._asked_nodes: dict[str, int] = {}
         self._shared: dict[int, list[asyncio.Future[Any]]] = {}
         self._unsent: list[bytes] = []
