@@ -35,7 +35,8 @@ class RemoteLeaders:
 
     async def urge(self, topic: TopicName) -> None:
         owner = self._owners.owner(topic)
-        if owner is not None:
+        # The topic may have become this broker's meanwhile, which would wait for itself.
+        if owner is not None and self.is_elsewhere(topic):
             with contextlib.suppress(AnabranchError):
                 await self._peers.call(owner.service_url, LEAD_TOPIC, LeadTopic(str(topic)))
 
