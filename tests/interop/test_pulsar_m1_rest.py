@@ -33,7 +33,8 @@ def test_requests_are_answered_as_pulsar_does(tmp_path: Path) -> None:
     ours.mkdir()
     with (
         PulsarPeer(tmp_path, SETTINGS) as peer,
-        BrokerProcess(ours) as broker,
+        # As many as Pulsar has by default; several brokers of ours would have more.
+        BrokerProcess(ours, {"defaultNumberOfNamespaceBundles": "4"}) as broker,
     ):
         sides = [Side(peer.url, peer.http_port), Side(broker.url, broker.http_port)]
         try:

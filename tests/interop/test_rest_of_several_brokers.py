@@ -17,7 +17,12 @@ from harness.rest_compare import Act, Answer, Side
 pytestmark = pytest.mark.timeout(900)
 
 REQUESTS = Path(__file__).parent / "rest_requests.txt"
-SETTINGS = {"forceDeleteNamespaceAllowed": "true", "forceDeleteTenantAllowed": "true"}
+SETTINGS = {
+    "forceDeleteNamespaceAllowed": "true",
+    "forceDeleteTenantAllowed": "true",
+    # Several brokers have more by default.
+    "defaultNumberOfNamespaceBundles": "4",
+}
 # Refusals that name the broker that was asked.
 NAMED = ("/lookup/v2/topic/persistent/acme/ns/t?listenerName=odd",)
 

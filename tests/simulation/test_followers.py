@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from anabranch.metadata.errors import AlreadyExists, VersionConflict
 from anabranch.simulation.machine.loop import SimLoop
-from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
+from simulation.behind import stores
 
 LAG_S = 0.2
-CALM = StoreWeather(delay_min_s=0.0, delay_max_s=0.0)
 
 
 def play(scenario: Coroutine[Any, Any, None]) -> None:
@@ -23,18 +21,8 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
     loop.close()
 
 
-async def stores() -> tuple[Store, Store]:
-    """A session that is up to date, and one that is behind."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    service = WatchedMetadata(loop.now_ms, lambda paths: None)
-    writer, reader = await service.connect(), await service.connect()
-    chance = random.Random(1)
-    return Store(writer, CALM, chance), Store(reader, CALM, chance, service.follower(reader, LAG_S))
-
-
 async def behind() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     await writer.put("/f/a", b"1")
     assert await reader.get("/f/a") is None
     assert not await reader.exists("/f/a")
@@ -52,7 +40,7 @@ async def behind() -> None:
 
 
 async def fresh() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     written = await writer.put("/a", b"1")
     await writer.put("/b", b"1")
     assert await reader.get("/a", fresh=True) == written
@@ -71,7 +59,7 @@ async def fresh() -> None:
 
 
 async def watched() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     with reader.watch("/w") as watch:
         assert (await anext(watch)).everything
         await writer.put("/w/a", b"1")

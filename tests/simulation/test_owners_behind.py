@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,10 +15,9 @@ from anabranch.broker.peers.directory import RegisteredPeers
 from anabranch.broker.policy.namespace import NamespacePolicies, encode_policies
 from anabranch.model.names import NamespaceName
 from anabranch.simulation.machine.loop import SimLoop
-from anabranch.simulation.machine.store import Store, StoreWeather, WatchedMetadata
+from simulation.behind import stores
 
 LAG_S = 0.4
-CALM = StoreWeather(delay_min_s=0.0, delay_max_s=0.0)
 SALES = NamespaceName("acme", "sales")
 
 
@@ -28,18 +25,8 @@ def registration(name: str) -> BrokerRegistration:
     return BrokerRegistration(BrokerAddress(f"pulsar://{name}:6650", f"http://{name}:8080"), f"run of {name}")
 
 
-async def stores() -> tuple[Store, Store]:
-    """A session that is up to date, and one that is behind."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    service = WatchedMetadata(loop.now_ms, lambda paths: None)
-    writer, reader = await service.connect(), await service.connect()
-    chance = random.Random(1)
-    return Store(writer, CALM, chance), Store(reader, CALM, chance, service.follower(reader, LAG_S))
-
-
 async def a_broker_that_calls() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     other = BrokerRegistry(writer, registration("other"))
     await other.start()
     found = await RegisteredPeers(reader).find("other:6650")
@@ -50,7 +37,7 @@ async def a_broker_that_calls() -> None:
 
 
 async def a_broker_that_is_looked_for() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     me, other = BrokerRegistry(reader, registration("me")), BrokerRegistry(writer, registration("other"))
     await me.start()
     await other.start()
@@ -59,7 +46,7 @@ async def a_broker_that_is_looked_for() -> None:
 
 
 async def a_namespace() -> None:
-    writer, reader = await stores()
+    writer, reader = await stores(LAG_S)
     registry = BrokerRegistry(reader, registration("me"))
     await registry.start()
     owners = HashedOwners(reader, registry)

@@ -40,7 +40,7 @@ def listening(path: Path, backlog: int = 128) -> socket.socket:
             path.unlink()
         with address_of(path) as address:
             listener.bind(address)
-        # Nobody can connect before it listens. The mask for new files is the whole process's, and other threads make
+        # No client can connect before it listens. The mask for new files is the whole process's, and other threads make
         # files and folders at this time.
         path.chmod(0o600)
         listener.listen(backlog)

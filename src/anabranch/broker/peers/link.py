@@ -157,11 +157,7 @@ class PeerLink:
             self._opening.cancel()
             (result,) = await asyncio.gather(self._opening, return_exceptions=True)
             if isinstance(result, ClientConnection):
-                try:
-                    async with asyncio.timeout(CLOSE_MAX_S):
-                        await result.close()
-                except TimeoutError:
-                    result.abort()
+                await result.close_within(CLOSE_MAX_S)
 
     @property
     def is_open(self) -> bool:

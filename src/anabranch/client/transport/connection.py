@@ -240,6 +240,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.close()
         await asyncio.shield(self._closed)
 
+    async def close_within(self, seconds: float) -> None:
+        """Closes the connection; drops it if that takes longer: the broker does not read what it was sent."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.close()
+        except TimeoutError:
+            self.abort()
+
     def abort(self) -> None:
         """Drops the connection without closing it properly, and all unwritten bytes."""
         self._transport.abort()

@@ -97,11 +97,7 @@ class Connections:
             opening.cancel()
         for result in await asyncio.gather(*self._open.values(), return_exceptions=True):
             if isinstance(result, ClientConnection):
-                try:
-                    async with asyncio.timeout(CLOSE_MAX_S):
-                        await result.close()
-                except TimeoutError:
-                    result.abort()
+                await result.close_within(CLOSE_MAX_S)
         self._open.clear()
 
     def abort(self) -> None:

@@ -30,6 +30,7 @@ from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.files import Files, OsFiles
 from anabranch.storage.on_disk.holds import PlanHolds
 from anabranch.storage.on_disk.log_reading import LogReading
+from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.names import LedgerName, NameWriter
 from anabranch.storage.on_disk.other_logs import OtherLogs
 from anabranch.storage.on_disk.reclaim import Reclaimer, ReclaimPolicy, Rewriter
@@ -109,7 +110,8 @@ class FileLogStore:
         self._live = Liveness(self._incarnation, is_shared=is_shared)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="anabranch-read")
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="anabranch-files")
-        self._others = OtherLogs(root, self._incarnation, self._files, self._readers, self._catalog)
+        folders = LogRoot(root, self._incarnation, self._files, self._readers, self._catalog, self._live)
+        self._others = OtherLogs(folders)
         self._locks: list[int] = []
         self._is_started = False
         self._background: asyncio.Task[None] | None = None
@@ -167,21 +169,13 @@ class FileLogStore:
             )
         self._space = SpaceWatch(
             SpacePolicy(disk_reserve_bytes, disk_bytes_max, step_bytes=file_bytes),
-            root,
-            self._files,
-            self._readers,
-            self._catalog,
+            folders,
             self._reclaimer,
             spare_bytes=file_bytes,
             count_all=self._sharing.disk_bytes if self._sharing is not None else None,
         )
         self._upkeep = DiskUpkeep(
-            root,
-            self._incarnation,
-            self._files,
-            self._readers,
-            self._catalog,
-            self._live,
+            folders,
             self._others,
             self._reclaimer,
             self._wal,
@@ -192,11 +186,7 @@ class FileLogStore:
             names=self._names,
         )
         self._reading = LogReading(
-            self._incarnation,
-            self._files,
-            self._readers,
-            self._catalog,
-            self._live,
+            folders,
             self._others,
             self._upkeep,
             self._reclaimer,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from typing import Final, TypeVar
+from typing import Final
 
 from anabranch.model.position import Incarnation, LedgerId
-from anabranch.storage.core.live import Liveness
-from anabranch.storage.on_disk.catalog import Catalog
 from anabranch.storage.on_disk.commit import FileLedgerWriter
-from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.holds import PlanHolds
+from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.other_logs import OtherLogs
 from anabranch.storage.on_disk.reader import FileReader
 from anabranch.storage.on_disk.reclaim import Reclaimer
 from anabranch.storage.on_disk.sharing import Sharing
 from anabranch.storage.on_disk.upkeep import DiskUpkeep
 from anabranch.storage.port import Entry, LogMissingError, ReadPlan
-
-T = TypeVar("T")
 
 # How often a plan is made again because files were exchanged meanwhile.
 PLAN_TRIES: Final = 20
@@ -31,11 +25,7 @@ READ_TRIES: Final = 4
 class LogReading:
     def __init__(
         self,
-        own: Incarnation,
-        files: Files,
-        executor: Executor,
-        catalog: Catalog,
-        live: Liveness,
+        root: LogRoot,
         others: OtherLogs,
         upkeep: DiskUpkeep,
         reclaimer: Reclaimer,
@@ -48,10 +38,7 @@ class LogReading:
     ) -> None:
         """The last two are there if other processes use the root, too. `writers` are those of the ledgers that were
         opened here."""
-        self._own = own
-        self._executor = executor
-        self._catalog = catalog
-        self._live = live
+        self._root = root
         self._others = others
         self._upkeep = upkeep
         self._reclaimer = reclaimer
@@ -60,10 +47,7 @@ class LogReading:
         self._plan_ms = plan_ms
         self._sharing = sharing
         self._holds = holds
-        self._reader = FileReader(files, catalog)
-
-    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
+        self._reader = FileReader(root.files, root.catalog)
 
     async def read(
         self,
@@ -77,7 +61,9 @@ class LogReading:
         end = await self._readable_end(ledger, incarnation, first, end)
         for tries_left in reversed(range(READ_TRIES)):
             try:
-                return await self._in_reader(self._reader.read, ledger, first, end, entries_max, bytes_max)
+                return await self._root.in_reader(
+                    self._reader.read, ledger, first, end, entries_max, bytes_max
+                )
             except LogMissingError:
                 if self._sharing is None or not tries_left:
                     raise
@@ -86,9 +72,9 @@ class LogReading:
         raise AssertionError("the last try returns or raises")
 
     async def _readable_end(self, ledger: LedgerId, incarnation: Incarnation, first: int, end: int) -> int:
-        if self._live.is_gone(ledger, first):
+        if self._root.live.is_gone(ledger, first):
             raise LogMissingError(f"ledger {ledger} has no entry {first}: it was trimmed")
-        if incarnation != self._own and first < end:
+        if incarnation != self._root.own and first < end:
             await self._upkeep.rewritten_loaded()
             # Files are scanned in the order of the log: who has the last entry has those before it.
             await self._others.index(incarnation, (ledger, end - 1))
@@ -104,7 +90,7 @@ class LogReading:
         for tries_left in reversed(range(PLAN_TRIES)):
             expires_at_ms = self._clock_ms() + self._plan_ms
             try:
-                runs = await self._in_reader(self._reader.runs, ledger, first, end)
+                runs = await self._root.in_reader(self._reader.runs, ledger, first, end)
             except LogMissingError:
                 if self._sharing is None or not tries_left:
                     raise
@@ -112,11 +98,11 @@ class LogReading:
                 continue
             if self._holds is not None and self._sharing is not None:
                 paths = {file.path for file, _ in runs}
-                if not await self._in_reader(self._holds.hold, paths, expires_at_ms):
+                if not await self._root.in_reader(self._holds.hold, paths, expires_at_ms):
                     await self._sharing.refresh()
                     continue
             # Files are given up on this loop. What is still known here and now is kept from now on; else look again.
-            if all(file.id in self._catalog.files for file, _ in runs):
+            if all(file.id in self._root.catalog.files for file, _ in runs):
                 break
         else:
             raise LogMissingError(f"the files of ledger {ledger} change all the time: plan again")

@@ -7,31 +7,21 @@ files of the incarnation into the catalog.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from anabranch.model.position import Incarnation, LedgerId
 from anabranch.storage.on_disk import fences, takeover
-from anabranch.storage.on_disk.catalog import Catalog
-from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.indexing import Indexed, index_incarnation, wal_numbers
+from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.port import LogError
-
-T = TypeVar("T")
 
 
 class OtherLogs:
-    def __init__(
-        self, root: Path, own: Incarnation, files: Files, executor: Executor, catalog: Catalog
-    ) -> None:
-        """`own` is the incarnation that writes here: it is never indexed. Files are touched on `executor`."""
+    def __init__(self, root: LogRoot) -> None:
         self._root = root
-        self._own = own
-        self._files = files
-        self._executor = executor
-        self._catalog = catalog
+        self._files = root.files
+        self._catalog = root.catalog
         # States taken from other incarnations, and the files of those that have been indexed.
         self._taken: dict[Incarnation, fences.FinalStates] = {}
         self._indexed: dict[Incarnation, Indexed] = {}
@@ -39,9 +29,6 @@ class OtherLogs:
         # What callers wait to take, by incarnation.
         self._asked: dict[Incarnation, list[Collection[LedgerId]]] = {}
         self._are_all_loaded = False
-
-    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
 
     def indexed(self) -> Iterable[Incarnation]:
         return list(self._indexed)
@@ -55,8 +42,8 @@ class OtherLogs:
         """Takes and indexes everything under the root, once: only then is it known what is dead."""
         if self._are_all_loaded:
             return
-        for name in sorted(await self._in_reader(self._files.list, self._root / "wal")):
-            if name != self._own:
+        for name in sorted(await self._root.in_reader(self._files.list, self._root.path / "wal")):
+            if name != self._root.own:
                 await self.take(Incarnation(name), None)
                 await self.index(Incarnation(name))
         self._are_all_loaded = True
@@ -93,11 +80,11 @@ class OtherLogs:
         known = self._taken.get(incarnation)
         if known is not None and known.has(ledgers):
             return known
-        folder = self._root / "wal" / incarnation
+        folder = self._root.wal(incarnation)
         try:
-            known = await self._in_reader(takeover.take, self._files, folder, wanted, known)
+            known = await self._root.in_reader(takeover.take, self._files, folder, wanted, known)
         except FileNotFoundError as error:
-            if await self._in_reader(self._has_log, folder):
+            if await self._root.in_reader(self._has_log, folder):
                 # Do not answer that there is none: the caller would begin the topic again, empty.
                 raise LogError(f"the log of {incarnation} cannot be taken over: {error}") from error
             # No incarnation of that name ever wrote here, or nothing of it is left.
@@ -118,17 +105,17 @@ class OtherLogs:
     async def index(self, incarnation: Incarnation, entry: tuple[LedgerId, int] | None = None) -> None:
         """Puts another incarnation's files into the catalog; repeated when more of it has been taken, or when an entry
         that its writer has released is not in it."""
-        if incarnation == self._own or self._is_indexed(incarnation, entry):
+        if incarnation == self._root.own or self._is_indexed(incarnation, entry):
             return
         async with self._learning:
             if self._is_indexed(incarnation, entry):
                 return
-            folder = self._root / "wal" / incarnation
+            folder = self._root.wal(incarnation)
             old = self._indexed.get(incarnation)
             try:
-                found = await self._in_reader(index_incarnation, self._files, folder, incarnation, old)
+                found = await self._root.in_reader(index_incarnation, self._files, folder, incarnation, old)
             except FileNotFoundError as error:
-                if await self._in_reader(self._has_log, folder):
+                if await self._root.in_reader(self._has_log, folder):
                     raise LogError(f"the log of {incarnation} changes while it is read: {error}") from error
                 found = Indexed([], fences.FinalStates(is_final=True))
             # New files first: readers look entries up meanwhile, and a file listed twice does no harm.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
-from pathlib import Path
 from typing import Final
 
-from anabranch.storage.on_disk.catalog import Catalog
-from anabranch.storage.on_disk.files import Files
+from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.reclaim import Reclaimer
 from anabranch.storage.on_disk.space import SpacePolicy
 
@@ -21,10 +18,7 @@ class SpaceWatch:
     def __init__(
         self,
         policy: SpacePolicy,
-        root: Path,
-        files: Files,
-        executor: Executor,
-        catalog: Catalog,
+        root: LogRoot,
         reclaimer: Reclaimer,
         *,
         spare_bytes: int,
@@ -34,9 +28,6 @@ class SpaceWatch:
         log that several processes write; None for a log of one."""
         self._policy = policy
         self._root = root
-        self._files = files
-        self._executor = executor
-        self._catalog = catalog
         self._reclaimer = reclaimer
         self._spare_bytes = spare_bytes
         self._count_all = count_all
@@ -49,7 +40,7 @@ class SpaceWatch:
     def used_bytes(self) -> int:
         if self._count_all is not None:
             return self._shared_bytes
-        known = sum(file.disk_bytes for file in self._catalog.files.values())
+        known = sum(file.disk_bytes for file in self._root.catalog.files.values())
         return known + self._spare_bytes + self._reclaimer.doomed_bytes
 
     def capacity_bytes(self) -> int | None:
@@ -65,9 +56,9 @@ class SpaceWatch:
         """Looks at the disk; returns whether publishes are to be accepted."""
         loop = asyncio.get_running_loop()
         if self._count_all is not None and loop.time() - self._counted_at >= COUNT_SECONDS:
-            self._shared_bytes = await loop.run_in_executor(self._executor, self._count_all)
+            self._shared_bytes = await self._root.in_reader(self._count_all)
             self._counted_at = loop.time()
-        self.free_bytes = await loop.run_in_executor(self._executor, self._files.free_bytes, self._root)
+        self.free_bytes = await self._root.in_reader(self._root.files.free_bytes, self._root.path)
         self._is_known = True
         return self._policy.is_accepting(
             free=self.free_bytes, used=self.used_bytes(), was_accepting=was_accepting

@@ -8,16 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
-from anabranch.model.position import Incarnation
-from anabranch.storage.core.live import Liveness
-from anabranch.storage.on_disk.catalog import Catalog
-from anabranch.storage.on_disk.files import Files
 from anabranch.storage.on_disk.holds import PlanHolds
+from anabranch.storage.on_disk.log_root import LogRoot
 from anabranch.storage.on_disk.names import LedgerName, NameWriter
 from anabranch.storage.on_disk.other_logs import OtherLogs
 from anabranch.storage.on_disk.reclaim import Reclaimer, Rewriter, load_rewritten
@@ -25,18 +19,11 @@ from anabranch.storage.on_disk.rewrite_worker import rewrite_in_process
 from anabranch.storage.on_disk.sharing import LOOK_SECONDS, Sharing
 from anabranch.storage.on_disk.wal import WriteAheadLog
 
-T = TypeVar("T")
-
 
 class DiskUpkeep:
     def __init__(
         self,
-        root: Path,
-        own: Incarnation,
-        files: Files,
-        executor: Executor,
-        catalog: Catalog,
-        live: Liveness,
+        root: LogRoot,
         others: OtherLogs,
         reclaimer: Reclaimer,
         wal: WriteAheadLog,
@@ -49,11 +36,8 @@ class DiskUpkeep:
     ) -> None:
         """The last three are there if other processes use the root, too."""
         self._root = root
-        self._own = own
-        self._files = files
-        self._executor = executor
-        self._catalog = catalog
-        self._live = live
+        self._catalog = root.catalog
+        self._live = root.live
         self._others = others
         self._reclaimer = reclaimer
         self._wal = wal
@@ -67,9 +51,6 @@ class DiskUpkeep:
         self._looked_at = 0.0
         # Set when something may have become dead.
         self.is_wanted = False
-
-    async def _in_reader(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
 
     def start(self) -> None:
         # Awaited by all who need it, and cancelled by `close`.
@@ -89,7 +70,7 @@ class DiskUpkeep:
     async def _load_rewritten(self) -> None:
         # Half-written files of a shared log may be another process's, which is at work on them.
         load = partial(load_rewritten, may_remove=self._sharing is None)
-        found = await self._in_reader(load, self._files, self._root)
+        found = await self._root.in_reader(load, self._root.files, self._root.path)
         for file in found:
             self._catalog.add_indexed(file)
         if self._sharing is not None:
@@ -116,7 +97,7 @@ class DiskUpkeep:
         """Gives back what is dead of our own log, and in our turn what has no writer."""
         self._looked_at = asyncio.get_running_loop().time()
         if self._holds is not None:
-            await self._in_reader(self._holds.drop_expired, self._clock_ms())
+            await self._root.in_reader(self._holds.drop_expired, self._clock_ms())
         async with sharing.turn(wait_s) as lock:
             await sharing.learn(has_turn=lock is not None, is_thorough=is_thorough)
             if lock is None:
@@ -129,7 +110,7 @@ class DiskUpkeep:
                 for incarnation in await sharing.remove_folders():
                     self._others.forget(incarnation)
         self.is_wanted = self.is_wanted or sharing.has_doubts
-        own = self._live.of(self._own)
+        own = self._live.of(self._root.own)
         if self._names is not None and self._names.wants_rewriting(len(own)):
             self._names.rewrite(
                 (ledger, LedgerName(one.incarnation, one.record, one.is_named)) for ledger, one in own
@@ -150,7 +131,7 @@ class DiskUpkeep:
         for incarnation in [one for one in self._others.indexed() if one not in used]:
             self._others.forget(incarnation)
             with contextlib.suppress(FileNotFoundError):
-                await self._in_reader(self._files.remove_folder, self._root / "wal" / incarnation)
+                await self._root.in_reader(self._root.files.remove_folder, self._root.wal(incarnation))
 
     def let_newest_go(self) -> None:
         """Begins a new checkpoint if that frees much space. The newest full file stays for its checkpoint, however dead
@@ -158,7 +139,7 @@ class DiskUpkeep:
         own = [
             file
             for file in self._catalog.files.values()
-            if file.incarnation == self._own and file.is_finished and not file.is_rewritten
+            if file.incarnation == self._root.own and file.is_finished and not file.is_rewritten
         ]
         newest = max(own, key=lambda file: file.number, default=None)
         if newest is None or newest.disk_bytes < 2 * self._wal.open_disk_bytes:

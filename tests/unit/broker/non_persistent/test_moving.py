@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from anabranch.broker.catalog.owners import BrokerAddress
@@ -15,16 +12,10 @@ from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
 from harness.simple_client import Consumer, Producer
 from unit.broker.scalable.brokers import broker_lab
-from unit.broker.scalable.cluster import Assigned, Cluster, Node, running
+from unit.broker.scalable.cluster import Assigned, Cluster, Node, running, until
 
 NAME = TopicName.parse("non-persistent://public/default/pulse")
 BUNDLES = "namespaces/public/default"
-
-
-async def until(claim: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not claim():  # noqa: ASYNC110 - what is waited for is in the broker, which has no event for it.
-            await asyncio.sleep(0)
 
 
 class Told:

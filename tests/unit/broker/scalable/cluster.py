@@ -242,6 +242,13 @@ class Reader:
         await self.connection.request(pb.BaseCommand.CLOSE_CONSUMER, "close_consumer", consumer_id=self.id)
 
 
+async def until(claim: Callable[[], object]) -> None:
+    """Returns once the claim is true. What is waited for is in a broker, which has no event for it."""
+    async with asyncio.timeout(20):
+        while not claim():  # noqa: ASYNC110 - only the loop knows of the turns.
+            await asyncio.sleep(0)
+
+
 def name_of(segment: Segment, topic: TopicName = TOPIC) -> TopicName:
     return segment.topic(topic)
 
@@ -255,7 +262,8 @@ async def running(
     is_shared: bool = False,
     moves: Callable[[list[Node]], CallsOfMoves | None] = lambda nodes: None,
 ) -> AsyncIterator[Cluster]:
-    """With `is_shared` the brokers share the topics as they do in production, and nothing can be moved by `move`."""
+    """With `is_shared` the brokers share the topics as they do in production, all know all of them, and nothing can be
+    moved by `move`."""
     store, medium = MemoryMetadata(lambda: NOW_MS), MemoryMedium()
     known: list[BrokerAddress] = []
     owners: list[Assigned] = []
@@ -274,6 +282,8 @@ async def running(
             known.append(node.broker.registry.me.address)
             nodes.append(node)
         cluster = Cluster(store, metadata, nodes, owners)
+        if is_shared:
+            await until(lambda: all(len(node.broker.registry.living()) == brokers for node in nodes))
         yield cluster
         for connection in cluster.connections:
             await connection.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +11,7 @@ from anabranch.broker.config.config import BrokerConfig
 from anabranch.model.names import TopicName
 from unit.broker.admin.across.several import several
 from unit.broker.admin.scalable.test_topics import Refusing
-from unit.broker.scalable.cluster import Cluster, running
+from unit.broker.scalable.cluster import Cluster, running, until
 
 NAME = TopicName.parse("persistent://public/default/rides")
 TOPIC = "persistent/public/default/rides"
@@ -22,15 +21,7 @@ TOPIC = "persistent/public/default/rides"
 async def cluster() -> AsyncIterator[Cluster]:
     config = BrokerConfig(force_delete_namespace_allowed=True)
     async with running(3, config, is_shared=True) as made:
-        for node in made.nodes:
-            await until(lambda node=node: len(node.broker.registry.living()) == 3)  # type: ignore[misc]
         yield made
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110  # Only the loop knows of the turns.
-            await asyncio.sleep(0)
 
 
 async def test_a_partitioned_topic_is_worked_on_from_any_broker(cluster: Cluster) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ from anabranch.client import ClientConnection
 from anabranch.client.errors import RequestRefused
 from anabranch.model.names import PUBLIC_DEFAULT, TopicName
 from anabranch.wire import pulsar_pb2 as pb
-from unit.broker.scalable.cluster import Cluster, Node, running
+from unit.broker.scalable.cluster import Cluster, Node, running, until
 
 CONFIG = BrokerConfig(
     advertised_listeners=("inside:pulsar://10.0.0.7:6650", "outside:pulsar+ssl://river.example.com:6651")
@@ -26,15 +25,7 @@ CONFIG = BrokerConfig(
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     async with running(3, is_shared=True) as made:
-        for node in made.nodes:
-            await until(lambda node=node: len(node.broker.registry.living()) == 3)  # type: ignore[misc]
         yield made
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not claim():  # noqa: ASYNC110  # Only the loop knows of the turns.
-            await asyncio.sleep(0)
 
 
 def shared(node: Node) -> HashedOwners:
