@@ -1,5 +1,5 @@
-"""Reads that take long, and that a client may ask for hundreds of times at once: one is under way for each key, and
-whoever asks meanwhile shares the next one. It begins after they asked, so it is as fresh as one of their own."""
+"""Reads that take long, and that a client may ask for hundreds of times at once: one is under way for each key, and all
+that ask during it share the next one. It begins after they asked, so it is as fresh as one of their own."""
 
 from __future__ import annotations
 
