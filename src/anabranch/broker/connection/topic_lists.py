@@ -19,6 +19,7 @@ from anabranch.broker.connection.topic_list_watch import TopicListWatch
 from anabranch.broker.connection.topic_patterns import Pattern
 from anabranch.broker.errors import NotAllowedError
 from anabranch.broker.non_persistent.topics import NonPersistentTopics
+from anabranch.broker.runtime.shared_reads import SharedReads
 from anabranch.broker.security.rights import NotAuthorizedError, Rights
 from anabranch.metadata.port import Changes, MetadataStore
 from anabranch.model.names import Domain, InvalidName, NamespaceName, TopicName, decode_local
@@ -48,13 +49,16 @@ class TopicLists:
         self._resources = resources
         self._rights = rights
         self._non_persistent = non_persistent
-        self._unstored_elsewhere = unstored_elsewhere
         self._names: dict[NamespaceName, set[str]] = {}
         self._watches: dict[NamespaceName, list[TopicListWatch]] = {}
         # The hashes of what matches each pattern, until something changes: many consumers have the same pattern.
         self._hashes: dict[tuple[NamespaceName, str], str] = {}
         # Reads are made one at a time, so that a later one is never older.
         self._reading = asyncio.Lock()
+        # Lists are made one a turn: a pattern may take 50 ms, and a client may ask for hundreds of lists at once.
+        self._answering = asyncio.Lock()
+        self._lists = SharedReads(self._read_list)
+        self._unstored_lists = SharedReads(unstored_elsewhere)
 
     @property
     def watching(self) -> int:
@@ -85,7 +89,14 @@ class TopicLists:
             topics = await self._listed(namespace)
         if request.mode in (modes.NON_PERSISTENT, modes.ALL):
             mine = map(str, self._non_persistent.names(namespace))
-            topics = list(dict.fromkeys((*topics, *mine, *await self._unstored_elsewhere(namespace))))
+            topics = list(dict.fromkeys((*topics, *mine, *await self._unstored_lists.get(namespace))))
+        async with self._answering:
+            self._answer(session, request, topics)
+            await asyncio.sleep(0)
+
+    def _answer(
+        self, session: ClientSession, request: pb.CommandGetTopicsOfNamespace, topics: Sequence[str]
+    ) -> None:
         answer = C(type=C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         response = answer.getTopicsOfNamespaceResponse
         response.request_id = request.request_id
@@ -111,7 +122,9 @@ class TopicLists:
             async with self._reading:
                 await self._read_all(watch.namespace)
             if session.topic_watches.get(watch.id) is watch:
-                watch.begin(request.request_id, request.topics_hash)
+                async with self._answering:
+                    watch.begin(request.request_id, request.topics_hash)
+                    await asyncio.sleep(0)
             else:
                 raise NotAllowedError(f"watch {watch.id} was closed before it was answered")
         except BaseException:
@@ -192,6 +205,9 @@ class TopicLists:
 
     async def _listed(self, namespace: NamespaceName) -> Sequence[str]:
         """The topics of the namespace. Excludes system topics."""
+        return await self._lists.get(namespace)
+
+    async def _read_list(self, namespace: NamespaceName) -> Sequence[str]:
         names = await self._resources.topic_names(namespace)
         return [str(name) for name in names if not name.is_system]
 

@@ -33,9 +33,9 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 # Calls beyond these wait for their turn, within their own time.
 CALLS_MAX: Final = 256
-# Of these, calls for users. A message that is looked at may have 5 MiB: so many of them do not fill the other broker's
-# buffer, at whose end it drops the link.
-USERS_CALLS_MAX: Final = 32
+# Of these, calls for users. A message that is looked at may have 5 MiB, of which both brokers hold a few copies; and a
+# broker drops a link whose other end leaves 256 MiB unread.
+USERS_CALLS_MAX: Final = 16
 OPEN_MAX_S: Final = 5.0
 CLOSE_MAX_S: Final = 1.0
 

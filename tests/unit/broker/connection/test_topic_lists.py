@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -65,6 +66,41 @@ async def test_a_client_that_has_the_list_already_is_not_told_it_again(broker: B
     await broker.new_topics.create(name("a-2"))
     later = (await watch(peer, topics_hash=known)).watchTopicListSuccess
     assert set(later.topic) == {f"{SPACE}/a-1", f"{SPACE}/a-2"}
+
+
+async def test_lists_that_are_asked_for_at_once_are_made_one_a_turn(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern may take 50 ms of processor time, and one read may bring hundreds of them."""
+    await broker.new_topics.create(name("a-1"))
+    loop, turn, made_in, reads = asyncio.get_running_loop(), 0, [], 0
+    matching, names = Pattern.matching, broker.resources.topic_names
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    def counted(self: Pattern, topics: Collection[str]) -> list[str]:
+        made_in.append(turn)
+        return matching(self, topics)
+
+    async def read(*given: Any) -> list[TopicName]:
+        nonlocal reads
+        reads += 1
+        return await names(*given)
+
+    monkeypatch.setattr(Pattern, "matching", counted)
+    monkeypatch.setattr(broker.resources, "topic_names", read)
+    count()
+    given = {"namespace": "public/default", "topics_pattern": f"{SPACE}/a.*"}
+    for _ in range(50):
+        peer.start(C.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", **given)
+    for _ in range(50):
+        answer = await peer.receive(C.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == [f"{SPACE}/a-1"]
+    assert len(set(made_in)) == len(made_in) == 50
+    assert reads < 25
 
 
 async def test_a_closed_watch_is_told_nothing_and_others_are(broker: Broker, peer: Peer) -> None:
