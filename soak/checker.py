@@ -94,7 +94,7 @@ class Rules:
     order: str = "producer"
     # Every message must be acknowledged in the end: those that were not came again.
     acks: bool = True
-    # Nothing may come a second time at all (a reader), or not twice on one connection.
+    # Nothing may come a second time at all (a reader, see `_is_begun_again`), or not twice on one connection.
     once: bool = False
     once_per_connection: bool = False
     # Each message lies at one place only: deduplication is on.
@@ -119,6 +119,8 @@ class SubscriptionHistory:
         self._newest: dict[tuple[str, ...], int] = {}
         self._reached: dict[str, dict[int, Place]] = {}
         self._expected: dict[int, Place] = {}
+        # By partition, the message that came last of those that had not come before.
+        self._newest_place: dict[int, Place] = {}
         self._violations = violations
 
     def feed(self, event: Fields) -> None:
@@ -163,11 +165,22 @@ class SubscriptionHistory:
         self._check_connection(consumer, what, where)
         if what not in self.places:
             self.places[what] = where
+            self._newest_place[where.partition] = where
             self._check_order(producer, index, key, where.partition)
-        elif self.rules.once:
+        elif self.rules.once and not self._is_begun_again(what, where):
             self._fail(f"{what} came twice, at {tuple(self.places[what])} and {tuple(where)}")
         elif self.rules.single_place and self.places[what] != where:
             self._fail(f"{what} is stored twice, at {tuple(self.places[what])} and {tuple(where)}")
+
+    def _is_begun_again(self, what: tuple[str, int], where: Place) -> bool:
+        """Whether it is a message of the batch that was read last.
+
+        A reader of Pulsar's C++ client that has read all of a batch, and whose queue begins with a message that is in
+        none, asks after a reconnect to go on behind the batch's entry, without an index. Brokers send the entry that a
+        reader names, Pulsar's too, and that client drops no message of it then."""
+        newest = self._newest_place.get(where.partition)
+        is_last_entry = newest is not None and newest.whole == where.whole
+        return is_last_entry and where.batch >= 0 and self.places[what] == where
 
     def _check_connection(self, consumer: str, what: tuple[str, int], where: Place) -> None:
         if not self.rules.once_per_connection:

@@ -85,6 +85,28 @@ def test_a_message_that_was_not_acknowledged_and_never_came_again_shows_a_cursor
     assert found == ["s: ('p', 0) at (-1, 1, 0, -1) was not acknowledged, and did not come again"]
 
 
+def batch(entry: int, *indexes: int) -> list[str]:
+    """Messages of a batch as a reader gets them: its entry, and the index of each in it."""
+    return [f"m c p {entry * 10 + index} - -1 1 {entry} {index}" for index in indexes]
+
+
+def test_a_reader_gets_nothing_twice_but_the_batch_that_it_read_last() -> None:
+    rules = Rules(acks=False, once=True)
+    sent = [f"s p {index}" for index in range(30)]
+    last_again = [*batch(0, 0, 1), *batch(1, 0, 1), *batch(1, 0, 1), *batch(2, 0)]
+    assert Case(rules).published(*sent).consumed(*last_again).verdict() == []
+    older_again = [*batch(0, 0, 1), *batch(1, 0, 1), *batch(0, 1)]
+    assert Case(rules).published(*sent).consumed(*older_again).verdict() == [
+        "s: ('p', 1) came twice, at (-1, 1, 0, 1) and (-1, 1, 0, 1)"
+    ]
+    stored_twice = [*batch(0, 0), "m c p 0 - -1 1 0 1"]
+    assert Case(rules).published(*sent).consumed(*stored_twice).verdict() == [
+        "s: ('p', 0) came twice, at (-1, 1, 0, 0) and (-1, 1, 0, 1)"
+    ]
+    single_again = ["m c p 0 - -1 1 0 -1", "m c p 0 - -1 1 0 -1"]
+    assert len(Case(rules).published(*sent).consumed(*single_again).verdict()) == 1
+
+
 def test_a_message_must_not_come_back_once_its_ack_was_answered() -> None:
     found = Case().stored(1).received(0).acked(0, answered=True).received(0).verdict()
     assert found == ["s: ('p', 0) at (-1, 1, 0, -1) came back after its ack was answered"]

@@ -150,6 +150,9 @@ class TopicLog(LogView):
                 created_ms=now_ms,
             )
             opened = record.with_ledger(ledger, state_source=source)
+            if await metadata.get(path, fresh=True) != found:
+                # Taking over takes time. A topic that was deleted and made again meanwhile may have the same version.
+                continue
             try:
                 stored = await metadata.put(path, opened.encode(), if_version=found.version)
             except VersionConflict:

@@ -168,19 +168,24 @@ def _ended(
     if cluster.stage is Stage.BEGINNING and code > 0:
         # The process has said why.
         return _stop(cluster, effects, now_s, exit_code=1)
-    effects.append(_told_end(process, code, now_s))
     if _is_hopeless(cluster):
-        effects.append(Say("error", f"{process.name} failed {process.failures} times in a row: giving up"))
-        return _stop(cluster, effects, now_s, exit_code=1)
+        told = f"{process.name} {_how(code)}, and failed {process.failures} times in a row: giving up"
+        return _stop(cluster, [*effects, Say("error", told)], now_s, exit_code=1)
+    effects.append(_told_end(process, code, now_s))
     cluster, more = _time_passed(cluster, now_s)
     return cluster, effects + more
 
 
+def _how(code: int) -> str:
+    return (
+        "ended" if code == 0 else f"was ended by signal {-code}" if code < 0 else f"failed with code {code}"
+    )
+
+
 def _told_end(process: ProcessState, code: int, now_s: float) -> Say:
-    how = "ended" if code == 0 else f"was ended by signal {-code}" if code < 0 else f"failed with code {code}"
     wait_s = (process.due_s or now_s) - now_s
     when = "starting it again" if wait_s <= 0 else f"starting it again in {wait_s:.1f} s"
-    return Say("info" if code == 0 else "warning", f"{process.name} {how}: {when}")
+    return Say("info" if code == 0 else "warning", f"{process.name} {_how(code)}: {when}")
 
 
 def _is_hopeless(cluster: ClusterState) -> bool:

@@ -402,6 +402,36 @@ async def test_a_former_owner_changes_nothing_about_a_topic_that_was_made_again(
     assert await again.is_current()
 
 
+async def test_a_topic_that_is_made_again_while_its_former_owner_is_asked_is_opened_with_what_it_holds() -> (
+    None
+):
+    world, _, _, _ = await opened()
+    owner = Owner()
+
+    async def made_again(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        """While the first owner is asked, others delete the topic, make it again and publish to it."""
+        if incarnation == "broker-1":
+            await (await world.open(*await world.broker(), Owner())).delete()
+            store, metadata = await world.broker()
+            await TopicLog.create(PATH, metadata, 1000)
+            (await world.open(store, metadata, owner)).append(entry(7), 1)
+            await owner.until(lambda: owner.end == 1)
+        return None
+
+    store, metadata = await world.broker()
+    before = await metadata.get(PATH)
+    ids = LedgerIds(metadata)
+    log = await TopicLog.open(PATH, "public/default", store, metadata, ids, 1000, made_again)
+    log.start(Owner())
+    after = await metadata.get(PATH)
+    assert before is not None
+    assert after is not None
+    # One more than the version that the record of either topic had.
+    assert after.version == before.version + 1
+    _, ((_, _, found),) = await log.read(log.first, 10, 1 << 20)
+    assert bytes(found) == entry(7)
+
+
 async def test_a_deletion_that_is_finished_late_leaves_a_topic_that_was_made_again() -> None:
     world, metadata, _, log = await opened()
     await log.change_record(lambda record: msgspec.structs.replace(record, is_deleting=True))

@@ -155,6 +155,9 @@ def test_a_cluster_without_metadata_gives_up() -> None:
             run.wait()
     assert effects == [DrainProcess("broker-0"), DrainProcess("broker-1")]
     assert "giving up" in run.told[-1]
+    # And not that it is started once more.
+    assert "again" not in run.told[-1]
+    assert run.told[-2].count("starting it again in") == 1
     run.on(Ended("broker-0", 0))
     assert run.on(Ended("broker-1", 0))[-1] == Finish(1)
 
