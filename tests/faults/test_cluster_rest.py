@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from anabranch import blocking
+from anabranch.client.reading.direct import plan_entries
+from anabranch.storage.core.read_plan import decode
+from anabranch.wire.batch import messages
 from harness.broker_process import until
 from harness.cluster_process import ClusterProcess, broker
 
@@ -32,11 +35,15 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 def ask(port: int, path: str, method: str = "GET", body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
+    found = answer_of(port, path, method, data)
+    return json.loads(found) if found[:1] in (b"{", b"[") else found.decode()
+
+
+def answer_of(port: int, path: str, method: str = "GET", data: bytes | None = None) -> bytes:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
-        found = answer.read()
-    return json.loads(found) if found[:1] in (b"{", b"[") else found.decode()
+        return bytes(answer.read())
 
 
 def web_ports(cluster: ClusterProcess) -> list[int]:
@@ -101,3 +108,23 @@ def test_a_broker_that_comes_back_leaves_the_clusters_record_to_the_operator(clu
     cluster.await_again(broker(1), former)
     until(lambda: len(web_ports(cluster)) == 3)
     assert [ask(port, path)["serviceUrl"] for port in web_ports(cluster)] == [told["serviceUrl"]] * 3
+
+
+def test_a_plan_of_any_broker_leads_to_the_files_of_every_owner_that_the_topic_had(
+    cluster: ClusterProcess,
+) -> None:
+    """All of them write below one folder, which executors read without them."""
+    name = "persistent/public/default/trips"
+    with blocking.connect(cluster.url) as client, client.producer("trips") as producer:
+        for number, port in enumerate(web_ports(cluster)):
+            bundle = ask(port, f"/lookup/v2/topic/{name}/bundle")
+            to = f"destinationBroker=127.0.0.1:{port}"
+            ask(port, f"/admin/v2/namespaces/public/default/{bundle}/unload?{to}", "PUT")
+            owner = f"http://127.0.0.1:{port}"
+            until(lambda port=port, owner=owner: ask(port, f"/lookup/v2/topic/{name}")["httpUrl"] == owner)  # type: ignore[misc]
+            producer.send(b"%d" % number)
+    for port in web_ports(cluster):
+        plan = decode(answer_of(port, f"/admin/v2/anabranch/read-plan/{name}"))
+        found = [bytes(payload) for _, _, data in plan_entries(plan) for _, payload in messages(data)]
+        assert found == [b"0", b"1", b"2"]
+        assert len({file.rpartition("/")[0] for file in plan.files}) == 3, "each broker has written one"
