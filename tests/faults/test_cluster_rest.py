@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from anabranch import blocking
+from anabranch.client.reading.direct import plan_entries
+from anabranch.storage.core.read_plan import decode
+from anabranch.wire.batch import messages
 from harness.broker_process import until
 from harness.cluster_process import ClusterProcess, broker
 
@@ -20,6 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 RIDES = "persistent://public/default/rides"
 TOPIC = "/admin/v2/persistent/public/default/rides"
+LOAD = "/admin/v2/broker-stats/load-report"
 PARTITIONS = 12
 MESSAGES = 50
 
@@ -32,11 +36,15 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 def ask(port: int, path: str, method: str = "GET", body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
+    found = answer_of(port, path, method, data)
+    return json.loads(found) if found[:1] in (b"{", b"[") else found.decode()
+
+
+def answer_of(port: int, path: str, method: str = "GET", data: bytes | None = None) -> bytes:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
-        found = answer.read()
-    return json.loads(found) if found[:1] in (b"{", b"[") else found.decode()
+        return bytes(answer.read())
 
 
 def web_ports(cluster: ClusterProcess) -> list[int]:
@@ -55,7 +63,7 @@ def test_every_broker_answers_for_the_partitions_and_namespaces_of_all(cluster: 
     fill(cluster)
     ports = web_ports(cluster)
     assert len(ports) == 3
-    loads = [ask(port, "/admin/v2/broker-stats/load-report") for port in ports]
+    loads = [ask(port, LOAD) for port in ports]
     assert sum(load["numTopics"] > 0 for load in loads) > 1, "the partitions are at several brokers"
     for port in ports:
         found = ask(port, f"{TOPIC}/partitioned-stats")
@@ -68,7 +76,7 @@ def test_every_broker_answers_for_the_partitions_and_namespaces_of_all(cluster: 
     assert ask(ports[2], f"{TOPIC}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == 0
     ask(ports[2], "/admin/v2/namespaces/public/default/unload", "PUT")
     # Nobody is connected, so nothing opens them again.
-    assert [ask(port, "/admin/v2/broker-stats/load-report")["numTopics"] for port in ports] == [0, 0, 0]
+    assert [ask(port, LOAD)["numTopics"] for port in ports] == [0, 0, 0]
     ask(ports[0], f"{TOPIC}/partitions", "DELETE")
     assert ask(ports[1], "/admin/v2/persistent/public/default") == []
 
@@ -101,3 +109,31 @@ def test_a_broker_that_comes_back_leaves_the_clusters_record_to_the_operator(clu
     cluster.await_again(broker(1), former)
     until(lambda: len(web_ports(cluster)) == 3)
     assert [ask(port, path)["serviceUrl"] for port in web_ports(cluster)] == [told["serviceUrl"]] * 3
+
+
+def is_open_at(port: int, topic: str) -> bool:
+    """Whether that broker serves the topic; one that owns it opens it for this question."""
+    try:
+        ask(port, f"{topic}/stats")
+        return topic.rpartition("/")[2] in json.dumps(ask(port, "/admin/v2/broker-stats/topics"))
+    except urllib.error.URLError:
+        return False  # It moves at this moment.
+
+
+def test_a_plan_of_any_broker_leads_to_the_files_of_every_owner_that_the_topic_had(
+    cluster: ClusterProcess,
+) -> None:
+    """All of them write below one folder, which executors read without them."""
+    name = "persistent/public/default/trips"
+    with blocking.connect(cluster.url) as client, client.producer("trips") as producer:
+        for number, port in enumerate(web_ports(cluster)):
+            bundle = ask(port, f"/lookup/v2/topic/{name}/bundle")
+            to = f"destinationBroker=127.0.0.1:{port}"
+            ask(port, f"/admin/v2/namespaces/public/default/{bundle}/unload?{to}", "PUT")
+            until(lambda port=port: is_open_at(port, f"/admin/v2/{name}"))  # type: ignore[misc]
+            producer.send(b"%d" % number)
+    for port in web_ports(cluster):
+        plan = decode(answer_of(port, f"/admin/v2/anabranch/read-plan/{name}"))
+        found = [bytes(payload) for _, _, data in plan_entries(plan) for _, payload in messages(data)]
+        assert found == [b"0", b"1", b"2"]
+        assert len({file.rpartition("/")[0] for file in plan.files}) == 3, "each broker has written one"

@@ -193,7 +193,7 @@ _LOG: Final = {
     ),
     "anabranch_log_accepting": _gauge("0 while only the disk reserve is left and nothing can be published"),
     "anabranch_log_files": _gauge("Files of the log"),
-    "anabranch_log_disk_bytes": _gauge("Bytes of the log on disk"),
+    "anabranch_log_disk_bytes": _gauge("Bytes of the log on disk, of all brokers that share its folder"),
     "anabranch_log_disk_free_bytes": _gauge("Bytes free on the disk"),
     "anabranch_log_live_bytes": _gauge("Bytes in the log that may still be read"),
     "anabranch_log_unconfirmed_bytes": _gauge("Bytes that are not yet on disk"),

@@ -161,6 +161,8 @@ def test_the_board_of_brokers_shows_each_of_several_and_all_of_them() -> None:
     selectors = [one for text in exprs for one in re.findall(r"{[^}]*}", text)]
     assert selectors
     assert [one for one in selectors if 'instance=~"$broker"' not in one] == []
+    # Each broker of a shared folder tells of the whole folder.
+    assert [text for text in exprs if "sum(anabranch_log_disk_" in text] == []
 
 
 def test_the_bounds_of_pulsars_write_latencies_are_bounds_of_the_log() -> None:

@@ -12,7 +12,9 @@ import pytest
 from anabranch.broker.assembly import scalable_parts
 from anabranch.broker.config.config import BrokerConfig
 from anabranch.broker.scalable.classic import controller_settings
+from anabranch.controller.ports import SegmentStatus
 from anabranch.model.names import TopicName
+from anabranch.model.segments import Segment
 from anabranch.wire import pulsar_pb2 as pb
 from unit.broker.scalable.brokers import V5, C, Peer, ids, topics_of
 from unit.broker.scalable.cluster import TOPIC, Cluster, Node, running
@@ -96,14 +98,26 @@ async def far_segment(cluster: Cluster) -> None:
 
 
 async def test_children_are_handed_out_as_soon_as_their_parent_is_drained_at_another_broker(
-    cluster: Cluster, clients: Clients
+    cluster: Cluster, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await far_segment(cluster)
+    owner, is_told = cluster.nodes[1].broker.segment_owner, asyncio.Event()
+    status = owner.status
+
+    async def noted(topic: TopicName, segment: Segment) -> SegmentStatus:
+        found = await status(topic, segment)
+        if found.is_sealed:
+            is_told.set()
+        return found
+
+    monkeypatch.setattr(owner, "status", noted)
     session, reader = await clients.to(cluster.first), await clients.to(cluster.nodes[1])
     assert ids((await session.register(ORDERS, "a")).assignment) == [0]
     await attach(reader, ONLY, "a", 5)
     at = await receive(reader, 5)
     await topics_of(cluster.first.broker).split(TOPIC, 0)
+    # The leader asks once after a split, and is told that there is more to read.
+    await asyncio.wait_for(is_told.wait(), 10)
     ack(reader, 5, at)
     assert ids(await session.assignment()) == [1, 2]
 

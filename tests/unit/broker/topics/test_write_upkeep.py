@@ -16,6 +16,7 @@ from anabranch.metadata.memory import MemoryMetadata
 from anabranch.model.hidden_writes import WriteBatch, WriteRecord
 from anabranch.model.names import TopicName
 from harness.simple_client import Hidden
+from unit.broker.admin.across.several import several
 from unit.broker.admin.conftest import Rest, serving
 
 TOPIC = "persistent://public/default/t"
@@ -141,6 +142,24 @@ async def test_a_record_stays_until_every_owner_has_struck_off_its_topics(rest: 
     assert second.topics == ("persistent://public/default/u",)
     await records.strike_off(second, second.topics)
     assert await records.get(batch) is None
+
+
+async def test_each_of_several_brokers_strikes_off_its_own_topics_and_the_last_one_forgets_the_record(
+    clock: Clock,
+) -> None:
+    config = BrokerConfig(hidden_writes_retention_seconds=86_400)
+    async with several(2, config, now_ms=clock) as (one, other):
+        one.owners.places.moved[NAME.namespace.topic("u")] = 1
+        records, batch = one.broker.write_records, WriteBatch("job", 0)
+        await records.decide(batch, [A], [TOPIC, "persistent://public/default/u"])
+        clock.ms += DAY_MS + 1
+        for _ in range(2):
+            await one.broker.write_upkeep.sweep()
+            left = await records.expired(batch, clock.ms - DAY_MS)
+            assert left is not None
+            assert left.topics == ("persistent://public/default/u",)
+        await other.broker.write_upkeep.sweep()
+        assert await records.get(batch) is None
 
 
 async def test_an_attempt_is_given_up_once_its_producer_is_gone_for_long(rest: Rest, clock: Clock) -> None:

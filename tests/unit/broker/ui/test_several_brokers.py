@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,9 @@ async def test_segments_that_only_a_former_leader_remembers_are_drawn(
     assert leader.broker.scalable is not None
     assert leader.broker.recorder.layouts.remembered(topic)[1]
     await leader.broker.scalable.release(topic)
+    await leader.broker.scalable.update(
+        topic, lambda record: replace(record, layout=record.layout.prune([0]))
+    )
     await other.get(f"{ADMIN}/orders/stats")
     found = await other.get(f"{TOPICS}/orders")
     segments = {one["id"]: one for one in found["layout"]["segments"]}

@@ -10,10 +10,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from anabranch.broker.admin.across.all_brokers import from_others, same_request
 from anabranch.broker.admin.http.answer import HttpAnswer
 from anabranch.broker.admin.http.errors import AskElsewhere, RestError
 from anabranch.broker.admin.http.names import decoded
 from anabranch.broker.admin.http.needs import Needs
+from anabranch.broker.admin.http.request import HttpRequest
 from anabranch.broker.admin.http.routes import Routes
 from anabranch.broker.admin.namespaces.bundles import open_bundles
 from anabranch.broker.admin.services import AdminServices
@@ -104,9 +106,10 @@ async def reset_setting(services: AdminServices, name: str) -> HttpAnswer:
 
 
 @routes.get("/backlog-quota-check", status=204)
-async def check_backlog_quotas(services: AdminServices) -> None:
-    """Checks backlog quotas now, instead of at the next regular check."""
+async def check_backlog_quotas(services: AdminServices, request: HttpRequest) -> None:
+    """Checks backlog quotas now, at every broker, instead of at the next regular check."""
     await services.check_quotas()
+    await from_others(services.elsewhere, same_request(request))
 
 
 @routes.post("/shutdown")

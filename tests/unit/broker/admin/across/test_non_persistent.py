@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from anabranch.broker.catalog.owners import ServedElsewhere
 from anabranch.client import ClientConnection
 from anabranch.model.names import TopicName
 from anabranch.wire import pulsar_pb2 as pb
@@ -39,6 +40,16 @@ async def test_a_topic_is_made_at_its_owner_and_known_to_all(brokers: list[Membe
     await third.call("DELETE", TOPIC)
     assert await one.get("/admin/v2/non-persistent/public/default") == []
     assert await one.refused("GET", f"{TOPIC}/stats", 404) == f"Topic {NAME} not found"
+
+
+async def test_a_broker_makes_no_topic_that_another_one_owns(brokers: list[Member]) -> None:
+    """Whoever asks it: what a broker has open besides would be heard by nobody."""
+    one, owner, _ = brokers
+    with pytest.raises(ServedElsewhere):
+        await one.broker.non_persistent.create(TopicName.parse(NAME))
+    with pytest.raises(ServedElsewhere):
+        await one.broker.non_persistent.open(TopicName.parse(NAME), create=True)
+    assert await owner.broker.non_persistent.create(TopicName.parse(NAME))
 
 
 async def test_a_topic_in_use_at_its_owner_is_not_deleted(brokers: list[Member]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from anabranch.broker.admin.across import owner_calls
+from anabranch.broker.observe.loop_share import LoopShare
 from anabranch.model.names import TopicName
 from harness.simple_client import Hidden
 from unit.broker.admin.across.several import Member, several
@@ -184,6 +185,18 @@ async def test_a_load_report_tells_of_one_core(brokers: list[Member]) -> None:
     cpu = (await brokers[0].get("/admin/v2/broker-stats/load-report"))["cpu"]
     assert cpu["limit"] == 100.0
     assert 0.0 <= cpu["usage"] <= 100.0
+    for member, share in zip(brokers, (0.0, 0.75, 0.0), strict=True):
+        # On a clock that stands still: the share stays.
+        member.broker.loop_share = LoopShare(lambda: 0.0, lambda: 0.0)
+        member.broker.loop_share.last = share
+    usages = [(await member.get("/admin/v2/broker-stats/load-report"))["cpu"]["usage"] for member in brokers]
+    assert usages == [0.0, 75.0, 0.0], "that of the broker that tells, whatever the machine has to do besides"
+
+
+async def test_backlog_quotas_are_checked_at_every_broker(brokers: list[Member]) -> None:
+    checked = [member.broker.quota_check_times.count for member in brokers]
+    await brokers[2].call("GET", "/admin/v2/brokers/backlog-quota-check")
+    assert [member.broker.quota_check_times.count for member in brokers] == [one + 1 for one in checked]
 
 
 async def test_health_is_shown_by_an_entry_that_was_stored_and_read(brokers: list[Member]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -22,10 +23,10 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-async def sweep(cluster: Cluster) -> set[str]:
+async def sweep(cluster: Cluster, node: int = 0) -> set[str]:
     """What is left of the segments of TOPIC."""
     found = await cluster.metadata.scan(MANAGED_LEDGERS)
-    broker = cluster.first.broker
+    broker = cluster.nodes[node].broker
     logs = {path: TopicRecord.decode(record.value) for path, record in found}
     await sweep_leftovers(broker.metadata, broker.owners, broker.segment_owner, logs)
     assert await cluster.metadata.exists(topic_record_path(CLASSIC))
@@ -74,10 +75,13 @@ async def test_nothing_goes_while_the_record_cannot_be_read(cluster: Cluster) ->
     assert await sweep(cluster) == {segment.descriptor}
 
 
-async def test_what_another_broker_owns_is_left_to_it() -> None:
+async def test_what_another_broker_owns_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with running(2) as cluster:
         (segment,) = await cluster.topic()
         await cluster.first.publish(CLASSIC, b"one")
         await cluster.metadata.put(topic_path(TOPIC), b"")
         cluster.move(name_of(segment), 1)
         assert await sweep(cluster) == {segment.descriptor}
+        assert "leftover" not in caplog.text, "it is not even tried"
+        assert await sweep(cluster, 1) == set()
