@@ -33,9 +33,9 @@ async def _moves(cluster: Cluster, namespace: str, topics: int, rounds: int) -> 
         publishers = list(swarm.publishers.values())
         for number, publisher in enumerate(publishers):
             asyncio.get_running_loop().call_later(number / topics * publisher.pace_s, publisher.begin)
-        await asyncio.sleep(1 + publishers[0].pace_s)
+        await asyncio.sleep(min(5.0, 1 + publishers[0].pace_s))
         for number in range(rounds):
-            found["unmoved"] += await _longest(swarm, asyncio.sleep(max(0.5, publishers[0].pace_s)))
+            found["unmoved"] += await _longest(swarm, asyncio.sleep(min(5.0, max(0.5, publishers[0].pace_s))))
             target = (first, second)[number % 2]
             whole: dict[str, list[float]] = {"whole": [], "cpu": []}
             waits = await _longest(swarm, _move(cluster, namespace, target, swarm, whole))

@@ -18,7 +18,7 @@ from bench.cluster.running import Cluster
 
 BROKERS = 4
 FIRST_S_MAX = 2.0
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def _first(folder: Path, brokers: int) -> tuple[float, float]:

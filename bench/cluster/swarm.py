@@ -124,7 +124,7 @@ def port_of(url: str) -> int:
 
 @dataclass(eq=False, slots=True)
 class Publisher:
-    """Sends the next message `pace_s` after a receipt, with `window` messages under way.
+    """Sends the next message `pace_s` after a receipt, with `window` messages under way; none with a window of 0.
 
     A topic that is closed while none is under way gets one at that moment: `waits` then has the whole time during which
     the topic took no messages, as the longest time from sending to the receipt.
@@ -165,7 +165,7 @@ class Publisher:
     def closed(self, port: int | None) -> None:
         self.link = None
         self.moves += 1
-        if not self._in_flight and not self._is_stopped:
+        if not self._in_flight and self.window:
             self.send()
         self.swarm.spawn(self.attach(port))
 

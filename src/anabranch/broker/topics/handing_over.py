@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from anabranch.broker.catalog.owners import BrokerAddress, Owners
@@ -32,11 +32,14 @@ from anabranch.storage.port import LedgerState, LogError, LogStore
 
 log = logging.getLogger(__name__)
 
-# How many topics move at once: each wave waits for the one before it.
-WAVE_TOPICS: Final = 64
+# How many topics are asked for with one request, and how many requests are under way: the new owner has the next wave
+# when it has opened one. A wave that is not opened in time is closed as a whole, so it must be small.
+WAVE_TOPICS: Final = 16
+WAVES_AT_ONCE: Final = 2
 # How many topics the new owner opens at once for others. A topic is closed at its former owner only when the new one
-# opens it, and its clients wait for those that are opened at the same time.
-OPENED_AT_ONCE: Final = 8
+# opens it, and its clients wait for those that are opened at the same time. More of them would not be faster: two loops
+# and the metadata process have enough to do with four.
+OPENED_AT_ONCE: Final = 4
 # How long a broker waits for its view of the owners to become the other one's.
 AGREE_MAX_S: Final = 1.0
 # How long the new owner may take to open a wave of topics.
@@ -165,7 +168,12 @@ class HandOver:
             done.set_result(None)
 
     async def _move_to(self, owner: BrokerAddress, topics: Sequence[Topic]) -> None:
-        for wave in _waves(topics):
+        waves = iter(_waves(topics))
+        await asyncio.gather(*(self._move_waves(owner, waves) for _ in range(WAVES_AT_ONCE)))
+
+    async def _move_waves(self, owner: BrokerAddress, waves: Iterator[Sequence[Topic]]) -> None:
+        """Moves what is left of the waves, which others take from as well."""
+        for wave in waves:
             names = [topic.name for topic in wave if self._is_lost(topic)]
             try:
                 if names:

@@ -143,12 +143,10 @@ class TopicLog(LogView):
             record = TopicRecord.decode(found.value)
             if record.is_deleting:
                 raise TopicGoneError(f"the topic at {path} is being deleted")
+            # Before the last word: from then on the topic's clients wait.
+            number = await ids.next(record.ledger_id_min)
             record, source, state = await take_over(path, record, store, last_word)
-            ledger = LedgerRecord(
-                id=await ids.next(record.ledger_id_min),
-                incarnation=store.incarnation,
-                created_ms=now_ms,
-            )
+            ledger = LedgerRecord(id=number, incarnation=store.incarnation, created_ms=now_ms)
             opened = record.with_ledger(ledger, state_source=source)
             if await metadata.get(path, fresh=True) != found:
                 # Taking over takes time. A topic that was deleted and made again meanwhile may have the same version.

@@ -519,4 +519,4 @@ async def test_whatever_brokers_believe_nothing_receipted_is_lost_or_out_of_orde
             at = topic.log.normalise((ledger, entries[-1][0] + 1))
         for place, entry in receipted:
             assert found.get(place) == entry
-        assert len(receipted) > 20
+        assert len(receipted) > 10

@@ -17,7 +17,7 @@ from anabranch.model.position import Incarnation, LedgerId, Position
 from anabranch.storage.core.topic_record import TopicRecord
 from anabranch.storage.memory import MemoryLogStore, MemoryMedium
 from anabranch.storage.port import FencedError, LedgerState, LogDamagedError, LogError
-from anabranch.storage.topic.ledger_ids import LedgerIds
+from anabranch.storage.topic.ledger_ids import LEDGER_IDS_PATH, LedgerIds
 from anabranch.storage.topic.stored_record import TopicGoneError
 from anabranch.storage.topic.taking_over import finish_delete
 from anabranch.storage.topic.topic_log import TopicLog
@@ -172,6 +172,21 @@ async def test_a_former_owner_that_gives_its_last_word_is_not_fenced() -> None:
     successor.close()
     await TopicLog.open(PATH, "public/default", second, metadata, ids, 1000, last_word)
     assert len(asked) == 1
+
+
+async def test_everything_that_can_be_asked_before_the_last_word_has_been() -> None:
+    """From the last word on the topic's clients wait."""
+    world, _, _, log = await opened()
+    second, metadata = await world.broker()
+    ids = LedgerIds(metadata)
+    drawn: list[int] = []
+
+    async def last_word(incarnation: Incarnation, ledger: LedgerId, path: str) -> LedgerState | None:
+        drawn.append(await metadata.next_id(LEDGER_IDS_PATH))
+        return None
+
+    opened_there = await TopicLog.open(PATH, "public/default", second, metadata, ids, 1000, last_word)
+    assert log.ledger < opened_there.ledger < drawn[0]
 
 
 async def test_a_former_owner_that_says_nothing_is_fenced() -> None:
