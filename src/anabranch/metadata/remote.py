@@ -101,7 +101,7 @@ class RemoteMetadata:
 
     async def get(self, path: str, *, fresh: bool = False) -> Versioned | None:
         # Every read asks the server, which has everything: every read is fresh.
-        return unpacked(await self._linked().ask_node(check_path(path)))
+        return unpacked(await self._linked().ask_shared(Verb.GET, check_path(path)))
 
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
@@ -116,7 +116,7 @@ class RemoteMetadata:
         return bool(await self._ask(Verb.DELETE, check_path(path), if_version))
 
     async def children(self, path: str) -> list[str]:
-        return cast(list[str], await self._ask(Verb.CHILDREN, check_prefix(path)))
+        return list(await self._linked().ask_shared(Verb.CHILDREN, check_prefix(path)))
 
     async def scan(self, prefix: str) -> list[tuple[str, Versioned]]:
         found = await self._ask(Verb.SCAN, check_prefix(prefix))
@@ -293,9 +293,9 @@ class _ServerLink(asyncio.Protocol):
         self._last = 0
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._parts: dict[int, list[Any]] = {}
-        # Requests for nodes that are not sent yet, by path, as long as nothing else was asked behind them; and the
-        # waiters for the same node: a client may ask for one large node a thousand times at once.
-        self._asked_nodes: dict[str, int] = {}
+        # Reads that are not sent yet, as long as nothing else was asked behind them; and the waiters for the same: a
+        # client may ask for one large node a thousand times at once.
+        self._asked_reads: dict[tuple[Verb, str], int] = {}
         self._shared: dict[int, list[asyncio.Future[Any]]] = {}
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -306,7 +306,7 @@ class _ServerLink(asyncio.Protocol):
 
     def ask(self, verb: Verb, *arguments: Any) -> asyncio.Future[Any]:
         """The answer. Requests take effect in the order of these calls."""
-        self._asked_nodes.clear()
+        self._asked_reads.clear()
         return self._begun(verb, arguments)
 
     def _begun(self, verb: Verb, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
@@ -328,21 +328,21 @@ class _ServerLink(asyncio.Protocol):
         self._unsent_bytes += len(frame)
         return answer
 
-    def ask_node(self, path: str) -> asyncio.Future[Any]:
-        """As `ask` for that node. Those who ask in the same turn of the loop have one request and one answer: it is not
-        older than what each would have heard alone."""
-        number = self._asked_nodes.get(path)
+    def ask_shared(self, verb: Verb, path: str) -> asyncio.Future[Any]:
+        """As `ask` for a node or its children. Those who ask in the same turn of the loop have one request and one
+        answer: it is not older than what each would have heard alone."""
+        number = self._asked_reads.get((verb, path))
         if number is not None and number in self._pending:
             shared: asyncio.Future[Any] = self._loop.create_future()
             self._shared.setdefault(number, []).append(shared)
             return shared
-        answer = self._begun(Verb.GET, (path,))
+        answer = self._begun(verb, (path,))
         if not answer.done():
-            self._asked_nodes[path] = self._last
+            self._asked_reads[verb, path] = self._last
         return answer
 
     def _flush(self) -> None:
-        self._asked_nodes.clear()
+        self._asked_reads.clear()
         if self._unsent and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
             self._unsent_bytes = self._transport.get_write_buffer_size()

@@ -53,7 +53,7 @@ LOOK_EVERY_S: Final = 0.5
 LOOK_LATE_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1_024
 # At this many unanswered requests of one connection, no more of it are begun: each answer may have a megabyte.
-REQUESTS_MAX: Final = 512
+REQUESTS_MAX: Final = 256
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 # Brokers watch some ten prefixes each.
 WATCHES_MAX: Final = 10_000

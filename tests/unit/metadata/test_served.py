@@ -493,7 +493,10 @@ async def test_those_who_ask_for_a_node_at_once_share_its_answer(
         then[99].cancel()
         found = await asyncio.gather(*first[1:], *then[:99])
         await put
+        lists = await asyncio.gather(*(store.children("/") for _ in range(100)))
     assert [node.value for node in found if node] == [b"old"] * 99 + [b"new"] * 99
+    assert lists == [["a"]] * 100
+    assert len(set(map(id, lists))) == 100  # Each may change its own.
     assert len([number for number in made if number]) < 10
     await store.close()
 
