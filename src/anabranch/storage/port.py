@@ -213,7 +213,10 @@ class LogStore(Protocol):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """The most bytes that the log may take: its own limit, or its size plus the free space. None if unknown."""
+        """The most bytes that the log may take: its own limit, or its size plus the free space. None if unknown.
+
+        Of a log that several processes write, the part of that for the files which this one knows, and whose live
+        entries its `stats` count."""
 
     def told_space(self) -> str:
         """A sentence for people: how much room there is and what bounds it, as of the last check of the disk."""

@@ -38,8 +38,9 @@ class SpaceWatch:
         self.free_bytes = 0  # As of the last check.
 
     def used_bytes(self) -> int:
-        if self._count_all is not None:
-            return self._shared_bytes
+        return self._known_bytes() if self._count_all is None else self._shared_bytes
+
+    def _known_bytes(self) -> int:
         known = sum(file.disk_bytes for file in self._root.catalog.files.values())
         return known + self._spare_bytes + self._reclaimer.doomed_bytes
 
@@ -47,7 +48,10 @@ class SpaceWatch:
         """None before the first check."""
         if not self._is_known:
             return None
-        return self._policy.capacity(free=self.free_bytes, used=self.used_bytes())
+        known, used = self._known_bytes(), self.used_bytes()
+        whole = self._policy.capacity(free=self.free_bytes, used=used)
+        # Each of several processes has the part of the capacity that its files have of the log.
+        return whole if known >= used else whole * known // used
 
     def told(self) -> str:
         return self._policy.told(free=self.free_bytes, used=self.used_bytes())

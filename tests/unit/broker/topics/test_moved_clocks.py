@@ -89,6 +89,7 @@ async def test_a_former_owner_that_has_not_heard_deletes_no_topic_that_is_used_e
     assert not before.is_closed
     clock.now_ms += 5 * MINUTE_MS
     await former.broker.inactive_topics.sweep()
+    assert await new.broker.resources.topic_exists(NAME)
     consumer = await new.client.consumer(str(NAME), "s", earliest=True)
     assert (await consumer.receive()).payload == b"one"
 

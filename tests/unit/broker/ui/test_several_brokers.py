@@ -127,11 +127,13 @@ async def test_segments_that_only_a_former_leader_remembers_are_drawn(
     topic = TopicName.parse("topic://public/default/orders")
     assert leader.broker.scalable is not None
     assert leader.broker.recorder.layouts.remembered(topic)[1]
+    leader.owners.places.moved[topic] = 1
     await leader.broker.scalable.release(topic)
     await leader.broker.scalable.update(
         topic, lambda record: replace(record, layout=record.layout.prune([0]))
     )
     await other.get(f"{ADMIN}/orders/stats")
+    assert await leader.broker.scalable.leader(topic) == other.broker.service_url
     found = await other.get(f"{TOPICS}/orders")
     segments = {one["id"]: one for one in found["layout"]["segments"]}
     assert segments[0]["children"] == [1, 2]

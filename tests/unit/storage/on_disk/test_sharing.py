@@ -507,6 +507,20 @@ async def test_a_bound_on_the_logs_size_counts_what_all_brokers_wrote(machine: M
     assert third.stats()["disk_bytes"] >= before + 300_000
 
 
+async def test_a_brokers_part_of_the_capacity_is_that_of_its_files_in_the_log(machine: Machine) -> None:
+    """With the whole for each of them, what is deleted beyond a share of the disk would be deleted far too late."""
+    one = await machine.boot()
+    await machine.write(one, [1], 300)
+    two = await machine.boot()
+    figures = two.stats()
+    whole = figures["disk_bytes"] + figures["disk_free_bytes"]
+    assert two.capacity_bytes is not None
+    assert 0 < two.capacity_bytes < whole / 2
+    await machine.die(two)
+    assert one.capacity_bytes is not None
+    assert one.capacity_bytes >= whole / 2
+
+
 # -- anything in any order
 
 
