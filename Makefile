@@ -15,9 +15,9 @@ setup: $(STAMP)  ## make .venv with the locked packages and the anabranch comman
 $(STAMP): requirements/dev.txt pyproject.toml bin/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bin/setup
 
-demo: setup  ## a million clicks on a topic that splits and merges, Spark reading it, a verified report (DEMO="--events 100000")
+demo: setup  ## a million clicks on a topic that splits and merges, Spark reading it, a verified report (DEMO="--events 100000"; BROKERS=3)
 	@bin/jre || echo "demo: without Java, Anabranch's own consumer reads instead of Spark"
-	@VENV="$(VENV)" bin/demo $(DEMO)
+	@VENV="$(VENV)" bin/demo $(if $(BROKERS),--brokers $(BROKERS)) $(DEMO)
 
 test: setup  ## format, types and tests (a Java runtime for Spark and a Chromium for the page are installed where missing and possible)
 	@bin/chromium || echo "test: no Chromium, skipping the tests of the page"
@@ -59,7 +59,7 @@ soak: setup  ## kill -9 fifty times under load and check every history (about 15
 soak-cluster: setup  ## kill, pause, stop and move single brokers of several under load (about 8 minutes; SOAK="--seconds 60")
 	@$(BIN)/python -m soak cluster $(SOAK)
 
-spark: setup  ## only the tests of Spark, on a real session
+spark: setup  ## only the tests of Spark, on a real session (BROKERS=3)
 	@bin/jre
 	@$(BIN)/pytest -q tests/spark -m spark -n 2 --dist loadfile
 
@@ -78,7 +78,7 @@ fuzz: setup  ## a hostile client (30 minutes), random bytes for the decoders, re
 bench-rest: setup  ## how fast the admin REST answers beside a producer at full speed (1 minute)
 	@$(BIN)/python -m bench.rest $(BENCH)
 
-interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven)
+interop: setup  ## Pulsar's Java client against a broker (needs a JDK 17 or later and Maven; BROKERS=3)
 	@$(BIN)/pytest -q tests/interop -m java --override-ini addopts=""
 
 fmt: setup  ## format and fix what can be fixed

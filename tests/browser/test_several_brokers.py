@@ -40,6 +40,7 @@ class Served:
     def __exit__(self, *exc: object) -> None:
         self.loop.call_soon_threadsafe(self._end.set)
         self._thread.join(30)
+        self.loop.close()
 
     async def _run(self) -> None:
         config = BrokerConfig(scalable_topic_load_report_interval=1.0)
@@ -62,6 +63,7 @@ class Served:
         await leader.call("PUT", "/admin/v2/scalable/public/default/orders?numInitialSegments=3")
         await leader.call("PUT", "/admin/v2/persistent/public/default/rides/partitions", json=3)
         await leader.get("/admin/v2/scalable/public/default/orders/stats")
+        await leader.call("PUT", "/admin/v2/scalable/public/default/shaped?numInitialSegments=1")
         assert leader.broker.scalable is not None
         record = await leader.broker.scalable.get(TOPIC)
         assert record is not None
@@ -108,6 +110,19 @@ def test_a_broker_that_does_not_lead_a_topic_shows_its_river_and_where_segments_
     page.until("[...anabranch.page.model.segments.values()].every((one) => one.rate[0] > 0)")
     page.press(".segments tbody tr:nth-child(2) button.link")
     page.until("document.querySelector('.facts').innerText.includes('Broker')")
+
+
+def test_a_split_is_asked_of_the_leader_by_the_broker_whose_page_it_is(
+    served: Served, opened: Opened
+) -> None:
+    """The page may talk to its own origin only, so it could not follow a redirect."""
+    page = opened(f"http://127.0.0.1:{served.ports[1]}/ui#/topics/public/default/shaped")
+    page.until("anabranch.page.river.picture")
+    page.press(".segments button.link")
+    page.press(".segment-panel .actions .button")
+    page.shows("Split segment 0? Press again")
+    page.press(".segment-panel .actions .button")
+    page.shows("2 active segments")
 
 
 def test_the_overview_shows_every_broker_and_one_that_does_not_answer(served: Served, opened: Opened) -> None:

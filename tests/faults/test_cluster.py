@@ -209,6 +209,13 @@ def test_a_key_that_cannot_be_read_is_said_once(tmp_path: Path) -> None:
     assert "tokenSecretKey cannot be read" in refused(ClusterProcess(tmp_path, settings, brokers=2))
 
 
+def test_certificates_for_links_that_cannot_be_read_are_said_once(tmp_path: Path) -> None:
+    settings = {"brokerClientTlsEnabled": True, "brokerClientTrustCertsFilePath": "/nowhere/ca.pem"}
+    told = refused(ClusterProcess(tmp_path, settings, brokers=2))
+    assert "brokers cannot reach each other with brokerClientTrustCertsFilePath" in told
+    assert "/nowhere/ca.pem" in told
+
+
 def test_metadata_that_cannot_be_read_ends_the_start_with_nothing_left(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "metadata.sqlite").write_bytes(b"no database" * 1000)

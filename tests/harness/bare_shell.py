@@ -29,6 +29,13 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
+def several_brokers() -> Mapping[str, str]:
+    """The brokers that pages start are as many as `BROKERS` says, on whichever ports are free."""
+    count = os.environ.get("BROKERS", "1")
+    names = ("brokersFirstPort", "brokersFirstWebPort", "brokersFirstPortTls", "brokersFirstWebPortTls")
+    return {"ANABRANCH_brokers": count, **{f"ANABRANCH_{name}": "0" for name in names}}
+
+
 class BareShell:
     """Each call is a shell of its own; they share the folder, the ports and a temporary folder in place of `/tmp`."""
 
@@ -50,6 +57,7 @@ class BareShell:
             "ANABRANCH_webServicePort": str(self.http_port),
             "ANABRANCH_SERVICE_URL": f"pulsar://127.0.0.1:{self.port}",
             "ANABRANCH_ADMIN_URL": f"http://127.0.0.1:{self.http_port}",
+            **several_brokers(),
             **{name: value for name, value in os.environ.items() if _NETWORK.fullmatch(name)},
         }
 

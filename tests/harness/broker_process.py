@@ -7,11 +7,14 @@ import http
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +26,8 @@ from soak.ports import free_port
 START_MAX_S = 60.0
 STOP_MAX_S = 60.0
 REDIRECTS_MAX = 5
+METADATA = "metadata"
+_CHILD = b"anabranch.supervisor.child"
 
 
 class RestFailed(AssertionError):
@@ -69,6 +74,9 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._has_served = False
         self.brokers = int(os.environ.get("BROKERS", 1)) if brokers is None else brokers
+        if brokers is None and self.brokers > 1:
+            # Several brokers trim less often than one. A test that waits for a trim has settings for one.
+            self.settings = {"logTrimSeconds": 0, **self.settings}
         self._log_start = 0  # Of the last start's lines.
         self._counted: dict[str, int] = {}
         atexit.register(self.kill)
@@ -164,10 +172,18 @@ class BrokerProcess:
         self.start()
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        """Pauses the broker, or all of several; their supervisor and metadata go on."""
+        for pid in self._broker_pids():
+            os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        for pid in self._broker_pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _broker_pids(self) -> list[int]:
+        if self.brokers == 1:
+            return [self.pid]
+        return [pid for name, pid in self.pids.items() if name != METADATA]
 
     def _taken(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "not running"
@@ -207,11 +223,25 @@ class BrokerProcess:
         return self._log_path.read_bytes()[self._log_start :].decode(errors="replace")
 
     @property
+    def pids(self) -> dict[str, int]:
+        """The living processes of several brokers by name: `metadata`, `broker-0`, `broker-1`, …"""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if _CHILD in words and _parent(folder) == self.pid:
+                    found[words[words.index(_CHILD) + 1].decode()] = int(folder.name)
+        return found
+
+    @property
+    def own_urls(self) -> dict[str, str]:
+        """The URL of each of several brokers on its own port, as it last logged it."""
+        return dict(re.findall(r"(broker-\d+) \S+ serving (pulsar\S+) from", self.log_since_start))
+
+    @property
     def memory_bytes(self) -> int:
-        """Resident memory of the process."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) * 1024
+        """Resident memory of all its processes."""
+        return sum(_resident(pid) for pid in (self.pid, *self.pids.values()))
 
     # -- admin REST
 
@@ -237,15 +267,36 @@ class BrokerProcess:
         )
         return urlsplit(found["brokerUrl"]).port or 0
 
+    def metrics(self) -> list[str]:
+        """The page of metrics of each broker."""
+        webs = [f"127.0.0.1:{self.http_port}"] if self.brokers == 1 else self.get("brokers")
+        pages = []
+        for web in webs:
+            with urllib.request.urlopen(f"http://{web}/metrics", timeout=15) as answer:
+                pages.append(answer.read().decode())
+        return pages
+
     def stats(self, topic: str) -> Any:
         """The stats of a topic, named as clients name it."""
         return self.get(f"{rest_path(topic)}/stats")
 
 
+def _parent(folder: Path) -> int:
+    return int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        line = next((line for line in status.splitlines() if line.startswith("VmRSS")), "x 0")
+        return int(line.split()[1]) * 1024
+    return 0
+
+
 def rest_path(topic: str) -> str:
     """`persistent/tenant/namespace/name` of a topic in any of its spellings."""
-    name = topic.removeprefix("persistent://")
-    return "persistent/" + (name if "/" in name else f"public/default/{name}")
+    domain, found, name = topic.rpartition("://")
+    return (domain if found else "persistent") + "/" + (name if "/" in name else f"public/default/{name}")
 
 
 def rest_call(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from harness.broker_process import START_MAX_S, BrokerProcess, until
+from harness.broker_process import METADATA, START_MAX_S, BrokerProcess, until
 
-METADATA = "metadata"
-_CHILD = b"anabranch.supervisor.child"
+__all__ = ["METADATA", "ClusterProcess", "broker", "connected_ports", "is_alive"]
 
 
 def broker(index: int) -> str:
@@ -27,17 +25,6 @@ class ClusterProcess(BrokerProcess):
         super().start()
         until(lambda: len(self.pids) == self.brokers + 1, within_s=START_MAX_S)
         return self
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """The living processes by name: `metadata`, `broker-0`, `broker-1`, …"""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                if _CHILD in words and _parent(folder) == self.pid:
-                    found[words[words.index(_CHILD) + 1].decode()] = int(folder.name)
-        return found
 
     def kill_one(self, name: str) -> int:
         """SIGKILL for one process; returns the pid that it had."""
@@ -54,25 +41,6 @@ class ClusterProcess(BrokerProcess):
         pid = self.pids[name]
         assert pid != former
         return pid
-
-    @property
-    def own_urls(self) -> dict[str, str]:
-        """The URL of each broker on its own port, as it last logged it."""
-        return dict(re.findall(r"(broker-\d+) \S+ serving (pulsar\S+) from", self.log_since_start))
-
-    @property
-    def memory_bytes(self) -> int:
-        return sum(_resident(pid) for pid in (self.pid, *self.pids.values()))
-
-    def pause(self) -> None:
-        """Pauses the brokers; supervisor and metadata go on."""
-        for name, pid in self.pids.items():
-            if name != METADATA:
-                os.kill(pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        for pid in self.pids.values():
-            os.kill(pid, signal.SIGCONT)
 
 
 def is_alive(pid: int) -> bool:
@@ -91,15 +59,3 @@ def connected_ports() -> set[int]:
             numbers.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {int(row[2].partition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in numbers}
-
-
-def _parent(folder: Path) -> int:
-    return int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text()
-        line = next((line for line in status.splitlines() if line.startswith("VmRSS")), "x 0")
-        return int(line.split()[1]) * 1024
-    return 0

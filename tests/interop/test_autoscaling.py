@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -93,9 +92,8 @@ async def load(producer: Producer, sent: list[int]) -> AsyncIterator[None]:
 
 
 def metric(broker: BrokerProcess, name: str, topic: Topic) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=15) as answer:
-        page = answer.read().decode()
-    (line,) = [at for at in page.splitlines() if at.startswith(name + "{") and f'topic="{topic.url}"' in at]
+    lines = [line for page in broker.metrics() for line in page.splitlines()]
+    (line,) = [at for at in lines if at.startswith(name + "{") and f'topic="{topic.url}"' in at]
     return int(line.rsplit(" ", 1)[1])
 
 

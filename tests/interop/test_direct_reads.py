@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,8 +278,11 @@ def rewriting(tmp_path: Path, connect: Connect) -> Iterator[BrokerProcess]:
 def fill_with_dead(broker: BrokerProcess, connect: Connect, kept: str, rounds: int) -> None:
     """A little that is kept among much that is acknowledged at once, so that files become mostly dead."""
     client = connect(broker)
-    consumer = client.subscribe(named("dead"), "s", consumer_type=pulsar.ConsumerType.Exclusive)
-    dead = client.create_producer(named("dead"), batching_enabled=False)
+    # In the same log: each of several brokers has its own.
+    names = (named(f"dead-{number}") for number in itertools.count())
+    name = next(name for name in names if broker.port_for(name) == broker.port_for(kept))
+    consumer = client.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+    dead = client.create_producer(name, batching_enabled=False)
     alive = client.create_producer(kept, batching_enabled=True, batching_max_messages=10)
     for number in range(rounds):
         publish(alive, 20, tag=f"{number}.")

@@ -15,6 +15,7 @@ import pytest
 from soak.ports import free_port
 
 from anabranch.cli.main import build_parser
+from harness.bare_shell import several_brokers
 
 pytestmark = pytest.mark.interop
 
@@ -54,6 +55,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
     return environ | {
         "PATH": f"{command.parent}:{environ['PATH']}",
+        **several_brokers(),
         "ANABRANCH_SERVICE_URL": f"pulsar://127.0.0.1:{port}",
         "ANABRANCH_ADMIN_URL": f"http://127.0.0.1:{http_port}",
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from soak.ports import free_port
 
+from harness.bare_shell import several_brokers
 from harness.broker_process import until
 
 pytestmark = pytest.mark.interop
@@ -39,6 +40,7 @@ def environ(tmp_path: Path, ports: dict[int, int]) -> dict[str, str]:
     known = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
     return known | {
         "PATH": f"{command.parent}:{os.environ['PATH']}",
+        **several_brokers(),
         "ANABRANCH_brokerServicePort": str(ports[6650]),
         "ANABRANCH_webServicePort": str(ports[8080]),
         "ANABRANCH_SERVICE_URL": f"pulsar://localhost:{ports[6650]}",

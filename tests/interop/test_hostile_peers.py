@@ -82,7 +82,7 @@ def test_impossible_sizes(hardened: BrokerProcess, head: bytes) -> None:
 
 
 def test_a_message_over_the_limit(hardened: BrokerProcess, topic: str) -> None:
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(topic)) as peer:
         peer.connect()
         peer.produce_to(topic)
         try:
@@ -110,7 +110,7 @@ def test_requests_before_connect(hardened: BrokerProcess) -> None:
 
 
 def test_metadata_that_is_no_metadata(hardened: BrokerProcess, connect: Connect, topic: str) -> None:
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(topic)) as peer:
         peer.connect()
         peer.produce_to(topic)
         command = C(type=C.SEND)
@@ -130,7 +130,7 @@ def test_metadata_that_nobody_can_parse_is_delivered_as_it_is(
     hardened: BrokerProcess, topic: str, domain: str, kind: int
 ) -> None:
     name = f"{domain}://public/default/{topic}"
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(name)) as peer:
         peer.connect()
         peer.subscribe_to(name, "s", subType=kind)
         peer.flow(10)
@@ -149,11 +149,11 @@ def test_metadata_that_nobody_can_parse_is_delivered_as_it_is(
 
 
 def test_a_half_open_connection_in_mid_frame(hardened: BrokerProcess, topic: str) -> None:
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(topic)) as peer:
         peer.connect()
         assert peer.produce_to(topic, producer_name="p").type == C.PRODUCER_SUCCESS
         peer.send_bytes(struct.pack(">II", 1000, 20) + b"half a fr")
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(topic)) as peer:
         peer.connect()
 
         def is_free() -> bool:
@@ -176,7 +176,7 @@ def test_acks_flows_and_seeks_of_things_that_do_not_exist(hardened: BrokerProces
 
 
 def test_acks_of_messages_that_were_never_sent(hardened: BrokerProcess, connect: Connect, topic: str) -> None:
-    with Peer(hardened.port) as peer:
+    with Peer(hardened.port_for(topic)) as peer:
         peer.connect()
         peer.subscribe_to(topic, "s", subType=1)
         for ledger, entry in ((1 << 62, 5), ((1 << 64) - 1, (1 << 64) - 1), (0, 1 << 40)):
@@ -194,7 +194,7 @@ def test_a_reader_that_never_reads_holds_a_bounded_amount(
     producer = connect(hardened).create_producer(topic, max_pending_messages=20, block_if_queue_full=True)
     send_all(producer, [os.urandom(MIB)] * 60)
     before = hardened.memory_bytes
-    slow = [Peer(hardened.port, receive_buffer_bytes=4096) for _ in range(4)]
+    slow = [Peer(hardened.port_for(topic), receive_buffer_bytes=4096) for _ in range(4)]
     try:
         for n, peer in enumerate(slow):
             peer.connect()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.request
+from collections import Counter
 
 import pulsar
 import pytest
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.interop
 
 
 def figures(broker: BrokerProcess) -> dict[str, float]:
-    """Samples without labels that tell them apart: those of the broker itself, and of its log."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=15) as answer:
-        text = answer.read().decode()
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if set(sample.labels) == {"cluster"}
-    }
+    """Samples without labels that tell them apart: those of the broker itself, and of its log. Several brokers are
+    added up."""
+    found: Counter[str] = Counter()
+    for page in broker.metrics():
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if set(sample.labels) == {"cluster"}:
+                    found[sample.name] += sample.value  # type: ignore[assignment]
+    return dict(found)
 
 
 def test_the_log_and_its_cache_are_told_of_and_move(
@@ -53,5 +53,5 @@ def test_the_log_and_its_cache_are_told_of_and_move(
     ):
         assert after[name] > before[name], name
     assert after["anabranch_log_disk_free_bytes"] > 0
-    assert after["anabranch_log_accepting"] == 1
+    assert after["anabranch_log_accepting"] == broker.brokers
     assert after["anabranch_event_loop_lag_seconds_count"] > 0

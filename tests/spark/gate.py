@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import http
 import http.client
 import http.server
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
-from harness.broker_process import BrokerProcess
+from harness.broker_process import REDIRECTS_MAX, BrokerProcess
 
 
 class Gate:
@@ -58,15 +60,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(*self._handed_on(gate, body))
 
     def _handed_on(self, gate: Gate, body: bytes) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", gate.broker.http_port, timeout=30)
-        try:
-            connection.request(self.command, self.path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except OSError:
-            return 503, b'{"reason": "the broker is away"}'
-        finally:
-            connection.close()
+        host, path = f"127.0.0.1:{gate.broker.http_port}", self.path
+        for _ in range(REDIRECTS_MAX):
+            connection = http.client.HTTPConnection(host, timeout=30)
+            try:
+                connection.request(self.command, path, body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                read = answer.read()
+            except OSError:
+                return 503, b'{"reason": "the broker is away"}'
+            finally:
+                connection.close()
+            if answer.status != http.HTTPStatus.TEMPORARY_REDIRECT:
+                break
+            # To the broker of several that has the topic.
+            there = urlsplit(answer.headers["Location"])
+            host, path = there.netloc, there._replace(scheme="", netloc="").geturl()
+        return answer.status, read
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

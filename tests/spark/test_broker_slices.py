@@ -30,7 +30,7 @@ class Stream:
         self._open()
 
     def _open(self) -> None:
-        self._peer = Peer(self.broker.port)
+        self._peer = Peer(self.broker.port_for(self.topic))
         self._peer.connect()
         self._peer.produce_to(self.topic)
 

@@ -188,6 +188,12 @@ def _demo(commands: Commands[argparse.ArgumentParser]) -> None:
         "--seconds", type=float, default=45.0, metavar="S", help="how long they flow (default: 45)"
     )
     parser.add_argument(
+        "--brokers",
+        type=int,
+        metavar="B",
+        help="brokers that share the topic, of which the one with the most segments is killed (default: 1)",
+    )
+    parser.add_argument(
         "--report", default="demo-report", metavar="DIR", help="folder for report.html (default: demo-report)"
     )
     parser.add_argument(

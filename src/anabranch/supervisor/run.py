@@ -247,11 +247,31 @@ def _check_settings(config: BrokerConfig) -> None:
         from anabranch.broker.security.tls import server_context
 
         server_context(config)
+    if config.broker_client_tls_enabled:
+        _check_links(config)
     if not config.brokers_one_port:
         try:
             listeners.check_distinct(config.advertised_listeners)
         except ValueError as error:
             raise ConfigError(f"advertisedListeners: {error}") from None
+
+
+def _check_links(config: BrokerConfig) -> None:
+    """Brokers that cannot read these files would serve, and never reach each other."""
+    from anabranch.client.errors import AccessFailed
+    from anabranch.client.security import Security
+
+    try:
+        Security(
+            tls_trust_certs_file=config.broker_client_trust_certs_file_path or None,
+            tls_certificate_file=config.broker_client_certificate_file_path or None,
+            tls_key_file=config.broker_client_key_file_path or None,
+        ).tls()
+    except AccessFailed as error:
+        raise ConfigError(
+            "brokerClientTlsEnabled: brokers cannot reach each other with brokerClientTrustCertsFilePath, "
+            f"brokerClientCertificateFilePath and brokerClientKeyFilePath as they are: {error}"
+        ) from None
 
 
 @contextlib.asynccontextmanager

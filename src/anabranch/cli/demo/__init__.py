@@ -1,4 +1,4 @@
-"""`anabranch demo`: shows a broker at work, step by step, and checks every claim.
+"""`anabranch demo`: shows brokers at work, step by step, and checks every claim.
 
 The main job is a clickstream on a topic that splits and merges, with Spark reading it; `--durability` is a shorter
 story with Pulsar's own client. Both end with the list of checks, and with an exit code that says whether all held.
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 # The options of the command line that the demo's process needs.
 OPTIONS: Final = (
-    *("durability", "events", "keep", "messages", "no_browser"),
+    *("brokers", "durability", "events", "keep", "messages", "no_browser"),
     *("no_kill", "no_spark", "report", "seconds"),
 )
 EVENTS_MIN = 1000
 SECONDS_MIN = 5.0
+BROKERS = 1
+BROKERS_MAX = 8  # Each is a process, and has to start before anything is to be seen.
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +53,11 @@ def tell(arguments: argparse.Namespace, stays: Callable[[int], object]) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.brokers is not None and not 1 <= arguments.brokers <= BROKERS_MAX:
+        raise UsageError(f"--brokers must be from 1 to {BROKERS_MAX}")
     if arguments.durability:
+        if (arguments.brokers or 1) > 1:
+            raise UsageError("--durability is the story of one broker: leave --brokers out")
         if arguments.messages < 100:
             raise UsageError("--messages must be at least 100, or there would be little to see")
         try:
@@ -84,6 +90,7 @@ def _main_job(account: Account, arguments: argparse.Namespace, stays: Callable[[
         arguments.events,
         arguments.seconds,
         Path(arguments.report),
+        BROKERS if arguments.brokers is None else arguments.brokers,
         is_kept=arguments.keep,
         # The page's history is lost with the broker: a user of --keep wants to see it.
         is_killing=not arguments.no_kill and not arguments.keep,

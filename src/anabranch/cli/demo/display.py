@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console, Group
@@ -43,6 +43,8 @@ class Snapshot:
     splits: int
     merges: int
     readers: Sequence[ShownReader]
+    # The active segments of each broker, if there are several.
+    brokers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Display:
@@ -88,9 +90,10 @@ class Display:
 def line(seen: Snapshot) -> str:
     """The snapshot in one line."""
     readers = "".join(f"; {one.name} {one.rows:,} ({one.behind:,} behind)" for one in seen.readers)
+    spread = f" ({' + '.join(map(str, seen.brokers.values()))} by broker)" if seen.brokers else ""
     return (
         f"{seen.elapsed_s:5.1f} s  {seen.stored:,} of {seen.events:,} stored, {seen.rate:,.0f}/s; "
-        f"{counted(len(seen.segments), 'segment')}{readers}"
+        f"{counted(len(seen.segments), 'segment')}{spread}{readers}"
     )
 
 
@@ -108,6 +111,9 @@ def drawn(seen: Snapshot) -> Group:
     changes = f"{counted(seen.splits, 'split')}, {counted(seen.merges, 'merge')}"
     strip.add_row(segments_strip(seen.segments), f"{counted(len(seen.segments), 'segment')}   {changes}")
     rows.add_row("   segments", strip)
+    if seen.brokers:
+        told = ", ".join(f"{name} {count or '-'}" for name, count in seen.brokers.items())
+        rows.add_row("   brokers", f"segments of each: {told}")
     for one in seen.readers:
         rows.add_row(
             f"   {one.name}",

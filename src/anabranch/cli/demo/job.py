@@ -1,8 +1,8 @@
 """The main job of `anabranch demo`, from an empty folder to a verified report.
 
-A broker as a process of its own, a scalable topic, a clickstream whose rate rises and falls, two queries of Spark that
-read it meanwhile, one `kill -9`, and then a check that every event is in the tables, once and in order. Any end, a
-failure or Ctrl-C too, ends the processes and removes the folder.
+A broker as a process of its own, or several, a scalable topic, a clickstream whose rate rises and falls, two queries of
+Spark that read it meanwhile, one `kill -9` of a broker, and then a check that every event is in the tables, once and in
+order. Any end, a failure or Ctrl-C too, ends the processes and removes the folder.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ MERGES_AT: Final = 1 / 12
 # A share of the stream's time: late, since the page's history is lost with the broker, and since the store's time
 # stands still for some seconds after a crash, in which nothing is split or merged.
 KILLED_AT: Final = 0.95
+# One of several is killed at the top of the second wave: the others have its work, and most of the history.
+ONE_KILLED_AT: Final = 0.66
+TAKEN_OVER_MAX_S: Final = 60.0
 # How long the queries may take after the end of the stream. A busy machine needs a while.
 DRAIN_MAX_S: Final = 300.0
 MERGES_MAX_S: Final = 30.0
@@ -59,6 +62,7 @@ class Wish:
     events: int
     seconds: float
     report: Path
+    brokers: int = 1
     is_kept: bool = False
     is_killing: bool = True
     opens_browser: bool = False
@@ -87,8 +91,20 @@ class MainJob:
         self._reading = reading
         self._display = Display(account.console)
         self._stream = Clickstream(wish.events, wish.seconds)
-        self._broker = BrokerProcess(SETTINGS)
-        self.ran = Ran(self._stream, policy(self._stream), readers=reading.told, software=reading.software)
+        self._broker = BrokerProcess(SETTINGS, wish.brokers)
+        self.ran = Ran(
+            self._stream,
+            policy(self._stream),
+            readers=reading.told,
+            software=reading.software,
+            brokers=wish.brokers,
+        )
+        self._kills_from = due(
+            self._stream.offsets_ms,
+            self._stream.seconds * (KILLED_AT if wish.brokers == 1 else ONE_KILLED_AT),
+        )
+        self._names: dict[str, str] = {}  # Of several brokers, by their addresses.
+        self._returning = ""  # The one of several that was killed, until it serves again.
         self._began = time.monotonic()
         self._is_staying = False
 
@@ -109,8 +125,10 @@ class MainJob:
     def _story(self) -> None:
         table = self._prepare()
         stream = self._stream
-        at_kill = due(stream.offsets_ms, stream.seconds * KILLED_AT)
-        held_from = at_kill if self._wish.is_killing else stream.events
+        held_from = stream.events
+        if self._wish.is_killing:
+            # The stream does not end before the kill, however late this process is.
+            held_from = due(stream.offsets_ms, stream.seconds * KILLED_AT)
         producing = Producing(self._broker.service_url, TOPIC, stream, table, held_from)
         try:
             self._flow(producing)
@@ -125,11 +143,16 @@ class MainJob:
 
     def _prepare(self) -> Any:
         stream = self._stream
-        with self._tell.step("Start a broker, a scalable topic and " + self._reading.told):
+        count = self._wish.brokers
+        what = "a broker" if count == 1 else f"{count} brokers"
+        with self._tell.step(f"Start {what}, a scalable topic and {self._reading.told}"):
             seconds = self._broker.start()
             self._tell.say(
-                f"broker: process {self._broker.pid}, {self._broker.service_url}, ready after {seconds:.1f} s"
+                f"{'broker' if count == 1 else what}: process {self._broker.pid}, {self._broker.service_url}, "
+                f"ready after {seconds:.1f} s"
             )
+            if count > 1:
+                self._names = dict(sorted(self._broker.addresses().items(), key=lambda item: item[1]))
             self._make_topic()
             self._tell.say(f"live page: {self._broker.admin_url}{PAGE}")
             self._open_browser()
@@ -171,8 +194,8 @@ class MainJob:
             with self._display.running():
                 while not producing.is_sent.wait(LOOK_EVERY_S):
                     self._look(producing, "clicks are flowing")
-                    if self._wish.is_killing and not self.ran.killed and producing.is_held:
-                        self._kill(producing)
+                    if self._wish.is_killing and not self.ran.killed and producing.sent >= self._kills_from:
+                        (self._kill if self._wish.brokers == 1 else self._kill_one)(producing)
                 self._look(producing, "all clicks are stored")
             if producing.error is not None:
                 raise producing.error
@@ -187,13 +210,48 @@ class MainJob:
         producing.go_on()  # Clicks are under way while the broker dies, and while it is down.
         self._broker.kill()
         self._broker.start()
-        self.ran.killed = Killed(at_ms, _now_ms(), stored)
-        took = (self.ran.killed.back_ms - at_ms) / 1000
+        self.ran.killed = killed = Killed(at_ms, _now_ms(), stored)
         self._display.say(
             f"{self._elapsed(at_ms, producing):5.1f} s  kill -9 of the broker after {stored:,} receipts; "
-            f"it serves again after {took:.1f} s",
+            f"it serves again after {killed.away_s:.1f} s",
             "bold yellow",
         )
+
+    def _kill_one(self, producing: Producing) -> None:
+        """Kills the broker that serves the most segments, and waits until others store what is sent to its segments."""
+        serving = self._serving()
+        if not any(serving.values()):
+            return  # No broker has told yet which segments are whose.
+        name = max(serving, key=lambda one: serving[one])
+        segments = f"{serving[name]} of {counted(sum(serving.values()), 'segment')}"
+        producing.go_on()
+        self._broker.kill_one(name)
+        at_s, at_ms, stored, sent = time.monotonic(), _now_ms(), producing.stored, producing.sent
+        self._display.say(
+            f"{self._elapsed(at_ms, producing):5.1f} s  kill -9 of {name}, which serves {segments}, "
+            f"after {stored:,} receipts",
+            "bold yellow",
+        )
+        while not producing.has_stored(sent, at_s):
+            if producing.error is not None:
+                raise producing.error
+            if time.monotonic() - at_s > TAKEN_OVER_MAX_S:
+                raise TimeoutError(
+                    f"{name} was killed, and its segments are not served after {TAKEN_OVER_MAX_S:.0f} s"
+                )
+            time.sleep(0.01)
+        self.ran.killed = killed = Killed(at_ms, _now_ms(), stored, name, segments)
+        self._returning = name
+        self._display.say(
+            f"{self._elapsed(killed.back_ms, producing):5.1f} s  its segments are served again, "
+            f"{killed.away_s:.1f} s later",
+            "bold yellow",
+        )
+
+    def _serving(self) -> dict[str, int]:
+        """The active segments of each of several brokers, by their names."""
+        found = self.ran.past.active_by_owner()
+        return {name: found.get(address, 0) for address, name in self._names.items()}
 
     def _drain(self, producing: Producing) -> None:
         """The closing event is sent once all others were read: it moves the watermark past every session."""
@@ -240,6 +298,10 @@ class MainJob:
             self._display.say(
                 f"{self._elapsed(change.at_ms, producing):5.1f} s  {change.kind} of {where}: {change.because}"
             )
+        if self._returning and self._broker.serves_again(self._returning):
+            now = self._elapsed(_now_ms(), producing)
+            self._display.say(f"{now:5.1f} s  {self._returning} was started again, and serves", "bold yellow")
+            self._returning = ""
         rows = self._reading.rows()
         moments = self.ran.moments
         moments.append(Moment(_now_ms(), producing.stored, rows))
@@ -262,6 +324,7 @@ class MainJob:
                     )
                     for name, count in rows.items()
                 ],
+                self._serving(),
             )
         )
 
@@ -284,10 +347,7 @@ class MainJob:
             )
             if self._wish.is_killing:
                 killed = self.ran.killed
-                told = "the broker was to be killed, and was not"
-                if killed:
-                    away = (killed.back_ms - killed.at_ms) / 1000
-                    told = f"kill -9 after {killed.stored:,} receipts, the broker {away:.1f} s away: nothing is missing"
+                told = killed.claim if killed else "a broker was to be killed, and none was"
                 self._tell.check(killed is not None, told)
 
     def _leave_behind(self) -> None:
@@ -319,8 +379,9 @@ class MainJob:
         """Waits until the demo is ended from outside; then its folder stays."""
         self._is_staying = True
         self._tell.say("")
-        self._tell.say(f"the broker goes on until Ctrl-C: {self._broker.admin_url}{PAGE}")
-        self._tell.say(f"its data, the tables and the checkpoints stay in {self._broker.folder}")
+        who = "the broker goes" if self._wish.brokers == 1 else "the brokers go"
+        self._tell.say(f"{who} on until Ctrl-C: {self._broker.admin_url}{PAGE}")
+        self._tell.say(f"the data, the tables and the checkpoints stay in {self._broker.folder}")
         self._wish.stays(code)
         while True:
             signal.pause()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from anabranch.cli.demo.core.clickstream import CLOSING_KEY, Clickstream, due
@@ -36,6 +37,8 @@ class Producing(threading.Thread):
         self.sent = 0
         self.stored = 0
         self.stalled_s = 0.0
+        # When the latest slice was posted that is stored as a whole, by the monotonic clock.
+        self._stored_from_s = 0.0
         self.error: BaseException | None = None
         self.is_sent = threading.Event()  # The whole stream is stored.
         self._close_at_ms: int | None = None
@@ -53,6 +56,10 @@ class Producing(threading.Thread):
 
     def go_on(self) -> None:
         self._sendable = self._stream.events
+
+    def has_stored(self, count: int, since_s: float) -> bool:
+        """Whether that many events are stored, and a slice that was posted after that moment, if one is to come."""
+        return self.stored >= count and (self._stored_from_s >= since_s or self.is_sent.is_set())
 
     def close_stream(self, at_ms: int) -> None:
         """Requests the closing event, with that time."""
@@ -100,7 +107,7 @@ class Producing(threading.Thread):
             if upto > self.sent:
                 rows = table.slice(self.sent, upto - self.sent)
                 receipt = await producer.post_batch(rows, key="key", value="value", event_time="event_time")
-                receipt.add_done_callback(self._confirmed)
+                receipt.add_done_callback(partial(self._confirmed, now))
                 self.sent = upto
             await asyncio.sleep(TICK_S)
 
@@ -113,6 +120,7 @@ class Producing(threading.Thread):
         at = compute.add(self._table.column("offset"), pa.scalar(self.start_ms))
         return self._table.append_column("event_time", at)
 
-    def _confirmed(self, receipt: Any) -> None:
+    def _confirmed(self, posted_s: float, receipt: Any) -> None:
         if not receipt.cancelled() and receipt.exception() is None:
+            self._stored_from_s = max(self._stored_from_s, posted_s)
             self.stored += receipt.result().messages

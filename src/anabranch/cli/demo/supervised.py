@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from anabranch.cli.demo.listed import listed
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED: Final = 130
@@ -94,25 +96,11 @@ def end_session(session: int, *, but: int = 0) -> None:
 def members(session: int) -> set[int]:
     """The living processes of a session. Their groups may differ: Spark's Python workers make one of their own."""
     found = set()
-    for process, state in _processes():
+    for process in listed():
         with suppress(OSError):
-            if state not in "ZX" and os.getsid(process) == session:
-                found.add(process)
+            if not process.has_ended and os.getsid(process.pid) == session:
+                found.add(process.pid)
     return found
-
-
-def _processes() -> Iterator[tuple[int, str]]:
-    """Every process of the system with the letter of its state."""
-    if not Path("/proc/self/stat").exists():
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True)
-        for line in listed.stdout.splitlines():
-            process, state = line.split()
-            yield int(process), state[0]
-        return
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The state stands behind the name, which may hold any character.
-            yield int(path.parent.name), path.read_text(errors="replace").rpartition(") ")[2][:1]
 
 
 def remove(folder: Path) -> None:

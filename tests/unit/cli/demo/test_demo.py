@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -45,6 +46,40 @@ def test_without_spark_the_main_job_holds_and_leaves_only_its_report(
     assert "All 5 checks held" in shown
     assert "all 5 checks held" in (report / "report.html").read_text(encoding="utf-8")
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.interop
+def test_one_of_three_brokers_is_killed_and_nothing_is_lost(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    report = tmp_path / "report"
+    options = ["--no-spark", "--brokers", "3", "--events", "30000", "--seconds", "8"]
+    code = main(["demo", *options, "--report", str(report)])
+    shown = capfd.readouterr().out
+    assert code == 0, shown
+    assert "1. Start 3 brokers, a scalable topic and a checkpoint consumer" in shown
+    assert re.search(r"kill -9 of broker-\d, which serves \d+ of \d+ segments?, after [\d,]+ receipts", shown)
+    assert re.search(r"its segments are served again, [\d.]+ s later", shown)
+    assert "30,000 raw rows for 30,000 events: each exactly once, under its key" in shown
+    assert "All 5 checks held" in shown
+    assert "3 brokers on one machine" in (report / "report.html").read_text(encoding="utf-8")
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "65"])
+def test_a_number_of_brokers_that_no_machine_has_is_refused(
+    capsys: pytest.CaptureFixture[str], count: str
+) -> None:
+    assert main(["demo", "--brokers", count]) == 1
+    assert "--brokers must be from 1 to" in capsys.readouterr().err
+
+
+def test_the_story_of_one_broker_is_not_told_with_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--durability", "--brokers", "3"]) == 1
+    assert "--durability is the story of one broker" in capsys.readouterr().err
 
 
 def test_without_java_the_demo_says_so_and_what_it_does_instead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
-from anabranch.cli.demo.display import STRIP_COLUMNS, Display, ShownReader, Snapshot, line, segments_strip
+from anabranch.cli.demo.display import (
+    STRIP_COLUMNS,
+    Display,
+    ShownReader,
+    Snapshot,
+    drawn,
+    line,
+    segments_strip,
+)
 
 SEEN = Snapshot(
     "clicks are flowing",
@@ -25,6 +34,14 @@ def test_a_line_says_how_far_everything_is() -> None:
     told = line(SEEN)
     assert "250,000 of 1,000,000 stored, 31,204/s; 3 segments" in told
     assert "raw 240,000 (10,000 behind)" in told
+
+
+def test_several_brokers_are_shown_with_their_segments() -> None:
+    seen = replace(SEEN, brokers={"broker-0": 2, "broker-1": 0, "broker-2": 1})
+    assert "3 segments (2 + 0 + 1 by broker); raw" in line(seen)
+    page = io.StringIO()
+    Console(file=page, width=80).print(drawn(seen))
+    assert "segments of each: broker-0 2, broker-1 -, broker-2 1" in page.getvalue()
 
 
 def test_in_a_pipe_there_is_a_line_now_and_then_and_no_drawing() -> None:

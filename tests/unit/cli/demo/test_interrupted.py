@@ -57,6 +57,19 @@ def test_ctrl_c_in_each_chapter_ends_it_with_one_line(tmp_path: Path, words: str
         assert_nothing_is_left(demo)
 
 
+@pytest.mark.parametrize("words", ["Start 3 brokers", "live page", "kill -9", "started again"])
+def test_ctrl_c_ends_a_demo_of_three_brokers_in_the_same_way(tmp_path: Path, words: str) -> None:
+    """While they start, once they serve, while one of them is dead, and when it is back."""
+    options = (*OPTIONS, "--brokers", "3")
+    with DemoProcess(tmp_path / "tmp", *options, "--report", str(tmp_path / "report")) as demo:
+        demo.until_it_says(words)
+        demo.ctrl_c()
+        assert demo.ended() == 130, demo.shown
+        assert "Traceback" not in demo.shown
+        assert demo.shown.endswith("anabranch: interrupted; everything was stopped and its folder removed\n")
+        assert_nothing_is_left(demo)
+
+
 def test_an_impatient_second_and_third_ctrl_c_change_nothing(tmp_path: Path) -> None:
     with DemoProcess(tmp_path / "tmp", *OPTIONS, "--report", str(tmp_path / "report")) as demo:
         demo.until_it_says("stored")

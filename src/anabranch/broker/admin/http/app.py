@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from anabranch.broker.admin.elsewhere import Alone, InnerAnswer, InnerRequest
 from anabranch.broker.admin.http.answer import JSON, HttpAnswer, Send, json_answer, refusal, text_answer
@@ -33,6 +33,9 @@ from anabranch.errors import AnabranchError
 from anabranch.model.names import InvalidName
 
 log = logging.getLogger(__name__)
+
+# A caller that sends `true` is not redirected.
+PASS_ON: Final = b"anabranch-pass-on"
 
 
 class RestApp:
@@ -92,7 +95,7 @@ class RestApp:
             error = await self._at_leader(error)
         if isinstance(error, ServedElsewhere) and request.names_topic(error.topic):
             error = AskElsewhere(error.owner, "Ask the topic's owner")
-        if isinstance(error, AskElsewhere) and self._services.has_one_port and not request.is_inner:
+        if isinstance(error, AskElsewhere) and self._passes_on(request):
             try:
                 return await self._passed_on(request, error)
             except AnabranchError as refused:
@@ -102,6 +105,12 @@ class RestApp:
         if isinstance(error, AnabranchError | InvalidValue):
             return _refused(request, error)
         return None
+
+    def _passes_on(self, request: HttpRequest) -> bool:
+        """Whether this broker asks the other one itself: for callers that cannot reach it, or may not follow a redirect
+        to it, as the page."""
+        is_wanted = self._services.has_one_port or request.header(PASS_ON) == "true"
+        return is_wanted and not request.is_inner
 
     async def _passed_on(self, request: HttpRequest, error: AskElsewhere) -> HttpAnswer:
         """The other broker's answer, for a caller that cannot reach it."""

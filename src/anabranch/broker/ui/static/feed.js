@@ -19,7 +19,10 @@ async function answer(response) {
   return body;
 }
 
-/** One request; Refused with the broker's reason, or TypeError when there is no broker. */
+/**
+ * One request; Refused with the broker's reason, or TypeError when there is no broker. One that another broker answers is
+ * passed on to it: the page may not follow a redirect to another origin.
+ */
 export async function ask(method, path, body) {
   const json = body === undefined ? {} : { "Content-Type": "application/json" };
   return answer(
@@ -27,7 +30,7 @@ export async function ask(method, path, body) {
       method,
       signal: AbortSignal.timeout(60000),
       body: body === undefined ? undefined : JSON.stringify(body),
-      headers: { ...headers(), ...json },
+      headers: { ...headers(), ...json, "Anabranch-Pass-On": "true" },
     }),
   );
 }

@@ -51,6 +51,7 @@ class TopicPast:
     changes: dict[tuple[int, str, tuple[int, ...]], PastChange] = field(default_factory=dict)
     split_limit: float = 0.0
     latest_reason: str = ""
+    owners: dict[int, str] = field(default_factory=dict)  # The broker of each segment, if there are several.
     _layout: str = ""
     _sampled_ms: int = 0
 
@@ -61,9 +62,12 @@ class TopicPast:
 
     def take(self, answer: Mapping[str, Any]) -> list[PastChange]:
         """Adds an answer; returns the splits and merges that were not known before, oldest first."""
+        if answer["kind"] == "elsewhere":
+            return []  # The broker that leads the topic does not answer, and the one that was asked knows nothing.
         self.split_limit = float(answer["limits"]["split"]["msgRateIn"])
         if answer.get("layout"):
             self._take_layout(answer["layout"])
+        self.owners = {int(number): broker for number, broker in (answer.get("owners") or {}).items()}
         for number, samples in (answer.get("samples") or {}).items():
             segment = self.segments.get(int(number))
             for at, *rates in samples:
@@ -111,6 +115,15 @@ class TopicPast:
     def active(self) -> list[SegmentPast]:
         """The active segments in the order of their hashes."""
         return sorted((s for s in self.segments.values() if s.is_active), key=lambda s: s.start)
+
+    def active_by_owner(self) -> dict[str, int]:
+        """How many active segments each broker serves; empty if there is only one."""
+        found: dict[str, int] = {}
+        for segment in self.active:
+            if segment.id in self.owners:
+                owner = self.owners[segment.id]
+                found[owner] = found.get(owner, 0) + 1
+        return found
 
     def count(self, kind: str) -> int:
         return sum(change.kind == kind for change in self.changes.values())

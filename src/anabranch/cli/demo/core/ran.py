@@ -29,11 +29,29 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """When the broker was killed, and when it served again."""
+    """When the broker was killed, and when it, or the others in its place, served again."""
 
     at_ms: int
     back_ms: int
     stored: int  # The number of events that had a receipt by then.
+    name: str = ""  # Of one of several brokers.
+    segments: str = ""  # How many of the active segments it served, in words.
+
+    @property
+    def away_s(self) -> float:
+        return (self.back_ms - self.at_ms) / 1000
+
+    @property
+    def claim(self) -> str:
+        """What is claimed of a run that lost nothing."""
+        if self.name:
+            return (
+                f"kill -9 of {self.name}, which served {self.segments}, after {self.stored:,} receipts; they were "
+                f"served again {self.away_s:.1f} s later: nothing is missing"
+            )
+        return (
+            f"kill -9 after {self.stored:,} receipts, the broker {self.away_s:.1f} s away: nothing is missing"
+        )
 
 
 @dataclass(slots=True)
@@ -52,3 +70,4 @@ class Ran:
     readers: str = ""  # The name of the readers, in words.
     software: str = ""
     took_s: float = 0.0
+    brokers: int = 1

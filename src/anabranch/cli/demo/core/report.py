@@ -12,7 +12,7 @@ from typing import Final
 
 from anabranch.cli.demo.core import river
 from anabranch.cli.demo.core.colours import variables
-from anabranch.cli.demo.core.ran import MicroBatch, Ran
+from anabranch.cli.demo.core.ran import Killed, MicroBatch, Ran
 from anabranch.pipelines.replay import svg
 
 WIDE, NARROW = 900, 360
@@ -62,17 +62,21 @@ def _head(ran: Ran) -> str:
         "micro-batches": str(
             sum(bool(one.rows) for batches in ran.batches.values() for one in batches) or ""
         ),
-        "kill -9 survived": f"{(ran.killed.back_ms - ran.killed.at_ms) / 1000:.1f} s" if ran.killed else "",
+        "kill -9 survived": f"{ran.killed.away_s:.1f} s" if ran.killed else "",
     }
     shown = "".join(
         f"<div><b>{value}</b><small>{name}</small></div>" for name, value in tiles.items() if value
     )
     return (
         f"<h1>A clickstream on a topic that scales itself</h1><p class='lead'>{verdict}, in "
-        f"{ran.took_s:.0f} s. A standalone broker, one scalable topic, {ran.stream.events:,} keyed events in "
+        f"{ran.took_s:.0f} s. {_brokers(ran.brokers)}, one scalable topic, {ran.stream.events:,} keyed events in "
         f"{ran.stream.seconds:.0f} s whose rate rises and falls, and {escape(ran.readers)} that read them meanwhile."
         f'</p><div class="tiles">{shown}</div>'
     )
+
+
+def _brokers(count: int) -> str:
+    return "A standalone broker" if count == 1 else f"{count} brokers on one machine"
 
 
 def _checks(ran: Ran) -> str:
@@ -123,11 +127,15 @@ def _span(ran: Ran) -> tuple[int, int]:
     return ran.start_ms - BEFORE_MS, max(last, ran.start_ms + 1000)
 
 
+def _killed(killed: Killed) -> str:
+    return f"kill -9 of {killed.name}" if killed.name else "kill -9"
+
+
 def _river(ran: Ran) -> str:
     from_ms, to_ms = _span(ran)
     changed = max((change.at_ms for change in ran.past.changes.values()), default=0)
     to_ms = min(to_ms, max(ran.end_ms, changed) + AFTER_MS)
-    notes = {ran.killed.at_ms: "kill -9"} if ran.killed else {}
+    notes = {ran.killed.at_ms: _killed(ran.killed)} if ran.killed else {}
 
     def draw(width: int) -> str:
         view = river.RiverView(from_ms, to_ms, width, 400 if width == WIDE else 340)
@@ -143,7 +151,7 @@ def _river(ran: Ran) -> str:
 def _lines(ran: Ran, drawn: Sequence[svg.Line], unit: str, height: int = 210) -> str:
     from_ms, to_ms = _span(ran)
     end = (to_ms - ran.start_ms) / 1000
-    marked = {(ran.killed.at_ms - ran.start_ms) / 1000: "kill -9"} if ran.killed else {}
+    marked = {(ran.killed.at_ms - ran.start_ms) / 1000: _killed(ran.killed)} if ran.killed else {}
 
     def draw(width: int) -> str:
         step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 3600) if width / 90 * s >= end)

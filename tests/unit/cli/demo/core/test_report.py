@@ -48,6 +48,17 @@ def test_changes_are_new_once_and_stay_when_the_broker_forgot(told: Any) -> None
     assert past.question.startswith(f"since={END_MS}&layout=1.")
 
 
+def test_the_brokers_of_active_segments_are_counted_as_the_last_answer_has_them(told: Any) -> None:
+    past = TopicPast()
+    past.take(told)
+    assert past.active_by_owner() == {}
+    numbers = [one.id for one in past.active]
+    past.take(told | {"owners": {str(number): f"127.0.0.1:{6660 + number % 2}" for number in numbers}})
+    assert sum(past.active_by_owner().values()) == len(numbers)
+    past.take(told | {"owners": {str(numbers[0]): "127.0.0.1:6661"}})
+    assert past.active_by_owner() == {"127.0.0.1:6661": 1}
+
+
 def test_active_segments_are_counted_over_time(past: TopicPast) -> None:
     counts = past.active_at()
     assert counts[-1][1] == len(past.active)
@@ -106,6 +117,20 @@ def test_the_report_holds_what_it_shows_and_asks_for_nothing_else(past: TopicPas
     assert not re.findall(r"(?:src|href)=|url\((?!#)|@import|https?://", page)
     used = set(re.findall(r"var\((--\w+)\)", page))
     assert used <= set(re.findall(r"(--\w+):", page))
+
+
+def test_the_report_names_the_broker_of_several_that_was_killed(past: TopicPast) -> None:
+    told = ran(past)
+    told.brokers = 3
+    told.killed = Killed(BEGIN_MS + 300_000, BEGIN_MS + 300_700, 300, "broker-1", "2 of 5 segments")
+    page = report(told)
+    assert "3 brokers on one machine, one scalable topic" in page
+    assert "kill -9 of broker-1</text>" in page
+    assert "<b>0.7 s</b><small>kill -9 survived</small>" in page
+    assert told.killed.claim == (
+        "kill -9 of broker-1, which served 2 of 5 segments, after 300 receipts; they were served again 0.7 s later: "
+        "nothing is missing"
+    )
 
 
 def test_a_check_that_failed_is_the_first_thing_that_the_report_says(past: TopicPast) -> None:

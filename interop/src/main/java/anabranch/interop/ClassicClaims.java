@@ -612,7 +612,8 @@ public final class ClassicClaims {
                 .method(method, body == null || body.isEmpty() ? HttpRequest.BodyPublishers.noBody()
                         : HttpRequest.BodyPublishers.ofString(body))
                 .build();
-        HttpResponse<String> answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+        HttpClient http = HttpClient.newBuilder().followRedirects(HttpClient.Redirect.NORMAL).build();
+        HttpResponse<String> answer = http.send(request, HttpResponse.BodyHandlers.ofString());
         check(answer.statusCode() < 300, method + " " + path + ": " + answer.statusCode() + " " + answer.body());
     }
 

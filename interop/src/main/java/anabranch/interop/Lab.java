@@ -24,6 +24,9 @@ import org.apache.pulsar.common.policies.data.ScalableTopicMetadata.SegmentInfo;
 
 /** A broker under test: clients, admin, and the builders that most claims start from. */
 final class Lab implements AutoCloseable {
+    /** How many brokers are tested, behind one pair of URLs. */
+    static final int BROKERS = Integer.parseInt(System.getenv().getOrDefault("BROKERS", "1"));
+
     final String serviceUrl;
     final String adminUrl;
     final PulsarClient client;

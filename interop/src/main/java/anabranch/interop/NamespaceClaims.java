@@ -34,7 +34,7 @@ final class NamespaceClaims {
     private static final Duration A_MOMENT = Duration.ofMillis(700);
 
     private final Lab lab;
-    private final HttpClient http = HttpClient.newHttpClient();
+    private final HttpClient http = HttpClient.newBuilder().followRedirects(HttpClient.Redirect.NORMAL).build();
     private int sent;
 
     NamespaceClaims(Lab lab) {

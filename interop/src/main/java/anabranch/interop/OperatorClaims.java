@@ -499,8 +499,8 @@ public final class OperatorClaims {
 
     private void brokers(String ns) throws Exception {
         List<String> active = admin.brokers().getActiveBrokers(cluster);
-        same(1, active.size());
-        same(active.get(0), admin.brokers().getLeaderBroker().getBrokerId());
+        same(Lab.BROKERS, active.size());
+        check(active.contains(admin.brokers().getLeaderBroker().getBrokerId()), "leader");
         admin.brokers().healthcheck();
         check(!admin.brokers().getVersion().isEmpty(), "version");
         check(admin.brokers().getRuntimeConfigurations().containsKey("maxMessageSize"), "runtime");
@@ -515,7 +515,8 @@ public final class OperatorClaims {
         same(Map.of(), admin.brokers().getAllDynamicConfigurations());
         status(412, () -> admin.brokers().updateDynamicConfiguration("dataDir", "x"));
         status(412, () -> admin.brokers().updateDynamicConfiguration("maxProducersPerTopic", "many"));
-        check(admin.brokerStats().getTopics().contains(ns), "topics of the broker");
+        // Of the broker that is asked, which is any of several.
+        check(Lab.BROKERS > 1 || admin.brokerStats().getTopics().contains(ns), "topics of the broker");
         check(admin.brokerStats().getMetrics().contains("brk_"), "metrics");
         check(admin.brokerStats().getLoadReport() != null, "load report");
     }
