@@ -89,6 +89,15 @@ def test_a_signal_to_every_process_at_once_stops_them_in_order(cluster: ClusterP
     assert "Traceback" not in cluster.log
 
 
+@pytest.fixture
+def in_a_terminal() -> Iterator[None]:
+    """Tests that run under `nohup` ignore SIGHUP, and so would what they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("in_a_terminal")
 def test_a_terminal_that_is_closed_stops_them_in_order(cluster: ClusterProcess) -> None:
     publish(cluster.url, "first")
     os.kill(cluster.pid, signal.SIGHUP)
