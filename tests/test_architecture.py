@@ -391,3 +391,30 @@ def test_the_page_lists_the_streets_as_they_describe_themselves() -> None:
     shown = STREETS_OF_THE_PAGE.search(PAGE)
     assert shown is not None
     assert shown[2] == table_of_streets()
+
+
+# Called on a broker's event loop only, with types that are found at run time.
+TYPED_AT_RUN_TIME = {
+    "broker/admin/across/owner_calls.py",
+    "broker/admin/http/request.py",
+    "broker/peers/handshake.py",
+    "broker/policy/stored_json.py",
+    "broker/ui/joined.py",
+    "broker/ui/overview.py",
+}
+BUILT_IN = re.compile(r"(dict|list|tuple)\[(str|int|Any|bool|float|bytes|dict|list|tuple|[\[\], ])+\]")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_decoders_of_classes_are_made_when_their_module_is_loaded(path: Path) -> None:
+    """msgspec looks at a class when it is decoded first, and two threads that do so at once end the process."""
+    if str(path.relative_to(SOURCE)) in TYPED_AT_RUN_TIME:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            (".json.decode", ".msgpack.decode")
+        ):
+            for keyword in node.keywords:
+                assert keyword.arg != "type" or BUILT_IN.fullmatch(ast.unparse(keyword.value)), ast.unparse(
+                    node
+                )

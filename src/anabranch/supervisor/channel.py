@@ -51,7 +51,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def receive_orders(channel: socket.socket) -> Orders:
     """Blocks until the orders are there. EOFError if the supervisor has gone."""
     size = int.from_bytes(_received(channel, _SIZE_BYTES), "big")
-    return msgspec.json.decode(_received(channel, size), type=Orders)
+    return _decode_orders(_received(channel, size))
+
+
+_decode_orders = msgspec.json.Decoder(Orders).decode
+_decode_note = msgspec.json.Decoder(Note).decode
 
 
 def _received(channel: socket.socket, size: int) -> bytes:
@@ -115,7 +119,7 @@ class NoteLink:
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
         for line in lines:
-            self._on_note(msgspec.json.decode(line, type=Note))
+            self._on_note(_decode_note(line))
 
     def _end(self) -> None:
         self.close()

@@ -202,8 +202,7 @@ async def _aside(size: int, judge: Callable[..., T], *given: object) -> T:
     return judge(*given) if size <= SMALL_BYTES else await asyncio.to_thread(judge, *given)
 
 
-def _decoded(value: bytes) -> list[StoredSchema]:
-    return msgspec.json.decode(value, type=list[StoredSchema])
+_decoded = msgspec.json.Decoder(list[StoredSchema]).decode
 
 
 def _live(stored: list[StoredSchema]) -> dict[int, StoredSchema]:

@@ -8,6 +8,7 @@ writer's definition to read: a consumer calls `knows(version)` once for each ent
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -20,6 +21,9 @@ from anabranch.errors import AnabranchError
 from anabranch.wire import pulsar_pb2 as pb
 
 T = TypeVar("T")
+
+# msgspec's first look at a class is not safe in two threads at once: the second one ends the process.
+_LOOKING = threading.Lock()
 
 
 class Schema(Generic[T]):
@@ -112,9 +116,10 @@ class JsonSchema(Schema[T]):
         self._definition = None if cls is None else definition_of(cls)
         self._is_model = cls is not None and is_model(cls)
         try:
-            self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-                Any if cls is None or self._is_model else cls
-            )
+            with _LOOKING:
+                self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+                    Any if cls is None or self._is_model else cls
+                )
         except TypeError as error:  # Such as a union of two classes, which JSON cannot distinguish.
             raise BadArgument(f"{cls}: {error}") from error
 

@@ -37,6 +37,9 @@ class _Columns(msgspec.Struct, array_like=True):
     created_ms: list[int]
 
 
+_decode = msgspec.msgpack.Decoder(_Columns).decode
+
+
 def pack(rows: Sequence[LedgerRow]) -> str:
     writers = {name: n for n, name in enumerate(dict.fromkeys(row.incarnation for row in rows))}
     columns = _Columns(
@@ -51,7 +54,7 @@ def pack(rows: Sequence[LedgerRow]) -> str:
 
 
 def unpack(text: str) -> list[LedgerRow]:
-    columns = msgspec.msgpack.decode(zlib.decompress(base64.b85decode(text)), type=_Columns)
+    columns = _decode(zlib.decompress(base64.b85decode(text)))
     return [
         LedgerRow(id_, columns.incarnations[writer], end - 1 if end else None, size, created_ms)
         for id_, writer, end, size, created_ms in zip(

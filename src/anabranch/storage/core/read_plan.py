@@ -140,6 +140,11 @@ class _Version(msgspec.Struct):
     version: int
 
 
+# Made once, before threads decode plans side by side: msgspec's first look at a class is not safe for that.
+_decode_version = msgspec.json.Decoder(_Version).decode
+_decode_text = msgspec.json.Decoder(_Text).decode
+
+
 def encode(plan: TopicPlan) -> bytes:
     fields = {name: getattr(plan, name) for name in plan.__struct_fields__}
     fields |= {name: position_text(fields[name]) for name in ("start", "end", "log_end")}
@@ -148,10 +153,10 @@ def encode(plan: TopicPlan) -> bytes:
 
 def decode(data: bytes) -> TopicPlan:
     try:
-        version = msgspec.json.decode(data, type=_Version).version
+        version = _decode_version(data).version
         if version != VERSION:
             raise BadPlan(f"a read plan of version {version}, this reads {VERSION}: use the broker's release")
-        text = msgspec.json.decode(data, type=_Text)
+        text = _decode_text(data)
         fields = {name: getattr(text, name) for name in TopicPlan.__struct_fields__}
         fields |= {name: parse_position(fields[name]) for name in ("start", "end", "log_end")}
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:

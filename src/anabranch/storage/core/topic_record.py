@@ -92,7 +92,7 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def decode(data: bytes) -> TopicRecord:
-        record = msgspec.json.decode(data, type=TopicRecord)
+        record = _decode(data)
         if not record.packed:
             return record
         old = tuple([LedgerRecord(*row) for row in unpack(record.packed)])
@@ -157,3 +157,6 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             gone=gone,
             skips=tuple(s for s in self.skips if (s.ledger, s.next) > trimmed),
         )
+
+
+_decode = msgspec.json.Decoder(TopicRecord).decode

@@ -114,7 +114,7 @@ class FenceWatch:
 
     def _add(self, name: str) -> None:
         try:
-            note = msgspec.json.decode(read_whole(self._files, self._folder / name), type=FenceNote)
+            note = _decode_fence(read_whole(self._files, self._folder / name))
         except (OSError, msgspec.DecodeError) as error:
             self._end_unread(error)
             return
@@ -211,7 +211,7 @@ def _fold_result(taken: FinalStates, data: bytes, path: Path) -> None:
     for record in _records(view, path):
         body = view[record.at + fmt.RECORD_BYTES : record.at + record.size]
         if record.kind == fmt.SNAPSHOT:
-            note = msgspec.json.decode(body, type=ResultNote)
+            note = _decode_result(body)
             taken.is_final = note.final
             taken.absent |= {LedgerId(one) for one in note.absent} - taken.states.keys()
             taken.damage += note.damage
@@ -232,3 +232,7 @@ def _records(view: memoryview, path: Path) -> Iterable[fmt.LogRecord]:
             raise LogError(f"{path} is damaged at byte {at}")
         yield record
         at += record.size
+
+
+_decode_fence = msgspec.json.Decoder(FenceNote).decode
+_decode_result = msgspec.json.Decoder(ResultNote).decode

@@ -41,13 +41,17 @@ async def rewrite_in_process(job: RewriteJob, *, lock: int | None = None) -> Rew
         raise
     if worker.returncode != 0:
         raise OSError(f"the rewriting process ended with {worker.returncode}")
-    return msgspec.json.decode(out, type=RewriteDone)
+    return _decode_done(out)
+
+
+_decode_job = msgspec.json.Decoder(RewriteJob).decode
+_decode_done = msgspec.json.Decoder(RewriteDone).decode
 
 
 def main() -> None:
     # Everything else on this machine is more urgent.
     os.nice(10)
-    done = run_job(OsFiles(), msgspec.json.decode(sys.stdin.buffer.read(), type=RewriteJob))
+    done = run_job(OsFiles(), _decode_job(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(msgspec.json.encode(done))
 
 

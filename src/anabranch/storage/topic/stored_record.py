@@ -34,11 +34,14 @@ class _LedgersOf(msgspec.Struct):
     ledgers: tuple[_LedgerId, ...] = ()
 
 
+_decode_ledgers = msgspec.json.Decoder(_LedgersOf).decode
+
+
 def last_ledger(found: Versioned | None) -> int | None:
     """The id of the last ledger that a stored record names; None without a record, or without ledgers."""
     if found is None or not found.value:
         return None
-    ledgers = msgspec.json.decode(found.value, type=_LedgersOf).ledgers
+    ledgers = _decode_ledgers(found.value).ledgers
     return ledgers[-1].id if ledgers else None
 
 
