@@ -32,6 +32,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def several_brokers() -> Mapping[str, str]:
     """The brokers that pages start are as many as `BROKERS` says, on whichever ports are free."""
     count = os.environ.get("BROKERS", "1")
+    if count == "1":
+        return {}
     names = ("brokersFirstPort", "brokersFirstWebPort", "brokersFirstPortTls", "brokersFirstWebPortTls")
     return {"ANABRANCH_brokers": count, **{f"ANABRANCH_{name}": "0" for name in names}}
 
